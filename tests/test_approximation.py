@@ -21,14 +21,14 @@ def test_the_output_is_that_of_the_operator_in_the_dtype_of_the_values():
 def test_a_few_heads_at_a_time_have_the_output_of_all_together(monkeypatch):
     qkv = make(h=5, n=6).to(dtype=torch.float32)
     operator = Dense(torch.rand(5, 6, 6, dtype=torch.float64))
-    wanted = Approximation.of(operator, qkv).output
+    expected = Approximation.of(operator, qkv).output
     for heads in (1, 2, 3):
         monkeypatch.setattr(approximation, "CACHED_ENTRIES", heads * 6 * qkv.p_v)
         with torch.profiler.profile() as profiled:
             output = Approximation.of(operator, qkv).output
         products = [event for event in profiled.events() if event.name == "aten::bmm"]
         assert len(products) == -(-5 // heads)
-        torch.testing.assert_close(output, wanted)
+        torch.testing.assert_close(output, expected)
 
 
 def test_an_output_without_an_operator_has_no_matrix():

@@ -14,19 +14,19 @@ from attnprobe.files import open_regular, read_regular, reading
 
 def within(seconds, function, *arguments):
     """What a call raises or returns, given that it ends in time."""
-    found = []
+    actual = []
 
     def run():
         try:
-            found.append(function(*arguments))
+            actual.append(function(*arguments))
         except BaseException as error:
-            found.append(error)
+            actual.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
-    assert found, f"{function.__name__}{arguments} blocks"
-    return found[0]
+    assert actual, f"{function.__name__}{arguments} blocks"
+    return actual[0]
 
 
 def make(kind, path):

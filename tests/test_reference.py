@@ -25,20 +25,20 @@ def dense_output(qkv, target):
 @pytest.mark.parametrize("p, p_v", [(8, 5), (5, 8), (8, 8), (3, 1), (1, 1)])
 def test_the_exact_output_is_that_of_the_dense_formula(target, score, p, p_v):
     qkv = make(n=70, p=p, p_v=p_v, score=score)
-    wanted = dense_output(qkv, target)
+    expected = dense_output(qkv, target)
     got = exact_output(qkv, target)
     assert got.dtype == F64 and got.shape == (2, 70, p_v)
     # an exponential of scores up to G has relative error G eps: 1e-14 at score 1 (G < 20), 6e-14 at 6
-    assert (got - wanted).abs().max() <= 1e-14 * max(1.0, score) * float(wanted.abs().max())
+    assert (got - expected).abs().max() <= 1e-14 * max(1.0, score) * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("score", [0.1, 1.0, 6.0])
 @pytest.mark.parametrize("n, n_k", [(70, 70), (9, 23), (1, 1)])
 def test_softmax_attention_is_torchs_own(score, n, n_k):
     qkv = make(n=n, n_k=n_k, score=score)
-    wanted = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, scale=qkv.scale)
+    expected = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, scale=qkv.scale)
     got = exact(qkv, "softmax") @ qkv.v
-    assert (got - wanted).abs().max() <= 1e-14 * max(1.0, score) * float(wanted.abs().max())
+    assert (got - expected).abs().max() <= 1e-14 * max(1.0, score) * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("score", [0.1, 1.0])
@@ -47,8 +47,8 @@ def test_kernelized_attention_is_the_softmax_kernel_scaled_from_both_sides(score
     qkv = make(n=30, n_k=41, score=score)
     a = torch.exp(qkv.scale * qkv.q @ qkv.k.mT)
     e_q, e_k = (torch.exp(x.square().sum(-1) * qkv.scale / 2) for x in (qkv.q, qkv.k))
-    wanted = a / e_q[:, :, None] / e_k[:, None, :]
-    assert ((exact(qkv, "gaussian").dense() - wanted).abs() <= 1e-13 * wanted).all()
+    expected = a / e_q[:, :, None] / e_k[:, None, :]
+    assert ((exact(qkv, "gaussian").dense() - expected).abs() <= 1e-13 * expected).all()
 
 
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
@@ -63,9 +63,9 @@ def test_the_exact_output_is_float64_whatever_the_inputs_are(target, dtype):
 def test_rectangular_inputs_and_a_scale_of_the_model(target):
     qkv = make(n=9, n_k=23)
     qkv = QKV(qkv.q, qkv.k, qkv.v, scale=0.9)
-    wanted = dense_output(qkv, target)
-    assert (exact_output(qkv, target) - wanted).abs().max() <= 2e-14 * float(wanted.abs().max())
-    assert (exact(qkv, target) @ qkv.v - wanted).abs().max() <= 2e-14 * float(wanted.abs().max())
+    expected = dense_output(qkv, target)
+    assert (exact_output(qkv, target) - expected).abs().max() <= 2e-14 * float(expected.abs().max())
+    assert (exact(qkv, target) @ qkv.v - expected).abs().max() <= 2e-14 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
@@ -78,8 +78,8 @@ def test_padding_is_zero_and_does_not_count(target):
     got, dense = exact_output(padded, target), exact(padded, target).dense()
     assert (got[:, mask] - dense_output(inner, target)).abs().max() <= 1e-13 and not got[:, ~mask].any()
     for row in range(2):
-        wanted = exact_twin(one_head(inner, row), target)
-        assert (dense[row][mask][:, mask] - wanted).abs().max() <= 1e-14
+        expected = exact_twin(one_head(inner, row), target)
+        assert (dense[row][mask][:, mask] - expected).abs().max() <= 1e-14
     assert not dense[:, ~mask].any() and not dense[:, :, ~mask].any()
 
 

@@ -17,8 +17,8 @@ def draw(g):
 def test_the_seed_is_the_first_63_bits_of_sha256_of_the_labels():
     for labels in [(), ("a",), (3, "b"), ("3", "b"), (0, 1, 2)]:
         digest = hashlib.sha256(repr((7, *labels)).encode()).digest()
-        wanted = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") // 2)
-        assert torch.equal(draw(generator(7, *labels)), draw(wanted))
+        expected = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") // 2)
+        assert torch.equal(draw(generator(7, *labels)), draw(expected))
 
 
 def test_draws_are_the_same_on_every_machine_and_version():

@@ -130,15 +130,15 @@ def test_errors_of_larger_matrices_are_certified_for_some_rows_too(form):
 def test_statistics_count_what_is_seen(form):
     qkv = inputs(form, "some")
     b, mask = dense(form, "some", qkv), seen(form)[ROWS["some"]]
-    found = input_statistics(qkv)
+    actual = input_statistics(qkv)
     for head in range(2):
         s = (qkv.scale * qkv.q[head] @ qkv.k[head].mT)[mask]
         entropy = -(b[head].clamp(min=1e-300).log() * b[head]).sum(1).mean()
-        assert float(found["score_std"][head]) == pytest.approx(float(s.std(correction=0)), rel=1e-9)
-        assert float(found["score_max"][head]) == pytest.approx(float(s.abs().max()), rel=1e-12)
-        assert float(found["entropy"][head]) == pytest.approx(float(entropy), rel=1e-9)
+        assert float(actual["score_std"][head]) == pytest.approx(float(s.std(correction=0)), rel=1e-9)
+        assert float(actual["score_max"][head]) == pytest.approx(float(s.abs().max()), rel=1e-12)
+        assert float(actual["entropy"][head]) == pytest.approx(float(entropy), rel=1e-9)
         uniform = mask.sum(1).double().log().mean()
-        assert float(found["entropy_share"][head]) == pytest.approx(float(entropy / uniform), rel=1e-9)
+        assert float(actual["entropy_share"][head]) == pytest.approx(float(entropy / uniform), rel=1e-9)
 
 
 @every_form
@@ -154,18 +154,18 @@ def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, r
     scores = (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(~mask, float("-inf"))
     if name == "topk":
         least = scores.topk(d, -1).values[..., -1:]
-        wanted = torch.softmax(scores.masked_fill(scores < least, float("-inf")), -1)
+        expected = torch.softmax(scores.masked_fill(scores < least, float("-inf")), -1)
     elif name == "vmean":
-        wanted = mask / mask.sum(-1, keepdim=True).double()
+        expected = mask / mask.sum(-1, keepdim=True).double()
     elif name == "softmax":
-        wanted = torch.softmax(scores, -1)
+        expected = torch.softmax(scores, -1)
     elif name == "kernelized":
-        wanted = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(~mask, 0)
+        expected = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(~mask, 0)
     else:
         every = qkv.replace(sliding_window=None, sinks=0, positions=None, q=make(n=N, score=3.0).q)
         support = approximate(name, every, d).operator.dense()[:, ROWS[rows]] > 0
-        wanted = torch.softmax(scores.masked_fill(~support, float("-inf")), -1)
-    assert (got - wanted).abs().max() < 1e-13
+        expected = torch.softmax(scores.masked_fill(~support, float("-inf")), -1)
+    assert (got - expected).abs().max() < 1e-13
 
 
 @every_form
@@ -184,11 +184,11 @@ def test_the_normaliser_of_a_method_is_that_of_its_weights(form, name):
             torch.exp(qkv.scale**0.5 * x @ w.mT - qkv.scale * x.square().sum(-1, keepdim=True) / 2)
             for x in (qkv.q, qkv.k)
         ]
-        wanted = (phi[0] @ phi[1].mT / 12).tril().sum(-1).log()
+        expected = (phi[0] @ phi[1].mT / 12).tril().sum(-1).log()
     else:
         scores = qkv.scale * qkv.q @ qkv.k.mT
-        wanted = scores.masked_fill(rows == 0, float("-inf")).logsumexp(-1)
-    assert (log_sums - wanted).abs().max() < 1e-12
+        expected = scores.masked_fill(rows == 0, float("-inf")).logsumexp(-1)
+    assert (log_sums - expected).abs().max() < 1e-12
 
 
 @every_form

@@ -59,14 +59,14 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
     for name in ("window", "performer", "svd", "vmean"):
         approx = approximate(name, qkv, None if name == "vmean" else 16)
-        error, found = output_errors(exact_output(qkv), approx, qkv), rows[name]["metrics"]
+        error, actual = output_errors(exact_output(qkv), approx, qkv), rows[name]["metrics"]
         for metric in ("output_spectral_relative", "output_frobenius_relative"):
-            assert found[metric]["mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
+            assert actual[metric]["mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
         dense = approx.operator.dense() - torch.softmax(
             (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1
         )
         norm = float(dense.norm(dim=(1, 2)).mean())
-        assert found["matrix_frobenius"]["mean"] == pytest.approx(norm, rel=1e-4)
+        assert actual["matrix_frobenius"]["mean"] == pytest.approx(norm, rel=1e-4)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
     code, out, _ = run("report", "r")
@@ -105,8 +105,8 @@ def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
 @pytest.mark.parametrize(("told", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
 def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, told, code):
     save_file(load_file(qkv), qkv, metadata={"causal": told})
-    found, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
-    assert found == code and ("heads, causal" in " ".join(out.split())) == (told == "true")
+    actual, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
+    assert actual == code and ("heads, causal" in " ".join(out.split())) == (told == "true")
     assert code == 0 or "its causal 'perhaps' is neither true nor false" in err
 
 
@@ -115,9 +115,9 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     rows = [row for row in json.loads(out)["rows"] if row["layer"] == 0]
     qkv = loaded(decoder, n=64, dtype="float64")
     exact = approximate("softmax", qkv).operator.dense()
-    wanted = torch.linalg.svdvals(exact[0])[0]
+    expected = torch.linalg.svdvals(exact[0])[0]
     softmax = next(row for row in rows if row["of"] == "softmax" and row.get("head", 0) == 0)
-    assert code == 0 and softmax["singular_values"][0] == pytest.approx(float(wanted), rel=1e-5)
+    assert code == 0 and softmax["singular_values"][0] == pytest.approx(float(expected), rel=1e-5)
     skipped = [row for row in rows if row["of"] == "lifted-gaussian"]
     reason = "attention is causal, and lifted-gaussian has no causal form"
     assert skipped and all(row["reason"] == reason for row in skipped)
@@ -175,7 +175,7 @@ def test_sensitivity_keeps_the_causal_mask():
     q, k, v = torch.randn(3, 1, 24, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole, causal = QKV(q, k, v), QKV(q, k, v, causal=True)
     seen = []
-    found = sensitivity(lambda one: (seen.append(one.causal), exact(one))[1], causal)
-    assert (sensitivity(exact, whole) - found).abs().min() > 1e-3 and len(seen) > 2 and all(seen)
+    actual = sensitivity(lambda one: (seen.append(one.causal), exact(one))[1], causal)
+    assert (sensitivity(exact, whole) - actual).abs().min() > 1e-3 and len(seen) > 2 and all(seen)
     for _, matrix, _ in exact_matrices(causal, 0):
         assert not matrix.triu(1).any() and (matrix.diagonal() > 0).all()

@@ -140,13 +140,13 @@ def test_gates_pass_fail_and_fail_closed(run, qkv):
 
 def test_gates_leave_junit_xml_whether_they_pass_or_fail(run, qkv, tmp_path):
     base = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "8,200", "--junit", "ci/gates.xml")
-    for limit, wanted in (("1000", ["d=200"]), ("0", ["d=8", "d=200"])):
+    for limit, expected in (("1000", ["d=200"]), ("0", ["d=8", "d=200"])):
         code, out, err = run(*base, "--fail-above", f"output_spectral_relative={limit}", "--format", "json")
         assert code == 1 and json.loads(out)["rows"] and "gates: ci/gates.xml" in err
         suite = ElementTree.parse(tmp_path / "ci/gates.xml").getroot()[0]
         failed = [case.get("name") for case in suite if case.find("failure") is not None]
-        assert suite.get("tests") == "2" and suite.get("failures") == str(len(failed)) == str(len(wanted))
-        assert all(name in case for name, case in zip(wanted, failed, strict=True))
+        assert suite.get("tests") == "2" and suite.get("failures") == str(len(failed)) == str(len(expected))
+        assert all(name in case for name, case in zip(expected, failed, strict=True))
         assert float(suite[0].get("time")) > 0
     assert "skipped: nystromformer: d=200 exceeds n=96" in suite[1].find("failure").get("message")
     code, _, _ = run(*base[:-2], "--junit", "passed.xml", "--d", "8", "--fail-above", "output_spectral_relative=1000")
@@ -235,10 +235,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("args", "wanted", "says"), BAD.values(), ids=BAD)
-def test_bad_input_is_one_line_with_a_way_out(run, tmp_path, args, wanted, says):
+@pytest.mark.parametrize(("args", "expected", "says"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_with_a_way_out(run, tmp_path, args, expected, says):
     code, out, err = run(*args)
-    assert code == wanted and says in one_line(err) and not out
+    assert code == expected and says in one_line(err) and not out
     assert not list(tmp_path.iterdir())
 
 
@@ -352,7 +352,8 @@ def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
     _, direct, _ = run("error", *source, "--layer", "1", "--d", "16", "--format", "json")
     _, read, _ = run("error", "--qkv", "x.safetensors", "--layer", "1", "--d", "16", "--format", "json")
     metrics = lambda text: [
-        {name: found for name, found in row["metrics"].items() if name != "seconds"} for row in json.loads(text)["rows"]
+        {name: actual for name, actual in row["metrics"].items() if name != "seconds"}
+        for row in json.loads(text)["rows"]
     ]
     assert metrics(direct) == metrics(read)
     assert json.loads(read)["source"]["origin"]["weights"] == "initialized"
@@ -513,8 +514,8 @@ BEYOND = {
 }
 
 
-@pytest.mark.parametrize(("args", "wanted"), BEYOND.values(), ids=BEYOND)
-def test_values_beyond_reason_are_one_line_too(run, tmp_path, args, wanted):
+@pytest.mark.parametrize(("args", "expected"), BEYOND.values(), ids=BEYOND)
+def test_values_beyond_reason_are_one_line_too(run, tmp_path, args, expected):
     code, out, err = run("error", *args)
-    assert code == wanted and not out and not (tmp_path / "outputs").exists()
+    assert code == expected and not out and not (tmp_path / "outputs").exists()
     assert "Traceback" not in err and len(err.strip().splitlines()[-1]) < 600

@@ -37,9 +37,9 @@ def tokenizer(place, change):
     return [*model(place), "--tokenizer", "./tokenizer.json"]
 
 
-def without_unknown(found):
-    found["model"]["vocab"] = {"b": 0}
-    return found
+def without_unknown(actual):
+    actual["model"]["vocab"] = {"b": 0}
+    return actual
 
 
 def shards(place, *names):
@@ -161,10 +161,10 @@ def test_a_foreign_file_gives_one_line_and_its_exit_code(case, run, tmp_path):
     make, code, says = CASES[case]
     arguments = make(tmp_path)
     before = snapshot(tmp_path)
-    found, out, err = run(
+    actual, out, err = run(
         *arguments, *(() if arguments[0] in ("new-method", "extract", "report", "sweep") else ("--out", "r"))
     )
-    assert (found, out) == (code, ""), err
+    assert (actual, out) == (code, ""), err
     last = err.strip().splitlines()[-1]
     assert last.startswith("attnprobe: ") and says in last and "Traceback" not in err and "internal" not in err
     assert len(last) < 700
@@ -203,10 +203,10 @@ def test_what_is_no_regular_file_is_refused_by_every_reader(reader, special, run
     name = next(word for word in ("x.py", "x.tsv", "x") if any(word in one for one in arguments))
     SPECIAL[special](tmp_path / name)
     before = set(os.listdir(tmp_path))
-    found, out, err = run(*arguments)
+    actual, out, err = run(*arguments)
     if special == "a file without rights" and os.geteuid() == 0:
-        assert found in (2, 3)  # root reads it all the same: it is empty
-    assert (found, out) == (code, ""), err
+        assert actual in (2, 3)  # root reads it all the same: it is empty
+    assert (actual, out) == (code, ""), err
     assert len(err.strip().splitlines()) == 1 and "internal" not in err, err
     assert set(os.listdir(tmp_path)) == before
 

@@ -46,32 +46,32 @@ ERROR = "error --qkv q.safetensors --method svd --d 2 --plot"
 
 
 @pytest.mark.parametrize(
-    ("limit", "wanted", "unbuffered"),
+    ("limit", "expected", "unbuffered"),
     [
         pytest.param("1e-9", 1, "", id="gate fails"),
         pytest.param("1e9", 0, "1", id="gate holds", marks=pytest.mark.slow),
     ],
 )
-def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, wanted, unbuffered):
-    command = f"attnprobe {ERROR} --fail-above output_spectral={limit} --junit j{wanted}.xml --out r{wanted}"
+def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, expected, unbuffered):
+    command = f"attnprobe {ERROR} --fail-above output_spectral={limit} --junit j{expected}.xml --out r{expected}"
     _, err = ran(folder, f"({command}; echo $? >&2) | true", unbuffered)
-    assert err.splitlines()[-1] == str(wanted) and "rror:" not in err
-    assert {"records.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{wanted}"))
-    assert (folder / f"r{wanted}/tables/error.md").exists()
-    assert ET.parse(folder / f"j{wanted}.xml").getroot().get("failures") == str(wanted)
+    assert err.splitlines()[-1] == str(expected) and "rror:" not in err
+    assert {"records.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{expected}"))
+    assert (folder / f"r{expected}/tables/error.md").exists()
+    assert ET.parse(folder / f"j{expected}.xml").getroot().get("failures") == str(expected)
 
 
 @FULL
 @pytest.mark.parametrize(
-    ("limit", "wanted"),
+    ("limit", "expected"),
     [pytest.param("1e-9", 1, id="gate fails", marks=pytest.mark.slow), pytest.param("1e9", 4, id="gate holds")],
 )
-def test_a_full_disk_beneath_stdout_is_one_line(folder, limit, wanted):
+def test_a_full_disk_beneath_stdout_is_one_line(folder, limit, expected):
     gate = f"--fail-above output_spectral={limit}"
-    out, err = ran(folder, f"attnprobe {ERROR} {gate} --out f{wanted} > /dev/full; echo $?")
-    assert out.split() == [str(wanted)]
+    out, err = ran(folder, f"attnprobe {ERROR} {gate} --out f{expected} > /dev/full; echo $?")
+    assert out.split() == [str(expected)]
     assert err.splitlines()[-1] == "attnprobe: stdout: the output could not be written: No space left on device"
-    assert (folder / f"f{wanted}/tables/error.md").exists()
+    assert (folder / f"f{expected}/tables/error.md").exists()
 
 
 @FULL
@@ -154,8 +154,8 @@ def test_exit_1_is_a_gate_and_nothing_else(error, says, capsys, monkeypatch):
 def test_a_gate_that_fails_is_told_where_its_file_cannot_be_written(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "file").write_text("")
-    for limit, wanted in (("1e-9", 1), ("1e9", 2)):
+    for limit, expected in (("1e-9", 1), ("1e9", 2)):
         with pytest.raises(SystemExit) as stop:
             main([*ERROR.split()[:-1], "--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"])
-        assert stop.value.code == wanted
+        assert stop.value.code == expected
         assert "file" in capsys.readouterr().err.splitlines()[-1]

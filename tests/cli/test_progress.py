@@ -30,10 +30,10 @@ def file(tmp_path):
     return path
 
 
-def progress_of(file, out, **asked):
+def progress_of(file, out, **arguments):
     """Every ``(done, total, label)`` of a run of ``error``."""
     states = []
-    request = ErrorRequest(qkv=str(file), device="cpu", out=str(out), **asked)
+    request = ErrorRequest(qkv=str(file), device="cpu", out=str(out), **arguments)
     measure_errors(request, progress=lambda *state: states.append(state))
     return states
 
@@ -81,10 +81,10 @@ def test_the_bar_fits_a_narrow_terminal(columns):
         "    time.sleep(0.3)\n    report(1, 10, 'x' * 200)\n    time.sleep(0.2)\n"
         "    report(4.5, 10, 'n=4096 layer 11 matrix errors of 25 cells, ' + 'x' * 200)\n    time.sleep(0.4)\n"
     )
-    ours, theirs = pty.openpty()
+    ours, other = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
-    child = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment)
-    os.close(theirs)
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=other, env=environment)
+    os.close(other)
     parts = []
     while True:
         try:
@@ -116,18 +116,18 @@ def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_every_command_has_a_dry_run(command, file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    asked = {
+    arguments = {
         "bench": ["--n", "64", "--p", "8"],
         "stability": ["--task", "listops:n=64,batch=2", "--seeds", "1"],
         "inject": ["--weights", "initialized", "--n", "64"],
     }
     with pytest.raises(SystemExit) as stop:
-        main([command, *asked.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run"])
+        main([command, *arguments.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run"])
     out, err = capsys.readouterr()
     assert not stop.value.code, err
     assert re.search(r"^\d+ cells$", out, re.M) and re.search(r"about .* MiB", out)
     with pytest.raises(SystemExit) as stop:
-        main([command, *asked.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run", "--n", "x"])
+        main([command, *arguments.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run", "--n", "x"])
     assert stop.value.code == 2
     assert not (tmp_path / "outputs").exists() and {path.name for path in tmp_path.iterdir()} == {"qkv.safetensors"}
 

@@ -231,8 +231,8 @@ def test_a_report_elsewhere_leaves_the_run_alone(run, qkv, tmp_path, args):
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_format_is_printed(run, qkv, format_):
-    _, wanted, _ = run("error", "--qkv", qkv, "--d", "4", "--format", format_, "--out", "r")
-    assert run("report", "r", "--format", format_, "--plot", "none")[1] == wanted
+    _, expected, _ = run("error", "--qkv", qkv, "--d", "4", "--format", format_, "--out", "r")
+    assert run("report", "r", "--format", format_, "--plot", "none")[1] == expected
 
 
 LIGHT = """
@@ -371,13 +371,13 @@ def test_records_of_several_sources_are_never_averaged_together(run, together, c
     result = json.loads(out)
     assert set(result["source"]) == set(alone)
     for name in ("rows", "bounds", "summary"):
-        wanted = []
+        expected = []
         for label, one in alone.items():
             for row in one.get(name, ()):
                 assert row.get("source") is None
                 tells = {"weights": label} if command == "spectrum" else {"source": label}
-                wanted.append({**row, **tells})
-        assert result.get(name, []) == wanted
+                expected.append({**row, **tells})
+        assert result.get(name, []) == expected
 
 
 @pytest.mark.parametrize(

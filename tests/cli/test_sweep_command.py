@@ -71,8 +71,8 @@ def test_command_line_beats_environment_beats_file_beats_default(run, config, mo
     monkeypatch.setenv("ATTNPROBE_SEED", "7")
     code, _, err = run("sweep", config, "--n", "48", "--out", "r")
     assert code == 0, err
-    found = json.loads(Path("r/manifest.json").read_text())
-    said = {name: (one["value"], one["origin"]) for name, one in found["config"].items()}
+    actual = json.loads(Path("r/manifest.json").read_text())
+    said = {name: (one["value"], one["origin"]) for name, one in actual["config"].items()}
     assert said["n"] == ([48], "command line") and said["d"] == ([4], "environment")
     assert said["seed"] == (7, "environment") and said["windows"] == (1, "default")
     assert said["methods"] == (["nystromformer", "performer"], "file")
@@ -81,8 +81,8 @@ def test_command_line_beats_environment_beats_file_beats_default(run, config, mo
 
 def test_a_sweep_is_the_command_with_its_options(run, config):
     assert run("sweep", config, "--out", "a")[0] == 0
-    asked = ("--qkv", "qkv.safetensors", "--method", "nystromformer,performer", "--n", "64,96", "--d", "8,16")
-    assert run("error", *asked, "--out", "b")[0] == 0
+    arguments = ("--qkv", "qkv.safetensors", "--method", "nystromformer,performer", "--n", "64,96", "--d", "8,16")
+    assert run("error", *arguments, "--out", "b")[0] == 0
     assert records_of("a") == records_of("b")
 
 
@@ -123,9 +123,9 @@ def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert set(manifest["plan"]) == {"pretrained", "initialized"} and len(manifest["source"]) == 2
     assert manifest["config"]["weights"] == {"value": ["pretrained", "initialized"], "origin": "file"}
-    asked = ("--model", tiny_bert, "--text", text_file, "--n", "32", "--d", "8", "--method", "linear")
+    arguments = ("--model", tiny_bert, "--text", text_file, "--n", "32", "--d", "8", "--method", "linear")
     for word in ("pretrained", "initialized"):
-        assert run("error", *asked, "--weights", word, "--out", word)[0] == 0
+        assert run("error", *arguments, "--weights", word, "--out", word)[0] == 0
         assert json.loads(Path(word, "manifest.json").read_text())["config"]["weights"]["value"] == [word]
     assert records_of("r") == records_of("pretrained") | records_of("initialized")
 
@@ -180,8 +180,15 @@ def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config,
     monkeypatch.setattr("attnprobe.run.where.backends.GRACE", 1.0)
     Path("bad.py").write_text(BAD)
     methods = ("raising", "endless", "compiled", "broken", "misshapen")
-    asked = ("--method", ",".join((*(f"./bad.py:{name}" for name in methods), "performer")), "--n", "64", "--d", "16")
-    code, out, err = run("sweep", config, *asked, "--cell-timeout", "0.2", "--out", "r")
+    arguments = (
+        "--method",
+        ",".join((*(f"./bad.py:{name}" for name in methods), "performer")),
+        "--n",
+        "64",
+        "--d",
+        "16",
+    )
+    code, out, err = run("sweep", config, *arguments, "--cell-timeout", "0.2", "--out", "r")
     status = {one["method"].removeprefix("bad.py:"): (one["status"], one["reason"] or "") for one in read_records("r")}
     assert code == 4 and set(status) == {*methods, "performer", "vmean", "lower-bound"}, err
     assert {name for name, (how, _) in status.items() if how == "ok"} == {"performer", "vmean", "lower-bound"}
@@ -229,13 +236,13 @@ def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run
         return good(*args, **options)
 
     with_function(monkeypatch, "performer", hungry)
-    asked = ("sweep", config, "--method", "performer", "--n", "64", "--d", "16")
-    assert run(*asked, "--out", "r")[0] == 0 and BLOCK_MEMORY.halvings == 3
+    arguments = ("sweep", config, "--method", "performer", "--n", "64", "--d", "16")
+    assert run(*arguments, "--out", "r")[0] == 0 and BLOCK_MEMORY.halvings == 3
     left[0] = 10**6
-    code, _, _ = run(*asked, "--out", "s")
-    found = {one["method"]: one for one in read_records("s")}
-    assert code == 4 and found["performer"]["status"] == "failed" and "full" in found["performer"]["reason"]
-    assert found["vmean"]["status"] == "ok" and BLOCK_MEMORY.halvings == 7
+    code, _, _ = run(*arguments, "--out", "s")
+    actual = {one["method"]: one for one in read_records("s")}
+    assert code == 4 and actual["performer"]["status"] == "failed" and "full" in actual["performer"]["reason"]
+    assert actual["vmean"]["status"] == "ok" and BLOCK_MEMORY.halvings == 7
 
 
 def test_force_measures_everything_again(run, config):
@@ -291,11 +298,11 @@ def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer
             full(path)
         path.write_text(json.dumps(manifest))
 
-    asked = ("--qkv", "qkv.safetensors", "--d", "8", "--n", "64", "--out", "r", "--format", "json")
+    arguments = ("--qkv", "qkv.safetensors", "--d", "8", "--n", "64", "--out", "r", "--format", "json")
     with monkeypatch.context() as patch:
         patch.setattr(records, "write_text", full)
         patch.setattr(folder, "write_json", filling)
-        code, out, err = run(command, *asked)
+        code, out, err = run(command, *arguments)
     assert code == 4 and json.loads(out)["rows"] and "No space left" in err, err
     assert "attnprobe report r" in err and "does not tell how the run ended" in err
     assert run("report", "r")[0] == 0

@@ -224,8 +224,8 @@ def test_one_window_that_gives_no_test_is_undecided():
     a, b = run([1.0] * 12), run([8.0] * 12, seed=1) + run([9.0] * 12, seed=2)
     assert reason(a, b) == "one text window, and other numbers of seeds: 1 in A, 2 in B"
     shared = {"options": {"share_heads": True}}  # one draw for all heads: they are no twelve
-    wanted = "one text window, whose heads share their draws"
-    assert reason(run([1.0] * 12, **shared), redrawn([2.0] * 12, **shared)) == wanted
+    expected = "one text window, whose heads share their draws"
+    assert reason(run([1.0] * 12, **shared), redrawn([2.0] * 12, **shared)) == expected
     assert only(a + run([1.5] * 12, seed=9), b)["verdict"] == "worse"  # two seeds each
     assert reason(run([1.0]), [cell([2.0], window=5)]) == "one text window, which the other run does not have"
 
@@ -437,8 +437,8 @@ def test_metrics_by_default_and_by_name():
     found = compare_runs(both, [cell()])
     assert [row["metric"] for row in found.rows] == [METRIC]
     assert found.notes == [f"{name} was measured in A alone: not compared"]
-    asked = ["bad_rows", METRIC, "bad_rows"]
-    assert [row["metric"] for row in compare_runs(both, both, asked).rows] == asked[:2]
+    arguments = ["bad_rows", METRIC, "bad_rows"]
+    assert [row["metric"] for row in compare_runs(both, both, arguments).rows] == arguments[:2]
     with pytest.raises(UsageError, match="--metric bad_rows: B did not measure it"):
         compare_runs(both, [cell()], ["bad_rows"])
     with pytest.raises(UsageError, match="did you mean 'bad_rows'"):
@@ -446,9 +446,9 @@ def test_metrics_by_default_and_by_name():
     with pytest.raises(UsageError, match="no value of it is better"):
         compare_runs(both, both, ["delta"])
     failed = [cell(status="failed", metrics={}, reason="all of it")]  # measured nothing, as nothing ran
-    for metrics, wanted in (([], [METRIC, name]), (["bad_rows"], ["bad_rows"])):
+    for metrics, expected in (([], [METRIC, name]), (["bad_rows"], ["bad_rows"])):
         rows = compare_runs(both, failed, metrics).rows
-        assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in wanted]
+        assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in expected]
     one = [*both, cell(method="mss")]
     assert [row["method"] for row in compare_runs(one, one, ["bad_rows"]).rows] == ["skyformer"]
     for metric in set(GATED.names) - NEITHER:

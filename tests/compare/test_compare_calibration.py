@@ -58,9 +58,9 @@ def record(row, window, seed, values):
 
 def judged(count, windows, change=0.0, seed=0):
     """The p-values and the verdicts of all rows, (pairs, rows) each, where the tolerance lets nothing pass."""
-    found = [compare_runs(a, b, tolerance=0.0).rows for a, b in pairs(count, windows, change, seed)]
-    p = np.array([[row["p"] for row in rows] for rows in found])
-    return p, np.array([[row["verdict"] for row in rows] for rows in found])
+    actual = [compare_runs(a, b, tolerance=0.0).rows for a, b in pairs(count, windows, change, seed)]
+    p = np.array([[row["p"] for row in rows] for rows in actual])
+    return p, np.array([[row["verdict"] for row in rows] for rows in actual])
 
 
 def band(count, share):
@@ -80,15 +80,15 @@ def hold_their_level(count, windows, seed=0):
 def find_a_change(count, windows, seed=1):
     """A change of 10 % where the noise of one head is 10 %, too: by Student's test with its own power."""
     p, verdicts = judged(count, windows, change=0.1, seed=seed)
-    found = (p <= LEVEL).sum()
+    actual = (p <= LEVEL).sum()
     if windows == 1:
-        assert found / p.size >= 0.45  # 0.57 is what many pairs give
+        assert actual / p.size >= 0.45  # 0.57 is what many pairs give
     else:
         # the windows' differences are 0.1 (1 + α_w + mean of β and γ), with the noise of 2 x 12 draws
         size, spread = 0.1, np.hypot(0.1 * np.hypot(0.3, 0.1 / HEADS**0.5), NOISE * (2 / HEADS) ** 0.5)
         reach, shift = t.ppf(1 - LEVEL / 2, windows - 1), size / (spread / windows**0.5)
         power = nct.sf(reach, windows - 1, shift)
-        assert abs(found / p.size - power) < 0.04
+        assert abs(actual / p.size - power) < 0.04
     assert (verdicts == "worse").sum() > 0 and (verdicts == "better").sum() <= 0.01 * p.size
 
 
@@ -119,13 +119,13 @@ def test_the_test_over_heads_is_that_of_scipy():
     rng = np.random.default_rng(0)
     for heads, statistic in ((5, np.mean), (8, np.median), (12, np.mean)):
         x, y = rng.normal(size=(2, heads))
-        wanted = permutation_test(
+        expected = permutation_test(
             (x, y),
             lambda a, b, axis, of=statistic: of(b, axis=axis) - of(a, axis=axis),
             permutation_type="samples",
             n_resamples=2**heads,
         ).pvalue
-        assert over_heads(x, y, statistic).p == pytest.approx(wanted, rel=1e-12)
+        assert over_heads(x, y, statistic).p == pytest.approx(expected, rel=1e-12)
     x, y = rng.normal(size=(2, 40))  # beyond what can be counted
     assert over_heads(x, y + 2).p == 1e-4 and over_heads(x, x + 1e-3 * y).p > 0.05
     assert over_heads(x, y).p == over_heads(x, y).p
@@ -135,9 +135,9 @@ def test_students_test_of_windows_is_that_of_scipy():
     from scipy.stats import ttest_1samp
 
     differences = [0.3, -0.1, 0.4, 0.2]
-    wanted = ttest_1samp(differences, 0.0)
-    found = over_windows(differences)
-    assert (found.p, found.freedom) == (pytest.approx(wanted.pvalue, rel=1e-12), 3)
+    expected = ttest_1samp(differences, 0.0)
+    actual = over_windows(differences)
+    assert (actual.p, actual.freedom) == (pytest.approx(expected.pvalue, rel=1e-12), 3)
 
 
 def test_holms_method_by_hand():

@@ -38,19 +38,19 @@ def place_of(path, words):
 
 
 def test_a_figure_has_four_files_with_title_and_caption(tmp_path):
-    found = files(tmp_path, facts=FACTS)
-    assert set(found) == set(files_module.FILES)
-    title, caption, facts = found[".txt"].read_text(encoding="utf-8").strip().split("\n\n")
+    actual = files(tmp_path, facts=FACTS)
+    assert set(actual) == set(files_module.FILES)
+    title, caption, facts = actual[".txt"].read_text(encoding="utf-8").strip().split("\n\n")
     assert title == TITLE and facts.split("\n") == [*FACTS]
     for part in ("‖(B − B~)V‖₂, against the budget d", "medians", "n = 512", "Layer 0", "heads"):
         assert part in caption
     assert "Points are hollow" in caption and "Dashed: V-Mean" in caption
-    with Image.open(found[".png"]) as image:
+    with Image.open(actual[".png"]) as image:
         assert image.text == {"Title": TITLE, "Description": "\n".join([caption, *FACTS])}
-    metadata = ElementTree.fromstring(found[".svg"].read_bytes()).find("{http://www.w3.org/2000/svg}metadata")
+    metadata = ElementTree.fromstring(actual[".svg"].read_bytes()).find("{http://www.w3.org/2000/svg}metadata")
     texts = [one.text for one in metadata.iter() if one.text and one.text.strip()]
     assert TITLE in texts and "\n".join([caption, *FACTS]) in texts
-    pdf = found[".pdf"].read_bytes()
+    pdf = actual[".pdf"].read_bytes()
     assert pdf.startswith(b"%PDF") and b"/Subject" in pdf and b"/Title" in pdf and b"/CreationDate" not in pdf
 
 

@@ -23,8 +23,8 @@ def test_a_cell_has_the_colour_of_its_logarithm_and_none_where_nothing_was_measu
     _, mesh = painted([[1.0, 10.0], [math.nan, 100.0]], [0, 1], [0, 1])
     mesh.update_scalarmappable()
     viridis = matplotlib.colormaps["viridis"]
-    wanted = [viridis(0.0), viridis(0.5), to_rgba(EMPTY), viridis(1.0)]
-    assert mesh.get_facecolors().reshape(4, 4) == pytest.approx(np.array(wanted), abs=0.01)
+    expected = [viridis(0.0), viridis(0.5), to_rgba(EMPTY), viridis(1.0)]
+    assert mesh.get_facecolors().reshape(4, 4) == pytest.approx(np.array(expected), abs=0.01)
 
 
 def test_layers_and_heads_are_named_about_eight_times():

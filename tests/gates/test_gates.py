@@ -218,11 +218,11 @@ def test_a_gate_tells_weights_and_targets_apart():
         of("pretrained", values=[4.0], target="gaussian"),
     ]
     rows, _ = summarise(records)
-    found = lambda **places: [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
-    assert found() == [4.0, 1.0, 2.0, 3.0]
-    assert found(weights=("pretrained",)) == [4.0, 1.0] and found(weights=("initialized",)) == [2.0, 3.0]
-    assert found(weights=("initialized, weights seed 1",)) == [3.0]
-    assert found(target=("gaussian",)) == [4.0] and found(target=("softmax",), weights=("pretrained",)) == [1.0]
+    actual = lambda **places: [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
+    assert actual() == [4.0, 1.0, 2.0, 3.0]
+    assert actual(weights=("pretrained",)) == [4.0, 1.0] and actual(weights=("initialized",)) == [2.0, 3.0]
+    assert actual(weights=("initialized, weights seed 1",)) == [3.0]
+    assert actual(target=("gaussian",)) == [4.0] and actual(target=("softmax",), weights=("pretrained",)) == [1.0]
     (result,) = check(rows, [Gate("output_spectral", max=0.5, weights=("initialized, weights seed 1",))])
     assert result.name == (
         "output_spectral.mean <= 0.5 for weights=initialized, weights seed 1: "

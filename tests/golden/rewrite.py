@@ -161,13 +161,13 @@ def on_terminal(arguments: list[str], width: int = WIDTH) -> str:
     """What a command prints on a terminal, without its colours."""
     from attnprobe.cli import cli
 
-    ours, theirs = pty.openpty()
+    ours, other = pty.openpty()
     parts: list[bytes] = []
     reader = threading.Thread(target=lambda: parts.extend(iter(lambda: _read(ours), b"")))
     reader.start()
     before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), str(width)
     try:
-        with open(theirs, "w", encoding="utf-8") as terminal, redirect_stdout(terminal):
+        with open(other, "w", encoding="utf-8") as terminal, redirect_stdout(terminal):
             cli.main(arguments, standalone_mode=False)
     finally:
         reader.join()
@@ -238,13 +238,13 @@ def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Of each cell of a bench what determines it but for the machine, and its record."""
     from attnprobe.records.file import identity_facts
 
-    found = []
+    actual = []
     for record in _records("bench", arguments):
         named = {name: record[name] for name in DETERMINING}
-        found.append(
+        actual.append(
             ({**named, "heads": None, "source": identity_facts(record["source"]), **_asked(arguments)}, record)
         )
-    return found
+    return actual
 
 
 def _asked(arguments: str) -> dict[str, Any]:
@@ -300,10 +300,10 @@ def _option(option: Any) -> dict[str, Any]:
 
 def keys() -> dict[str, Any]:
     """The keys of every case."""
-    found: dict[str, Any] = {name: {one: keys_of(name, one) for one in some} for name, some in CASES.items()}
-    found["folders"] = {name: folder_of(name) for name in SWEEPS}
-    found["bench"] = {one: [determinants for determinants, _ in bench_cells(one)] for one in BENCH}
-    return found
+    actual: dict[str, Any] = {name: {one: keys_of(name, one) for one in some} for name, some in CASES.items()}
+    actual["folders"] = {name: folder_of(name) for name in SWEEPS}
+    actual["bench"] = {one: [determinants for determinants, _ in bench_cells(one)] for one in BENCH}
+    return actual
 
 
 def _write(path: Path, text: str) -> None:

@@ -40,8 +40,8 @@ DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 def obeyed(text: str) -> set[str]:
     """The characters of a text that a terminal or a page obeys, or that have no encoding."""
-    found = {c for c in set(text) if unicodedata.category(c) in KINDS or unicodedata.bidirectional(c) in DIRECTIONS}
-    return found - {"\n", "\t"}
+    actual = {c for c in set(text) if unicodedata.category(c) in KINDS or unicodedata.bidirectional(c) in DIRECTIONS}
+    return actual - {"\n", "\t"}
 
 
 def test_of_characters_those_that_are_obeyed_are_escaped_and_words_stay():

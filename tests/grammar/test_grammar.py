@@ -38,7 +38,7 @@ def test_positive_numbers_come_sorted_and_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("skyformer", ("skyformer", None)),
         ("skyformer:", ("skyformer", "")),
@@ -47,8 +47,8 @@ def test_positive_numbers_come_sorted_and_once():
         ("torch:flex:block=64", ("torch:flex", "block=64")),
     ],
 )
-def test_a_method_is_its_name_and_the_text_of_its_options(text, wanted):
-    assert parts(text) == wanted
+def test_a_method_is_its_name_and_the_text_of_its_options(text, expected):
+    assert parts(text) == expected
 
 
 def test_the_short_name_of_a_file_has_no_folder():

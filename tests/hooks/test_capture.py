@@ -50,22 +50,22 @@ def slow_bert(weights, ids, rows, table=None, heads=4):
     table = w["embeddings.position_embeddings.weight"] if table is None else table
     x = w["embeddings.word_embeddings.weight"][ids] + table[rows] + w["embeddings.token_type_embeddings.weight"][0]
     x = norm(x, "embeddings.LayerNorm")
-    n, p, found = len(ids), x.shape[-1] // heads, []
+    n, p, actual = len(ids), x.shape[-1] // heads, []
     for layer in range(3):
         at = f"encoder.layer.{layer}."
         q, k, v = (linear(x, f"{at}attention.self.{name}") for name in ("query", "key", "value"))
         split = lambda t: torch.stack([t[:, h * p : (h + 1) * p] for h in range(heads)])
-        found.append(tuple(map(split, (q, k, v))))
+        actual.append(tuple(map(split, (q, k, v))))
         output = torch.zeros_like(x)
         for h in range(heads):
-            qh, kh, vh = (t[h] for t in found[-1])
+            qh, kh, vh = (t[h] for t in actual[-1])
             for i in range(n):
                 weight = torch.exp(kh @ qh[i] / p**0.5)
                 output[i, h * p : (h + 1) * p] = (weight / weight.sum()) @ vh
         x = norm(linear(output, f"{at}attention.output.dense") + x, f"{at}attention.output.LayerNorm")
         hidden = torch.nn.functional.gelu(linear(x, f"{at}intermediate.dense"))
         x = norm(linear(hidden, f"{at}output.dense") + x, f"{at}output.LayerNorm")
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -286,15 +286,15 @@ def test_windows_and_sinks_are_captured_and_told(families, text_file, name, tmp_
     told = {fact: src.facts.get(fact) for fact in ("causal", "sliding_window", "sinks")}
     assert line in src.describe()
     layers = list(range(len(widths)))
-    found = src.qkv(24, layers, 0)
+    actual = src.qkv(24, layers, 0)
     assert told == {fact: src.facts.get(fact) for fact in told}
-    assert [found[layer].sliding_window for layer in layers] == widths
-    assert {found[layer].causal for layer in layers} == {causal}
-    assert (found[0].sink_logits is not None) is (name == "gpt_oss")
+    assert [actual[layer].sliding_window for layer in layers] == widths
+    assert {actual[layer].causal for layer in layers} == {causal}
+    assert (actual[0].sink_logits is not None) is (name == "gpt_oss")
     copied = source_of(save_qkv(tmp_path / "kept", src, 24, layers))
     assert line in copied.describe()
     for layer, qkv in copied.qkv(24, layers, 0).items():
-        assert torch.equal(exact_output(qkv), exact_output(found[layer]))
+        assert torch.equal(exact_output(qkv), exact_output(actual[layer]))
     shorter = copied.qkv(12, layers, 0)
     assert [shorter[layer].sliding_window for layer in layers] == widths
 
@@ -386,8 +386,8 @@ def test_a_decoder_gives_causal_q_k_v_and_says_so(families, text_file, name):
     """Told from its configuration and proved by the forward; keys are shared by the heads of their group."""
     src = source(families(name), text_file)
     assert src.facts["causal"] is True and "attention: causal" in src.describe()
-    found = src.qkv(24, [0, 1], 0)
-    for qkv in found.values():
+    actual = src.qkv(24, [0, 1], 0)
+    for qkv in actual.values():
         assert qkv.causal and qkv.k.shape == qkv.q.shape == (4, 24, 8) and qkv.label["causal"] is True
         assert qkv.kv_heads == (2 if name == "llama" else 4)
     longer = src.qkv(40, [1], 0)[1] if name == "gpt2" else None

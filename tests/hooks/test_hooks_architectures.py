@@ -141,13 +141,13 @@ DESCRIBED = {
 
 def own_outputs(model, batch, projection, paths):
     """What each attention module of these paths hands to its output projection, (b, h, n, p_v)."""
-    found = {}
+    actual = {}
     for path in paths:
-        keep = lambda _, inputs, path=path: found.__setitem__(path, inputs[0].unflatten(2, (4, -1)).transpose(1, 2))
+        keep = lambda _, inputs, path=path: actual.__setitem__(path, inputs[0].unflatten(2, (4, -1)).transpose(1, 2))
         model.get_submodule(f"{path}.{projection}").register_forward_pre_hook(keep)
     with torch.no_grad():
         model(**batch)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("form", ["float32", "float32, padded on the right", "float32, padded on the left", "float64"])
@@ -269,14 +269,14 @@ def test_a_causal_call_gives_a_causal_qkv(built, name):
     """Keys shared by their group, padding left out; of an encoder-decoder the decoder's own attention alone."""
     model, batch = built(name)
     calls = capture(model, batch)
-    found = {path: [call.qkv(row) for row in range(2)] for (path, _), call in calls.items()}
+    actual = {path: [call.qkv(row) for row in range(2)] for (path, _), call in calls.items()}
     assert all(
         qkv.causal == (name != "BART" or "decoder" in path and "self_attn" in path)
-        for path, rows in found.items()
+        for path, rows in actual.items()
         for qkv in rows
     )
     for (path, _), call in calls.items():
-        for row, qkv in enumerate(found[path]):
+        for row, qkv in enumerate(actual[path]):
             output, valid = call.output()[row].transpose(0, 1), slice(None) if qkv.mask is None else qkv.mask
             assert qkv.h == call.heads
             torch.testing.assert_close(exact_output(qkv)[:, valid], output[:, valid], rtol=0, atol=1e-6)
@@ -304,9 +304,9 @@ def test_layers_by_number_range_and_name(built):
     assert list(capture(model, batch, "0-2")) == every[:3]
     cross = list(capture(model, batch, "decoder.*.encoder_attn"))
     assert [path for path, _ in cross] == ["decoder.layers.0.encoder_attn", "decoder.layers.1.encoder_attn"]
-    for wanted, absent in (([0, 6], "layer 6"), ("encoder.*, lm_head", "'lm_head'")):
+    for expected, absent in (([0, 6], "layer 6"), ("encoder.*, lm_head", "'lm_head'")):
         with pytest.raises(UsageError, match=f"BartModel: {absent} was never reached, it made 6 attention calls"):
-            capture(model, batch, wanted)
+            capture(model, batch, expected)
 
 
 def test_a_forward_is_left_behind_the_last_layer(built):

@@ -38,12 +38,12 @@ def deadline(seconds: int) -> Iterator[None]:
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every file below a folder, by its path."""
-    found = {}
+    actual = {}
     for place, _, files in os.walk(folder):
         for name in files:
             facts = os.lstat(os.path.join(place, name))
-            found[os.path.join(place, name)] = (facts.st_size, facts.st_mtime_ns)
-    return found
+            actual[os.path.join(place, name)] = (facts.st_size, facts.st_mtime_ns)
+    return actual
 
 
 def written(args: Sequence[str], home: Path) -> str:

@@ -25,9 +25,9 @@ LAST = {"help", "version", "debug"}  # which shows a traceback
 
 
 def options(command: str) -> Iterator[click.Option]:
-    found = cli.get_command(click.Context(cli), command)
-    assert found is not None
-    yield from (each for each in found.params if isinstance(each, click.Option) and each.name not in LAST)
+    actual = cli.get_command(click.Context(cli), command)
+    assert actual is not None
+    yield from (each for each in actual.params if isinstance(each, click.Option) and each.name not in LAST)
 
 
 def cases(command: str, qkv: str) -> Iterator[tuple[str, ...]]:

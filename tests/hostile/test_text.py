@@ -62,10 +62,10 @@ COMMANDS = tuple(name for name in golden.COMMANDS if "-" not in name)
 def poisoned(value, text, free=False):
     """``value`` with ``text`` in every string that is free."""
     if isinstance(value, dict):
-        found = {key: poisoned(one, text, key in FREE | FREE_LISTS) for key, one in value.items()}
-        if isinstance(found.get("options"), dict):
-            found["options"] = {**found["options"], f"option{text}": text}
-        return found
+        actual = {key: poisoned(one, text, key in FREE | FREE_LISTS) for key, one in value.items()}
+        if isinstance(actual.get("options"), dict):
+            actual["options"] = {**actual["options"], f"option{text}": text}
+        return actual
     if isinstance(value, list):
         return [poisoned(one, text, free) for one in value]
     return f"{text}{value}{text}" if free and isinstance(value, str) and value not in KNOWN else value
@@ -88,8 +88,8 @@ def obeyed(text: str) -> set[str]:
     """The characters of a text that a terminal or a page obeys."""
     kinds = {"Cc", "Cs", "Zl", "Zp"}
     directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    found = {c for c in set(text) if unicodedata.category(c) in kinds or unicodedata.bidirectional(c) in directions}
-    return {hex(ord(c)) for c in found - {"\n"}}
+    actual = {c for c in set(text) if unicodedata.category(c) in kinds or unicodedata.bidirectional(c) in directions}
+    return {hex(ord(c)) for c in actual - {"\n"}}
 
 
 class Page(HTMLParser):

@@ -44,7 +44,7 @@ def measure(tmp_path):
 
 
 def filled(value: str, given: dict[str, str]) -> str:
-    return re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: given[found[1]], value)
+    return re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda actual: given[actual[1]], value)
 
 
 @needs_minilm

@@ -34,8 +34,8 @@ def test_a_goal_is_missed_beyond_the_spread_alone(module):
 
 def test_rounds_are_interleaved_and_ratios_taken_round_by_round(module):
     measuring, order = module("measuring"), []
-    found = measuring.timed({name: lambda name=name: order.append(name) or name for name in "ab"}, rounds=2)
-    assert "".join(order) == "ababab" and found.results == {"a": "a", "b": "b"}
+    actual = measuring.timed({name: lambda name=name: order.append(name) or name for name in "ab"}, rounds=2)
+    assert "".join(order) == "ababab" and actual.results == {"a": "a", "b": "b"}
     planted = measuring.Timed({"a": [2.0, 4.0, 6.0], "b": [1.0, 1.0, 2.0]}, {})
     assert planted.ratio("a", "b", 10.0) == (30.0, 5.0) and planted.median("a") == 4.0
 
@@ -65,11 +65,11 @@ def test_both_sides_of_the_grid_have_the_same_errors(module, tmp_path):
     path, budgets = str(tmp_path / "qkv.safetensors"), [8, 16]
     public = module("public")
     torch.manual_seed(0)  # the public implementations draw from torch's own stream
-    mine, theirs = public.ours(path, budgets), public.notebook(public.loaded(path), budgets)
-    assert set(mine) == set(theirs) == {(name, d) for name in public.METHODS for d in budgets}
+    mine, other = public.ours(path, budgets), public.notebook(public.loaded(path), budgets)
+    assert set(mine) == set(other) == {(name, d) for name in public.METHODS for d in budgets}
     for (name, d), errors in mine.items():
         near = 1e-2 if name == "nystromformer" else 1.0  # no draws; the inverse starts from sums over all heads
-        assert torch.allclose(theirs[name, d].double(), errors, rtol=near), (name, d)
+        assert torch.allclose(other[name, d].double(), errors, rtol=near), (name, d)
 
 
 def test_every_script_is_one_of_all(module):

@@ -96,8 +96,8 @@ def test_a_limit_may_be_the_largest_float_and_no_more():
 
 def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
     gate = Gate("output_spectral", max=1, weights=("initialized",))
-    wanted = "weights=initialized is not measured; weights is pretrained"
-    assert impossible_reason(gate, ErrorRequest().known(), {}) == wanted
+    expected = "weights=initialized is not measured; weights is pretrained"
+    assert impossible_reason(gate, ErrorRequest().known(), {}) == expected
     assert impossible_reason(gate, ErrorRequest(qkv="x.safetensors").known(), {}) is None
     layer = Gate("output_spectral", max=1, layer=(3,))
     assert (
@@ -177,10 +177,21 @@ def test_a_model_that_is_named_has_no_substitute(no_hub):
 
 
 def test_one_process_is_no_other_than_that_which_splits_rows(tmp_path, two_layers, capsys):
-    asked = ["error", "--qkv", str(two_layers), "--method", "vmean", "--n", "16", "--split-rows", "1", "--no-matrix"]
+    arguments = [
+        "error",
+        "--qkv",
+        str(two_layers),
+        "--method",
+        "vmean",
+        "--n",
+        "16",
+        "--split-rows",
+        "1",
+        "--no-matrix",
+    ]
     for jobs, code in (("1", 0), ("2", 2)):
         with pytest.raises(SystemExit) as stop:
-            main([*asked, "--jobs", jobs, "--out", str(tmp_path / jobs)])
+            main([*arguments, "--jobs", jobs, "--out", str(tmp_path / jobs)])
         assert (stop.value.code or 0) == code, capsys.readouterr().err
 
 

@@ -10,10 +10,10 @@ from paths import ROOT
 
 
 def answer_of(*command):
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
-    return found.returncode, found.stdout + found.stderr
+    return actual.returncode, actual.stdout + actual.stderr
 
 
 def test_types():

@@ -48,11 +48,11 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 def commands(text: str) -> list[tuple[list[str], int]]:
     """The words of each command of a block, and the exit code that its comment announces."""
-    found = []
+    actual = []
     for line in text.splitlines():
         announced = re.search(r"# exit (\d+)$", line)
-        found.append((shlex.split(line, comments=True), int(announced[1]) if announced else 0))
-    return found
+        actual.append((shlex.split(line, comments=True), int(announced[1]) if announced else 0))
+    return actual
 
 
 def flat(text: str) -> str:
@@ -196,9 +196,9 @@ def test_pages_of_methods_go_into_a_folder(run, tmp_path):
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
     gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
-    wanted = {metric.name for one in gated for metric in one.metrics} | set(INPUT_STATISTICS)
-    wanted |= {*OUTPUT_METRICS, *MATRIX_METRICS}
-    for name in sorted(wanted):
+    expected = {metric.name for one in gated for metric in one.metrics} | set(INPUT_STATISTICS)
+    expected |= {*OUTPUT_METRICS, *MATRIX_METRICS}
+    for name in sorted(expected):
         assert f"`{name}`" in text, name
 
 

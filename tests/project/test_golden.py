@@ -20,14 +20,14 @@ REWRITE = "if that is meant: python tests/golden/rewrite.py, and review the diff
 @pytest.mark.parametrize("command", golden.COMMANDS)
 def test_what_is_shown(command, tmp_path):
     golden.shown(command, tmp_path)
-    found, known = (
+    actual, known = (
         {path.name: path.read_text() for path in (place / command).iterdir()} for place in (tmp_path, golden.SHOWN)
     )
     if version("matplotlib") != golden.MATPLOTLIB.read_text().strip():  # another version draws other bytes
-        found, known = _words(found), _words(known)
-    assert found.keys() == known.keys(), REWRITE
+        actual, known = _words(actual), _words(known)
+    assert actual.keys() == known.keys(), REWRITE
     for name, text in known.items():
-        assert found[name] == text, f"{command}: {name}: {REWRITE}"
+        assert actual[name] == text, f"{command}: {name}: {REWRITE}"
 
 
 def _words(files):

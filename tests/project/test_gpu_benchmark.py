@@ -24,9 +24,9 @@ def module(monkeypatch):
 
 @pytest.fixture
 def measure(module, tmp_path):
-    found = module("guarded").Measure(torch.device("cpu"), tmp_path / "rows.jsonl")
-    found.begin("some", monotonic() + 60)
-    return found
+    actual = module("guarded").Measure(torch.device("cpu"), tmp_path / "rows.jsonl")
+    actual.begin("some", monotonic() + 60)
+    return actual
 
 
 def run(out: Path, *arguments: str) -> dict:
@@ -38,18 +38,18 @@ def run(out: Path, *arguments: str) -> dict:
 
 
 def test_it_writes_floors_agreement_and_reasons(tmp_path):
-    found = run(tmp_path / "gpu.md", "--only", "reference,peaks,spectra")
-    rows = {(row["section"], row["name"], row["dtype"], row["n"], row["heads"]): row for row in found["rows"]}
+    actual = run(tmp_path / "gpu.md", "--only", "reference,peaks,spectra")
+    rows = {(row["section"], row["name"], row["dtype"], row["n"], row["heads"]): row for row in actual["rows"]}
     double = rows["reference", "attnprobe", "float64", 512, 1]
     peak = rows["peaks", "plain product", "float64", 512, 1]
     assert double["flops"] == 4 * 512**2 * 16
     assert double["floor"] == pytest.approx(double["flops"] * peak["seconds"] / peak["flops"])
     assert 0 <= double["facts"]["difference from a CPU's float64"] < 1e-14
     assert rows["reference", "attnprobe", "float32", 512, 1]["facts"]["difference from a CPU's float64"] > 1e-9
-    assert "flex attention" in {row["name"] for row in found["rows"] if row["absent"]}
+    assert "flex attention" in {row["name"] for row in actual["rows"] if row["absent"]}
     spectrum = rows["spectra", "leading 16 singular values", "float64", 320, 1]
     assert spectrum["flops"] == spectrum["facts"]["passes"] * 320**2 * (2 * 16 + 4 * 16)
-    assert found["conditions"]["device"] == "cpu" and "torch" in found["conditions"] and found["broken"] == {}
+    assert actual["conditions"]["device"] == "cpu" and "torch" in actual["conditions"] and actual["broken"] == {}
     page = (tmp_path / "gpu.md").read_text()
     assert "| difference of float64 rows, n=512, 1 heads |" in page and "| met |" in page
     assert page.index("## Peaks") < page.index("## Reference") < page.index("## Spectra")
@@ -58,10 +58,10 @@ def test_it_writes_floors_agreement_and_reasons(tmp_path):
 @pytest.mark.slow
 def test_all_sections_run_in_a_minute(module, tmp_path):
     begin = monotonic()
-    found = run(tmp_path / "gpu.md")
+    actual = run(tmp_path / "gpu.md")
     assert monotonic() - begin < 60
-    assert {row["section"] for row in found["rows"]} == set(module("gpu").SHARES) == set(module("gpu").SECTIONS)
-    failed = {row["name"]: row["absent"] for row in found["rows"] if row["absent"]}
+    assert {row["section"] for row in actual["rows"]} == set(module("gpu").SHARES) == set(module("gpu").SECTIONS)
+    failed = {row["name"]: row["absent"] for row in actual["rows"] if row["absent"]}
     of_gpus = {"SDPA, memory-efficient", "flex attention", "attnprobe, fused", "EᵀE pass, fused"}
     assert set(failed) == of_gpus | {"pykeops"}, failed
 

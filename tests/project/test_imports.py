@@ -113,21 +113,21 @@ def imports(file: Path, module_level: bool) -> set[str]:
     nodes = ast.walk(tree)
     if module_level:
         nodes = [n for top in tree.body if not _is_lazy(top) for n in ast.walk(top)]
-    found = set()
+    actual = set()
     for node in nodes:
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            actual |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             name = ".".join([*base, *(node.module or "").split(".")]).strip(".")
             if node.module:
-                found.add(name)
+                actual.add(name)
             else:
                 is_module = lambda x, b=base: (
                     (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (ROOT.joinpath(*b[1:], x)).is_dir()
                 )
-                found |= {f"{name}.{a.name}" if is_module(a.name) else f"{name}.__init__" for a in node.names}
-    return found
+                actual |= {f"{name}.{a.name}" if is_module(a.name) else f"{name}.__init__" for a in node.names}
+    return actual
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
@@ -165,7 +165,7 @@ def commands_in(file: Path) -> set[str]:
 def test_kits_know_no_command():
     kits = [file for file in FILES if part(file) not in ("__init__", "cli", "experiments")]
     known = {str(file.relative_to(ROOT)): commands_in(file) for file in kits}
-    assert not {name: found for name, found in known.items() if found}
+    assert not {name: actual for name, actual in known.items() if actual}
 
 
 def test_a_command_does_not_import_another():

@@ -45,7 +45,7 @@ def test_faults_are_of_methods_that_exist_and_differ():
 
 
 @pytest.mark.parametrize(
-    "file, name, wanted",
+    "file, name, expected",
     [
         ("methods_contract", "test_rows_sum_to_one", "contract"),
         ("methods_contract", "test_the_full_budget_is_exact", "contract"),
@@ -59,9 +59,9 @@ def test_faults_are_of_methods_that_exist_and_differ():
         ("sparse", "test_every_set_of_random_blocks_is_as_likely_as_any_other", "identities"),
     ],
 )
-def test_the_layer_of_a_test_is_seen_from_what_it_uses(file, name, wanted):
+def test_the_layer_of_a_test_is_seen_from_what_it_uses(file, name, expected):
     path = path_of(f"test_{file}.py")
-    assert layer(runpy.run_path(str(path))[name], path.name) == wanted
+    assert layer(runpy.run_path(str(path))[name], path.name) == expected
 
 
 def found(**failed):

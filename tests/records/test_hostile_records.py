@@ -146,12 +146,12 @@ def test_every_change_is_read_or_named_with_its_field(command, tmp_path):
 def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, tmp_path):
     records = records_of(command)
     write(tmp_path / "r", [{**records[0], "n": "many"}, *records[1:]])
-    found = read_run(tmp_path / "r")
-    (bad,) = found.malformed
+    actual = read_run(tmp_path / "r")
+    (bad,) = actual.malformed
     assert str(bad) == (
         f'{tmp_path / "r/records.jsonl"}:1: record {records[0]["key"]}: field n: expected a valid integer, got "many"'
     )
-    assert [one["key"] for one in found.records] == [one["key"] for one in records[1:]]
+    assert [one["key"] for one in actual.records] == [one["key"] for one in records[1:]]
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])
     assert result.exit_code == 4, result.output
     assert result.stderr.count(f"{bad}; it is left out") == 1
@@ -253,8 +253,8 @@ def test_inputs_that_are_none_are_named_and_the_rest_is_shown(tmp_path):
     first, *rest = map(json.loads, path.read_text().splitlines())
     del first["key"]
     path.write_text("".join(json.dumps(one) + "\n" for one in [first, *rest]))
-    found = read_inputs(tmp_path / "r")
-    assert [str(one) for one in found.malformed] == [f"{path}:1: field key: missing"] and len(found.records) == len(
+    actual = read_inputs(tmp_path / "r")
+    assert [str(one) for one in actual.malformed] == [f"{path}:1: field key: missing"] and len(actual.records) == len(
         rest
     )
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "r"), "--plot", "none"])
@@ -289,12 +289,12 @@ def test_json_that_python_cannot_hold_is_a_line_that_is_no_record(text, tmp_path
     line = json.dumps({**good, "key": "b"}).replace('"load": ', f'"load": {text}, "was": ', 1)
     assert text in line
     (tmp_path / "records.jsonl").write_text(f"{json.dumps(good)}\n{line}\n")
-    found = read_run(tmp_path)
-    assert [one["key"] for one in found.records] == [good["key"]] and [one.line for one in found.malformed] == [2]
+    actual = read_run(tmp_path)
+    assert [one["key"] for one in actual.records] == [good["key"]] and [one.line for one in actual.malformed] == [2]
 
 
 def test_a_later_record_takes_the_place_of_a_line_that_is_none(tmp_path):
     good = records_of("bench")[0]
     write(tmp_path, [{**good, "n": None}, {**good, "heads": []}, good])
-    found = read_run(tmp_path)
-    assert not found.malformed and len(found.records) == 1
+    actual = read_run(tmp_path)
+    assert not actual.malformed and len(actual.records) == 1

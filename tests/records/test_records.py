@@ -52,9 +52,9 @@ def test_what_is_written_is_read(tmp_path):
 def test_not_finite_is_null_at_any_depth(tmp_path, value):
     numpy = pytest.importorskip("numpy")
     write(tmp_path / "r.jsonl", record("a", metrics={"x": [1.0, value], "y": numpy.array([value, 2.0])}, seconds=value))
-    (found,) = read_records(tmp_path / "r.jsonl")
-    assert found["metrics"] == {"x": [1.0, None], "y": [None, 2.0]}
-    assert found["seconds"] is None
+    (actual,) = read_records(tmp_path / "r.jsonl")
+    assert actual["metrics"] == {"x": [1.0, None], "y": [None, 2.0]}
+    assert actual["seconds"] is None
 
 
 def test_what_has_no_json_form_is_refused_and_leaves_no_trace(tmp_path):
@@ -120,9 +120,9 @@ def test_shards_are_read_together_and_a_key_counts_once(tmp_path):
     write(tmp_path / "records-2.jsonl", record("a", status="ok"), record("b", status="failed"))
     write(tmp_path / "records.jsonl", record("c", seconds=1.0), record("c", seconds=2.0))
     (tmp_path / "other.jsonl").write_text("not a record\n")
-    found = {one["key"]: one for one in read_records(tmp_path)}
-    assert [found[key]["status"] for key in "abc"] == ["ok", "ok", "ok"]
-    assert found["c"]["seconds"] == 2.0
+    actual = {one["key"]: one for one in read_records(tmp_path)}
+    assert [actual[key]["status"] for key in "abc"] == ["ok", "ok", "ok"]
+    assert actual["c"]["seconds"] == 2.0
     assert len(read_records(tmp_path)) == 3
 
 
@@ -147,9 +147,9 @@ def test_four_processes_append_to_one_file(tmp_path):
     path = tmp_path / "records.jsonl"
     workers = [subprocess.Popen([sys.executable, "-c", WORKER, path, str(i)]) for i in range(4)]
     assert [worker.wait(timeout=120) for worker in workers] == [0] * 4
-    found = read_records(path)
-    assert {one["key"] for one in found} == {f"{w}-{i}" for w in range(4) for i in range(300)}
-    assert path.read_bytes().count(b"\n") == len(found) == 1200
+    actual = read_records(path)
+    assert {one["key"] for one in actual} == {f"{w}-{i}" for w in range(4) for i in range(300)}
+    assert path.read_bytes().count(b"\n") == len(actual) == 1200
 
 
 LIMITED = """
@@ -279,8 +279,8 @@ def test_a_file_with_any_bytes_changed_is_read_or_refused_by_name(tmp_path):
             data[at : at + draw.choice((0, size))] = draw.choice((some, b"", data[at : at + size] * 2))
         path.write_bytes(data)
         try:
-            found = read_records(path)
-            assert all(isinstance(record, dict) and isinstance(record["schema"], int) for record in found)
+            actual = read_records(path)
+            assert all(isinstance(record, dict) and isinstance(record["schema"], int) for record in actual)
             read += 1
         except UsageError as error:
             assert str(path) in str(error) and "\n" not in str(error)
@@ -297,6 +297,6 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
         shared = {**own, "key": "shared"}
         text = "".join(json.dumps(record) + "\n" for record in (own, shared))
         (tmp_path / f"inputs-{number}.jsonl").write_text(text)
-    found = {record["key"]: record["n"] for record in read_inputs(tmp_path).records}
-    assert [key for key in found if key != "shared"] == [f"own-{number}" for number in sorted(numbers)]
-    assert found["shared"] == 9
+    actual = {record["key"]: record["n"] for record in read_inputs(tmp_path).records}
+    assert [key for key in actual if key != "shared"] == [f"own-{number}" for number in sorted(numbers)]
+    assert actual["shared"] == 9

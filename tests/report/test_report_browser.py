@@ -123,11 +123,11 @@ def test_a_click_sorts_what_the_report_shows(browser, report, number):
     browser.click(header(number))
     down = column(browser, number)
     assert sorted_by(browser, number) == "descending" and sorted(down) == sorted(before)
-    found = [re.match(r"\d[\d.]*(?:e[+-]?\d+)?", text) for text in up]
-    if any(found):
-        values = [float(one[0]) for one in found if one]
+    actual = [re.match(r"\d[\d.]*(?:e[+-]?\d+)?", text) for text in up]
+    if any(actual):
+        values = [float(one[0]) for one in actual if one]
         assert values == sorted(values) and len(set(values)) > 1
-        assert all(found[: len(values)])  # what is no number stands behind
+        assert all(actual[: len(values)])  # what is no number stands behind
         values = [float(one[0]) for text in down if (one := re.match(r"\d[\d.]*(?:e[+-]?\d+)?", text))]
         assert values == sorted(values, reverse=True)
 

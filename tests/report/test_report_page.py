@@ -71,10 +71,10 @@ def page(tmp_path_factory):
 
 
 def test_the_page_is_whole_and_has_every_figure_and_number(page):
-    found = Reader(page)
-    text = " ".join(found.texts)
-    figures = [one for tag, one in found.elements if tag == "figure"]
-    names = [one["aria-label"] for tag, one in found.elements if tag == "svg"]
+    actual = Reader(page)
+    text = " ".join(actual.texts)
+    figures = [one for tag, one in actual.elements if tag == "figure"]
+    names = [one["aria-label"] for tag, one in actual.elements if tag == "svg"]
     assert len(figures) == len(names) == 4
     assert names == [
         "Relative output error (spectral norm) against budget d: median, p10 – p90, maximum",
@@ -156,12 +156,12 @@ def test_words_of_a_run_never_become_elements(tmp_path):
     }
     folder = a_folder(tmp_path / "r <script>", some, manifest)
     text = page_of(folder)
-    found = Reader(text)
-    assert [tag for tag, _ in found.elements].count("script") == 1 == text.count("<script>")
-    assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in found.elements)
-    assert "document.title='owned'" in "".join(found.texts)  # it is shown, as words
+    actual = Reader(text)
+    assert [tag for tag, _ in actual.elements].count("script") == 1 == text.count("<script>")
+    assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in actual.elements)
+    assert "document.title='owned'" in "".join(actual.texts)  # it is shown, as words
     plain = page_of(a_folder(tmp_path / "plain", records()))
-    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in Reader(plain).elements} | {"ul", "li", "p"}
+    assert {tag for tag, _ in actual.elements} <= {tag for tag, _ in Reader(plain).elements} | {"ul", "li", "p"}
 
 
 def test_cells_sort_by_their_number(page):
@@ -177,13 +177,13 @@ def test_svg_loses_what_a_page_must_not_have():
         'width="9pt" viewBox="0 0 9 9"><metadata><a href="http://z"/></metadata><!-- <b> --><style>*{}</style>'
         '<defs><g id="a"/></defs><use xlink:href="#a" clip-path="url(#a)"/></svg>'
     )
-    found = inline_svg(text, "f7", 'a "name"')
-    assert found == (
+    actual = inline_svg(text, "f7", 'a "name"')
+    assert actual == (
         '<svg viewBox="0 0 9 9" style="max-width:calc(1.5 * 9pt)" role="img" '
         'aria-label="a &quot;name&quot;"><defs>'
         '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>'
     )
-    ElementTree.fromstring(found)
+    ElementTree.fromstring(actual)
 
 
 def test_a_page_without_figures_or_manifest(tmp_path):
@@ -210,9 +210,9 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
         budget = [] if command[0] == "budget" else ["--d", "4"]
         with pytest.raises(SystemExit):
             main([*command, "--qkv", "qkv.safetensors", *budget, "--out", command[0]])
-        found = Reader(page_of(tmp_path / command[0]))
-        assert sum(tag == "svg" for tag, _ in found.elements) >= 1
-        assert sum(tag == "table" for tag, _ in found.elements) >= 3
+        actual = Reader(page_of(tmp_path / command[0]))
+        assert sum(tag == "svg" for tag, _ in actual.elements) >= 1
+        assert sum(tag == "table" for tag, _ in actual.elements) >= 3
 
 
 # --- heat maps, and error against cost

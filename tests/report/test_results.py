@@ -14,12 +14,12 @@ from attnprobe.tables.results import Value, best_of, tie_rule
 
 def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
     """A record for each method, budget and layer, whose relative errors are the method's number over d / 16."""
-    found = []
+    actual = []
     for layer in layers:
         for name, size in methods.items():
-            found += [relative(cell(name, one, layer=layer), size * 16 / one) for one in d]
-        found.append(relative(cell("vmean", None, layer=layer), vmean))
-    return found
+            actual += [relative(cell(name, one, layer=layer), size * 16 / one) for one in d]
+        actual.append(relative(cell("vmean", None, layer=layer), vmean))
+    return actual
 
 
 def relative(record, value):

@@ -56,13 +56,13 @@ def measured(tiny_bert, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(measured, tmp_path_factory):
     """What one process makes of each command, and what it says."""
-    found = {}
+    actual = {}
 
     def made(command):
-        if command not in found:
+        if command not in actual:
             lines = []
-            found[command] = measured(command, tmp_path_factory.mktemp(command) / "r", lines.append), lines
-        return found[command]
+            actual[command] = measured(command, tmp_path_factory.mktemp(command) / "r", lines.append), lines
+        return actual[command]
 
     return made
 
@@ -74,10 +74,10 @@ def bits(records):
 @pytest.mark.parametrize("command", [pytest.param("inject", marks=pytest.mark.slow), "stability"])
 def test_processes_make_the_records_of_one(command, measured, alone, tmp_path):
     lines = []
-    run, (wanted, said) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)
-    assert [one["key"] for one in run.outcome.records] == [one["key"] for one in wanted.outcome.records]
-    assert bits(read_records(run.path)) == bits(read_records(wanted.path)) == bits(run.outcome.records)
-    assert bits(read_inputs(run.path).records) == bits(read_inputs(wanted.path).records)
+    run, (expected, said) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)
+    assert [one["key"] for one in run.outcome.records] == [one["key"] for one in expected.outcome.records]
+    assert bits(read_records(run.path)) == bits(read_records(expected.path)) == bits(run.outcome.records)
+    assert bits(read_inputs(run.path).records) == bits(read_inputs(expected.path).records)
     assert lines == said  # the notes of processes are told once
     assert json.loads((run.path / "manifest.json").read_text())["processes"]
 
@@ -130,8 +130,8 @@ def test_a_bench_of_several_devices_has_a_process_for_each_where_it_is_asked_to(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
     def site(**rest):
-        with site_of(BenchRequest(device="cuda", **rest), print, exclusive=True) as found:
-            return found
+        with site_of(BenchRequest(device="cuda", **rest), print, exclusive=True) as actual:
+            return actual
 
     assert site().alone and site(jobs=1).alone
     assert [site(jobs=jobs).backend.size for jobs in (2, 8)] == [2, 3]

@@ -75,11 +75,11 @@ while kills:
 
 
 def bits(folder):
-    found = {
+    actual = {
         one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in read_records(folder)
     }
-    assert len(found) == len((folder / "records.jsonl").read_bytes().splitlines())  # none is measured twice
-    return found
+    assert len(actual) == len((folder / "records.jsonl").read_bytes().splitlines())  # none is measured twice
+    return actual
 
 
 SLOW = pytest.mark.slow

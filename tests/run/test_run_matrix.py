@@ -41,8 +41,8 @@ def measured(source, tmp_path, name="r", **rest):
 
 
 def of(records, method, d=8):
-    (found,) = [record for record in records.values() if record["method"] == method and record["d"] in (d, None)]
-    return found
+    (actual,) = [record for record in records.values() if record["method"] == method and record["d"] in (d, None)]
+    return actual
 
 
 def without_time(records):
@@ -65,8 +65,8 @@ def test_records_hold_the_numbers_of_matrix_errors(source, tmp_path, dtype, targ
     qkv = QKV(*(tensors[name].to(getattr(torch, dtype)) for name in "qkv"))
     for name in ("skyformer", "vmean"):
         record = of(records, name)
-        wanted = matrix_errors(exact(qkv, target), approximate(name, qkv, 8, target=target, seed=0).operator)
-        for metric, value in wanted.items():
+        expected = matrix_errors(exact(qkv, target), approximate(name, qkv, 8, target=target, seed=0).operator)
+        for metric, value in expected.items():
             metric = "matrix_passes" if metric == "matrix_spectral_passes" else metric
             assert record["metrics"][metric] == pytest.approx(value.tolist(), rel=1e-5), metric
         assert set(record["matrix_kind"]) <= {"A", "B", "apriori", "frobenius"} and len(record["matrix_kind"]) == 2
@@ -203,14 +203,14 @@ def test_what_goes_wrong_in_one_cell_harms_no_other(source, tmp_path, monkeypatc
         raise Unsupported("not today")
 
     def broken(function, qkv, d, **rest):
-        found = function(qkv, d, **rest)
-        matrix = found.operator.dense()
+        actual = function(qkv, d, **rest)
+        matrix = actual.operator.dense()
         matrix[1, 5, 5] = float("nan")
-        return dataclasses.replace(found, operator=Dense(matrix), output=matrix @ qkv.v)
+        return dataclasses.replace(actual, operator=Dense(matrix), output=matrix @ qkv.v)
 
     def unreadable(function, qkv, d, **rest):
-        found = function(qkv, d, **rest)
-        return dataclasses.replace(found, operator=Raises(tuple(found.operator.shape)))
+        actual = function(qkv, d, **rest)
+        return dataclasses.replace(actual, operator=Raises(tuple(actual.operator.shape)))
 
     replaced(monkeypatch, "performer", raising)
     replaced(monkeypatch, "linear", skipping)
@@ -223,15 +223,15 @@ def test_what_goes_wrong_in_one_cell_harms_no_other(source, tmp_path, monkeypatc
     assert of(worse, "efficient")["status"] == "failed"
     assert of(worse, "efficient")["reason"] == "matrix errors: MemoryError: no room"
     assert of(worse, "efficient")["metrics"].items() <= of(records, "efficient")["metrics"].items()
-    for found in (records, worse):
+    for actual in (records, worse):
         for name in ("skyformer", "window", "vmean"):
             for metric in MATRIX_METRICS:
-                wanted = of(good, name)["metrics"][metric]
-                assert of(found, name)["metrics"][metric] == pytest.approx(wanted, rel=1e-5), (name, metric)
-        half = of(found, "nystromformer")["metrics"]["matrix_spectral"]
+                expected = of(good, name)["metrics"][metric]
+                assert of(actual, name)["metrics"][metric] == pytest.approx(expected, rel=1e-5), (name, metric)
+        half = of(actual, "nystromformer")["metrics"]["matrix_spectral"]
         assert half[0] > 0 and half[1] is None
         for name in ("performer", "linear"):
-            assert of(found, name)["metrics"] == {} and "matrix_open" not in of(found, name)
+            assert of(actual, name)["metrics"] == {} and "matrix_open" not in of(actual, name)
 
 
 def test_an_approximation_without_an_operator_has_no_matrix_errors(source, tmp_path, monkeypatch):

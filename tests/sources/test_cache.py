@@ -52,13 +52,13 @@ def refuse_forwards(monkeypatch):
 
 def test_a_second_source_takes_the_same_tensors_without_a_forward(cache, model, text_file, monkeypatch):
     first = source(model, text_file)
-    wanted = first.qkv(24, [0, 2], 1)
+    expected = first.qkv(24, [0, 2], 1)
     refuse_forwards(monkeypatch)
     again = source(model, text_file)
     assert identity_facts(again.facts) == identity_facts(first.facts) and "captured" not in first.facts
     got = again.qkv(24, [2, 0], 1)
     assert again.facts == {**first.facts, "captured": "cache"}
-    for layer, qkv in wanted.items():
+    for layer, qkv in expected.items():
         assert all(torch.equal(getattr(qkv, axis), getattr(got[layer], axis)) for axis in "qkv")
         assert (qkv.scale, qkv.causal) == (got[layer].scale, got[layer].causal)
         assert got[layer].label == {**qkv.label, "captured": "cache"}
@@ -105,11 +105,11 @@ def test_windows_sinks_and_queries_are_cached(cache, tmp_path, monkeypatch):
 
 
 def test_other_weights_in_the_same_place_are_captured_anew(cache, model, text_file):
-    wanted = source(model, text_file).qkv(24, [0], 0)[0]
+    expected = source(model, text_file).qkv(24, [0], 0)[0]
     tensors = load_file(model / "model.safetensors")
     save_file({name: 2 * tensor for name, tensor in tensors.items()}, model / "model.safetensors", {"format": "pt"})
     changed = source(model, text_file)
-    assert not torch.equal(changed.qkv(24, [0], 0)[0].q, wanted.q) and "captured" not in changed.facts
+    assert not torch.equal(changed.qkv(24, [0], 0)[0].q, expected.q) and "captured" not in changed.facts
 
 
 @pytest.mark.parametrize("file", ["config.json", "vocab.txt"])
@@ -126,21 +126,21 @@ def test_another_configuration_or_vocabulary_is_another_source(file, cache, mode
 
 
 def test_a_dtype_is_applied_to_what_is_cached(cache, model, text_file):
-    wanted = source(model, text_file, dtype="bfloat16").qkv(24, [0], 0)[0]
+    expected = source(model, text_file, dtype="bfloat16").qkv(24, [0], 0)[0]
     got = source(model, text_file, dtype="bfloat16").qkv(24, [0], 0)[0]
-    assert got.q.dtype == torch.bfloat16 and torch.equal(got.q, wanted.q)
+    assert got.q.dtype == torch.bfloat16 and torch.equal(got.q, expected.q)
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""]
 )
 def test_a_damaged_entry_is_made_again_with_a_word(damage, cache, model, text_file):
-    wanted = source(model, text_file).qkv(24, [0], 0)[0]
+    expected = source(model, text_file).qkv(24, [0], 0)[0]
     for entry in cache.entries():
         entry.path.write_bytes(damage(entry.path.read_bytes()))
     lines = []
     again = source(model, text_file, notify=lines.append)
-    assert torch.equal(again.qkv(24, [0], 0)[0].q, wanted.q) and "captured" not in again.facts
+    assert torch.equal(again.qkv(24, [0], 0)[0].q, expected.q) and "captured" not in again.facts
     assert len(lines) == 2 and all(line.endswith("the cached capture is damaged; it is made again") for line in lines)
     whole = source(model, text_file, notify=lines.append)
     whole.qkv(24, [0], 0)
@@ -166,10 +166,10 @@ def test_a_substitute_is_told_by_the_run_that_finds_it_in_the_cache_too(cache, m
     told = []
     for _ in range(2):
         lines = []
-        found = source(model, text_file, notify=lines.append, weights="initialized")
-        found.qkv(24, [0], 0)
-        told.append((lines, found.facts["fallback"]))
-    assert told[0] == told[1] and len(told[0][0]) == 1 and found.facts["captured"] == "cache"
+        actual = source(model, text_file, notify=lines.append, weights="initialized")
+        actual.qkv(24, [0], 0)
+        told.append((lines, actual.facts["fallback"]))
+    assert told[0] == told[1] and len(told[0][0]) == 1 and actual.facts["captured"] == "cache"
     with pytest.raises(SourceError, match="--strict takes no substitute"):
         source(model, text_file, weights="initialized", strict=True)
 

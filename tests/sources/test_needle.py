@@ -38,16 +38,16 @@ def test_the_marked_tokens_are_the_statements_that_are_asked_for(name, count, wi
     needle, encode = parse_needle(name), Words()
     ids, marked = needle.compose(encode, PROSE, count, window)
     words = [encode.words[token] for token in ids]
-    groups, question, asked = needle.statements(window)
+    groups, question, arguments = needle.statements(window)
     assert len(words) == count and words[-len(question.split()) :] == question.split()
-    assert [words[index] for index in marked] == " ".join(groups[asked]).split()
+    assert [words[index] for index in marked] == " ".join(groups[arguments]).split()
     text = " ".join(words)
     for group in groups:
         places = [text.index(statement.strip()) for statement in group]
         assert places == sorted(places) and len(set(places)) == len(places)
     numbers = re.findall(r"[0-9]{5}", question)
-    assert all(number in " ".join(groups[asked]) for number in numbers)
-    assert not any(number in " ".join(g) for number in numbers for i, g in enumerate(groups) if i != asked)
+    assert all(number in " ".join(groups[arguments]) for number in numbers)
+    assert not any(number in " ".join(g) for number in numbers for i, g in enumerate(groups) if i != arguments)
 
 
 def test_seeds_and_windows_are_other_texts():
@@ -103,6 +103,6 @@ def test_a_text_of_a_needle_is_as_long_as_asked():
         marked = source.stream.needle(source.layout.text_tokens(n), 1)
         marked = [source.layout.places(n)[index] for index in marked]
         words = source.stream.vocabulary.tokenizer.decode([tokens[place] for place in marked])
-        groups, _, asked = source.text.needle.statements(1)
+        groups, _, arguments = source.text.needle.statements(1)
         plain = lambda text: re.sub(r"[^a-z0-9]", "", text.lower().replace("##", ""))
-        assert len(tokens) == n and plain(words) == plain("".join(groups[asked]))
+        assert len(tokens) == n and plain(words) == plain("".join(groups[arguments]))

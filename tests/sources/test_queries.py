@@ -22,15 +22,15 @@ from attnprobe.sources.queries import Queries
     ],
 )
 def test_the_tokens_of_a_form(text, n, expected):
-    found = Queries(text).positions(n)
-    assert found.tolist() == expected and found.dtype == torch.int64
+    actual = Queries(text).positions(n)
+    assert actual.tolist() == expected and actual.dtype == torch.int64
 
 
 def test_random_tokens_are_sorted_distinct_and_always_the_same():
-    found = Queries("random:50").positions(200)
-    assert len(set(found.tolist())) == 50 and found.tolist() == sorted(found.tolist()) and int(found.max()) > 100
-    assert torch.equal(found, Queries("random:50").positions(200))
-    assert not torch.equal(found, Queries("random:50").positions(201))
+    actual = Queries("random:50").positions(200)
+    assert len(set(actual.tolist())) == 50 and actual.tolist() == sorted(actual.tolist()) and int(actual.max()) > 100
+    assert torch.equal(actual, Queries("random:50").positions(200))
+    assert not torch.equal(actual, Queries("random:50").positions(201))
     assert Queries("random:6").positions(6).tolist() == list(range(6))
 
 

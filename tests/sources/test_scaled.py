@@ -113,10 +113,10 @@ def test_a_command_measures_what_it_measures_of_tensors_scaled_by_hand(command, 
     by_hand = {name: x if name == "v" else x * 3.0**0.5 for name, x in tensors.items()}
     save_file(by_hand, tmp_path / "by-hand.safetensors")
     ours = run_of(command, file, tmp_path / "a", scale_inputs=(1, 3))
-    theirs = run_of(command, str(tmp_path / "by-hand.safetensors"), tmp_path / "b")
+    other = run_of(command, str(tmp_path / "by-hand.safetensors"), tmp_path / "b")
     scaled_records = [one for one in ours.outcome.records if one["source"].get("scale_inputs") == 3]
     assert len(scaled_records) * 2 == len(ours.outcome.records) and scaled_records
-    assert list(map(measured, scaled_records)) == list(map(measured, theirs.outcome.records))
+    assert list(map(measured, scaled_records)) == list(map(measured, other.outcome.records))
     plain = [one for one in ours.outcome.records if "scale_inputs" not in one["source"]]
     assert list(map(measured, plain)) != list(map(measured, scaled_records))
 
@@ -142,7 +142,7 @@ def test_keys_are_those_of_records_that_were_written_before_there_were_factors(f
     run = run_of("error", file, tmp_path / "run")
     [record] = [one for one in run.outcome.records if one["method"] == "nystromformer"]
     facts = identity_facts(resolve(SourceSpec(qkv=file, device="cpu")).facts)
-    wanted = cell_key(
+    expected = cell_key(
         command="error",
         method="nystromformer",
         options={},
@@ -156,7 +156,7 @@ def test_keys_are_those_of_records_that_were_written_before_there_were_factors(f
         seed=0,
         matrix_tol=1e-3,
     )
-    assert record["key"] == wanted and "scale_inputs" not in facts
+    assert record["key"] == expected and "scale_inputs" not in facts
 
 
 def test_factors_are_never_averaged_together(file, tmp_path):
@@ -166,8 +166,8 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert [row["scale_inputs"] for row in mine] == [0.5, 1, 4] and {row["windows"] for row in mine} == {1}
     assert [row["values"] for row in mine] == [2, 2, 2]
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
-    found = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
-    assert len({row["weights"] for row in spectrum_rows(found.outcome.records)}) == 2
+    actual = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
+    assert len({row["weights"] for row in spectrum_rows(actual.outcome.records)}) == 2
 
 
 @pytest.mark.parametrize("command", KINDS)
@@ -242,14 +242,14 @@ def test_gates_narrow_by_factor():
     gates = parse_gates(
         [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], GATED
     )
-    found = check(rows, gates)
-    assert [(one.gate.scale_inputs, one.passed) for one in found] == [
+    actual = check(rows, gates)
+    assert [(one.gate.scale_inputs, one.passed) for one in actual] == [
         ((1,), True),
         ((1, 4), True),
         ((1, 4), False),
         ((2,), False),
     ]
-    assert "no row with scale_inputs=2; the rows have 1,4" in found[-1].message
+    assert "no row with scale_inputs=2; the rows have 1,4" in actual[-1].message
     assert (
         impossible_reason(gates[2], {"scale_inputs": (1.0, 4.0)}, {})
         == "scale_inputs=2 is not measured; scale_inputs is 1,4"

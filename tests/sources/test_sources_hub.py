@@ -62,14 +62,14 @@ def repositories(tiny_bert, tmp_path_factory):
 
 
 def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
-    wanted = [
+    expected = [
         {"model": "me/tiny"},
         {"model": "me/tiny", "text": "wikitext-2:tokenised", "split": "validation"},
         {"model": "me/no-such-model", "text": "embedded"},
     ]
-    with serving(repositories) as (endpoint, asked):
+    with serving(repositories) as (endpoint, arguments):
         environment = clean_environment(tmp_path, HF_ENDPOINT=endpoint)
-        online = ask(environment, *wanted)
+        online = ask(environment, *expected)
     first, second, third = online["answers"]
     assert (first["model"], first["revision"], first["text"], first["split"]) == (
         "me/tiny",
@@ -81,12 +81,12 @@ def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
     assert first["text_sha256"] != second["text_sha256"] and first["fallback"] == second["fallback"] == []
     assert third[1:] == [3, "the hub has no model 'me/no-such-model' (or it is private)"]
     assert online["reachable"] is True and online["cached"] == ["me/tiny"]
-    assert not any("pytorch_model" in line or "modeling_own" in line for line in asked)
+    assert not any("pytorch_model" in line or "modeling_own" in line for line in arguments)
 
     local = resolve(SourceSpec(model=tiny_bert, text="embedded", device="cpu"))
     assert local.facts["model_sha256"] == first["model_sha256"]
 
-    offline = ask(environment, *wanted)  # the hub is gone; its address stays
+    offline = ask(environment, *expected)  # the hub is gone; its address stays
     assert offline["answers"][:2] == online["answers"][:2]
     assert "cannot reach the hub for 'me/no-such-model': use --model DIR" in offline["answers"][2][2]
     assert offline["reachable"] is False and offline["seconds"] < 15
@@ -94,14 +94,14 @@ def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
 
 @pytest.mark.slow
 def test_a_partly_cached_model_is_completed(repositories, tmp_path):
-    with serving(repositories) as (endpoint, asked):
+    with serving(repositories) as (endpoint, arguments):
         environment = clean_environment(tmp_path, HF_ENDPOINT=endpoint)
         assert (
             ask(environment, {"model": "me/tiny", "weights": "initialized", "text": "embedded"})["answers"][0]["p"] == 8
         )
-        assert not any("model.safetensors" in line for line in asked)
+        assert not any("model.safetensors" in line for line in arguments)
         assert ask(environment, {"model": "me/tiny", "text": "embedded"})["answers"][0]["revision"] == COMMIT
-        assert any("model.safetensors" in line for line in asked)
+        assert any("model.safetensors" in line for line in arguments)
 
 
 @pytest.fixture(scope="module")

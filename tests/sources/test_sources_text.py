@@ -113,9 +113,9 @@ def test_our_word_pieces_are_those_of_transformers_for_the_papers_text():
 
     path = SHARED / "bert-base-cased-vocab.txt"
     tokens = {token: number for number, token in enumerate(path.read_text().splitlines())}
-    theirs = BertTokenizerFast(vocab=tokens, do_lower_case=False)
+    other = BertTokenizerFast(vocab=tokens, do_lower_case=False)
     lines = (SHARED / "wikitext-2-test.txt").read_text().splitlines()[:400]
-    assert open_tokenizer(str(path)).encode(lines) == theirs(lines, add_special_tokens=False)["input_ids"]
+    assert open_tokenizer(str(path)).encode(lines) == other(lines, add_special_tokens=False)["input_ids"]
 
 
 def test_case_is_read_off_the_vocabulary(tmp_path):
@@ -133,10 +133,10 @@ def test_a_published_tokenizer_neither_cuts_nor_fills_lines(tmp_path):
     tokenizer.enable_padding(length=6)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 12}))
-    found = of_folder("x", tmp_path)
-    assert found.encode(["word1", " ".join(WORDS[:9])]) == [[6], list(range(5, 14))]
-    assert found.longest == 12
-    assert found.sha256 == hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()
+    actual = of_folder("x", tmp_path)
+    assert actual.encode(["word1", " ".join(WORDS[:9])]) == [[6], list(range(5, 14))]
+    assert actual.longest == 12
+    assert actual.sha256 == hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()
 
 
 def test_the_tokenizer_can_shorten_the_positions(tiny_bert, text_file, tmp_path):
@@ -152,9 +152,9 @@ def test_byte_pair_files_go_through_transformers(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ġ": 3, "<|endoftext|>": 4}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    found = of_folder("bpe", tmp_path)
-    assert found.encode(["ab a", "b"]) == [[2, 3, 0], [1]]
-    assert (found.before, found.after) == ((), ()) and len(found.sha256) == 64
+    actual = of_folder("bpe", tmp_path)
+    assert actual.encode(["ab a", "b"]) == [[2, 3, 0], [1]]
+    assert (actual.before, actual.after) == ((), ()) and len(actual.sha256) == 64
 
 
 @pytest.mark.parametrize(

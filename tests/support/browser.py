@@ -25,7 +25,7 @@ class Browser:
     """
 
     def __init__(self, profile: Path, patience: float = 60.0):
-        (self.read, theirs), (ours, self.write) = os.pipe(), os.pipe()
+        (self.read, other), (ours, self.write) = os.pipe(), os.pipe()
         command = [
             BROWSER,
             "--headless",
@@ -39,11 +39,11 @@ class Browser:
             "about:blank",
         ]
         # the browser reads commands from descriptor 3 and answers on descriptor 4
-        high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (ours, theirs)]
+        high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (ours, other)]
         files = [(os.POSIX_SPAWN_DUP2, one, number) for one, number in zip(high, (3, 4), strict=True)]
         files += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         self.process = os.posix_spawn(BROWSER, command, os.environ, file_actions=files)
-        for one in (ours, theirs, *high):
+        for one in (ours, other, *high):
             os.close(one)
         self.patience = patience
         self.rest, self.number, self.session, self.loaded = b"", 0, None, False
@@ -71,10 +71,10 @@ class Browser:
             message["sessionId"] = self.session
         os.write(self.write, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._receive()
-            if found.get("id") == self.number:
-                assert "error" not in found, (method, found["error"])
-                return found["result"]
+            actual = self._receive()
+            if actual.get("id") == self.number:
+                assert "error" not in actual, (method, actual["error"])
+                return actual["result"]
 
     def _receive(self) -> dict[str, Any]:
         until = time.monotonic() + self.patience
@@ -85,8 +85,8 @@ class Browser:
                 raise TimeoutError(f"the browser said nothing for {self.patience:g} s, or ended")
             self.rest += piece
         line, _, self.rest = self.rest.partition(b"\0")
-        found = json.loads(line)
-        method, params = found.get("method"), found.get("params", {})
+        actual = json.loads(line)
+        method, params = actual.get("method"), actual.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif method == "Log.entryAdded":
@@ -97,7 +97,7 @@ class Browser:
             self.errors.append(f"a dialog: {params['message']}")
         elif method == "Page.loadEventFired":
             self.loaded = True
-        return found
+        return actual
 
     def open(self, path: Path, width: int = 1400, height: int = 900, scheme: str = "light") -> None:
         """Load a page at a size in CSS pixels and in a colour scheme, to the end."""
@@ -112,9 +112,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript is in the page."""
-        found = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        actual = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in actual, actual["exceptionDetails"]
+        return actual["result"].get("value")
 
     def click(self, element: str) -> None:
         """A click of the mouse at the middle of an element, which an expression gives."""

@@ -63,12 +63,12 @@ def disassembled(binary: bytes) -> str:
 
 def main() -> None:
     chip = int(sys.argv[1])
-    found = {
+    actual = {
         f"{dtype} {'normalised' if normalised else 'transposed'}": compiled(dtype, chip, normalised)
         for dtype in (torch.float64, torch.float32)
         for normalised in (True, False)
     }
-    print(json.dumps(found))
+    print(json.dumps(actual))
 
 
 if __name__ == "__main__":

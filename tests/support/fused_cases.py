@@ -27,17 +27,17 @@ SIZES = [  # n_q, n_k, p, columns, heads: below, at and beyond the ends of tiles
 
 def both(make: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """What the Triton kernels give, and torch's."""
-    found = []
+    actual = []
     for name in ("triton", "torch"):
         os.environ["ATTNPROBE_KERNELS"] = name
-        found.append(make().detach().double())
-    return found[0], found[1]
+        actual.append(make().detach().double())
+    return actual[0], actual[1]
 
 
 def off(make: Callable[[], Tensor]) -> float:
-    ours, theirs = both(make)
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    ours, other = both(make)
+    assert ours.shape == other.shape
+    return float((ours - other).abs().max() / other.abs().max())
 
 
 def products(dtype: torch.dtype, device: str) -> Iterator[tuple[str, float]]:
@@ -79,8 +79,8 @@ def used(device: str) -> Iterator[tuple[str, float]]:
     names = ("matrix_spectral", "matrix_spectral_lower", "matrix_spectral_upper", "matrix_frobenius")
 
     def errors() -> Tensor:
-        found = matrix_errors(exact(causal), op)
-        return torch.stack([found[name] for name in names])
+        actual = matrix_errors(exact(causal), op)
+        return torch.stack([actual[name] for name in names])
 
     yield "certified norms", off(errors)
 
@@ -93,7 +93,7 @@ def facts(dtype: torch.dtype, device: str) -> dict[str, Any]:
     op = SoftmaxAttention(q, k, 0.25)
     first, turned = op @ x, op.rmatmul(x)
     again = SoftmaxAttention(q, k, 0.25)
-    wanted = SoftmaxAttention(q.clone().requires_grad_(), k, 0.25)
+    expected = SoftmaxAttention(q.clone().requires_grad_(), k, 0.25)
     broken = q.clone()
     broken[0, 3, 2] = float("nan")
     rows = torch.isnan((SoftmaxAttention(broken, k, 0.25) @ x)[0]).all(-1)
@@ -105,7 +105,7 @@ def facts(dtype: torch.dtype, device: str) -> dict[str, Any]:
         "blocks in float32": Differences(op.to(torch.float32), [None])._fused(slice(0, 1)) is None,
         "repeatable": torch.equal(again.rmatmul(x), turned) and torch.equal(again @ x, first),
         "row sums": float((op.row_sums().double() - 1).abs().max()),
-        "gradient": not is_fused(wanted) and (wanted @ x).requires_grad,
+        "gradient": not is_fused(expected) and (expected @ x).requires_grad,
         "half": is_fused(SoftmaxAttention(q.half(), k.half(), 0.25)),
         "rows of NaN": rows.nonzero()[:, 0].tolist(),
         "dtype": first.dtype == dtype,
@@ -120,9 +120,9 @@ def compared(dtype: torch.dtype, device: str) -> dict[str, Any]:
     return {"differences": differences, "facts": facts(dtype, device)}
 
 
-def wrong(found: dict[str, Any], same: float, large: float) -> dict[str, Any]:
+def wrong(actual: dict[str, Any], same: float, large: float) -> dict[str, Any]:
     """What of `compared` does not hold: differences beyond ``same``, of large scores beyond ``large``, and facts."""
-    differences, facts = found["differences"], dict(found["facts"])
+    differences, facts = actual["differences"], dict(actual["facts"])
     off = {name: value for name, value in differences.items() if not value <= (large if "large" in name else same)}
     holds = {
         "row sums": facts.pop("row sums") < same,

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def _handler(repositories: dict[str, Path], asked: list[str]):
+def _handler(repositories: dict[str, Path], arguments: list[str]):
     """``repositories`` maps ``models/OWNER/NAME`` and ``datasets/OWNER/NAME`` to folders."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -35,7 +35,7 @@ def _handler(repositories: dict[str, Path], asked: list[str]):
 
         def answer(self, body: bool) -> None:
             path = unquote(urlsplit(self.path).path).strip("/")
-            asked.append(f"{self.command} {path}")
+            arguments.append(f"{self.command} {path}")
             for name, folder in repositories.items():
                 if path.startswith(f"api/{name}"):
                     return self.api(path.removeprefix(f"api/{name}").strip("/"), name, folder, body)
@@ -57,8 +57,8 @@ def _handler(repositories: dict[str, Path], asked: list[str]):
                 return self.send(200, [e for e in entries if e["path"].startswith(under)], body)
             siblings = [{"rfilename": str(path.relative_to(folder))} for path in files]
             owner_name = name.partition("/")[2]
-            found = {"id": owner_name, "sha": COMMIT, "private": False, "tags": [], "downloads": 0, "likes": 0}
-            self.send(200, {**found, "siblings": siblings, "gated": False, "disabled": False}, body)
+            actual = {"id": owner_name, "sha": COMMIT, "private": False, "tags": [], "downloads": 0, "likes": 0}
+            self.send(200, {**actual, "siblings": siblings, "gated": False, "disabled": False}, body)
 
         def entry(self, path: Path, folder: Path) -> dict:
             digest = hashlib.sha1(path.read_bytes()).hexdigest()
@@ -94,12 +94,12 @@ def _handler(repositories: dict[str, Path], asked: list[str]):
 @contextmanager
 def serving(repositories: dict[str, Path]):
     """Serve the folders for a block; yields the endpoint's address and the list of what was asked for."""
-    asked: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(repositories, asked))
+    arguments: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(repositories, arguments))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", arguments
     finally:
         server.shutdown()
         server.server_close()

@@ -68,10 +68,10 @@ def planted(text: str, fault: Fault) -> str:
     Raises:
         Broken: its old text does not stand there as often as it says.
     """
-    found = text.count(fault.old)
-    if found != fault.count:
+    actual = text.count(fault.old)
+    if actual != fault.count:
         raise Broken(
-            f"{fault.name}: {fault.file} has its text {found} times, not {fault.count}; adapt tests/support/faults.py"
+            f"{fault.name}: {fault.file} has its text {actual} times, not {fault.count}; adapt tests/support/faults.py"
         )
     return text.replace(fault.old, fault.new)
 
@@ -112,10 +112,10 @@ def judge(method: str, fault: Fault | None = None, root: Path = ROOT) -> dict[st
         if done.returncode not in (0, 1) or not report.exists():
             subject = fault.name if fault else method
             raise Broken(f"{subject}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}")
-        found = json.loads(report.read_text())
-        if not Path(found.pop("package")).is_relative_to(copy.resolve()):
+        actual = json.loads(report.read_text())
+        if not Path(actual.pop("package")).is_relative_to(copy.resolve()):
             raise Broken(f"{method}: the tests ran on another package than the copy")
-        return found
+        return actual
 
 
 # The plugin, which runs inside pytest
@@ -201,30 +201,30 @@ def check_green(methods: list[str], jobs: int) -> None:
         Broken: one fails, or a layer that everything has is empty.
     """
     with ThreadPoolExecutor(jobs) as pool:
-        for method, found in zip(methods, pool.map(judge, methods), strict=True):
-            failed = [facts["failed"] for facts in found.values() if facts["failed"]]
+        for method, actual in zip(methods, pool.map(judge, methods), strict=True):
+            failed = [facts["failed"] for facts in actual.values() if facts["failed"]]
             if failed:
                 raise Broken(f"{method}: without any fault {failed[0]} fails")
-            if not found["identities"]["ran"] and not found["twin"]["ran"]:
+            if not actual["identities"]["ran"] and not actual["twin"]["ran"]:
                 raise Broken(f"{method}: no test of its own ran")
-            counts = ", ".join(f"{name} {facts['ran']}" for name, facts in found.items())
+            counts = ", ".join(f"{name} {facts['ran']}" for name, facts in actual.items())
             print(f"no fault, {method}: green ({counts})", file=sys.stderr)
 
 
 def measure(fault: Fault) -> tuple[Fault, dict[str, dict], float]:
     start = time.monotonic()
-    found = judge(fault.method, fault)
+    actual = judge(fault.method, fault)
     seconds = time.monotonic() - start
-    by = [name for name, facts in found.items() if facts["failed"]]
+    by = [name for name, facts in actual.items() if facts["failed"]]
     verdict = f"caught by {', '.join(by)}" if by else "SURVIVED"
     print(f"{fault.family}, {fault.kind}, {fault.name}: {verdict} ({seconds:.0f} s)", file=sys.stderr)
-    return fault, found, seconds
+    return fault, actual, seconds
 
 
-def cells(found: dict[str, dict]) -> list[str]:
+def cells(actual: dict[str, dict]) -> list[str]:
     """Whether each layer catches it, and the first test of the first that does."""
-    words = ["yes" if facts["failed"] else "no" if facts["ran"] else "–" for facts in found.values()]
-    first = next((facts["failed"] for facts in found.values() if facts["failed"]), None)
+    words = ["yes" if facts["failed"] else "no" if facts["ran"] else "–" for facts in actual.values()]
+    first = next((facts["failed"] for facts in actual.values() if facts["failed"]), None)
     return [*words, "SURVIVED" if first is None else f"`{first.split('::')[1].split('[')[0]}`"]
 
 
@@ -233,8 +233,8 @@ def table(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
         f"| family | method | kind | fault | {' | '.join(LAYERS)} | first failing test | s |",
         "| --- " * (len(LAYERS) + 6) + "|",
     ]
-    for fault, found, seconds in results:
-        row = [fault.family, fault.method, fault.kind, fault.meaning, *cells(found), f"{seconds:.0f}"]
+    for fault, actual, seconds in results:
+        row = [fault.family, fault.method, fault.kind, fault.meaning, *cells(actual), f"{seconds:.0f}"]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
@@ -245,8 +245,8 @@ def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
     families = dict.fromkeys(fault.family for fault, _, _ in results)
     for family in (*families, "all"):
         caught = [
-            {name for name, facts in found.items() if facts["failed"]}
-            for fault, found, _ in results
+            {name for name, facts in actual.items() if facts["failed"]}
+            for fault, actual, _ in results
             if family in ("all", fault.family)
         ]
         row = []
@@ -335,7 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (Broken, subprocess.TimeoutExpired) as problem:
         print(problem, file=sys.stderr)
         return 2
-    survivors = [fault.name for fault, found, _ in results if not any(facts["failed"] for facts in found.values())]
+    survivors = [fault.name for fault, actual, _ in results if not any(facts["failed"] for facts in actual.values())]
     print(table(results))
     if given.write:
         _, heading, others = PAGE.read_text().partition(OTHERS)

@@ -72,7 +72,11 @@ def here(share: bool) -> Place | str:
     """
     if (why := missing()) is None:
         return Place("cuda")
-    asked = os.environ.get(TEST_DEVICE)
-    if asked is not None:
-        return Place(asked) if asked in STAND_INS else f"{TEST_DEVICE}={asked}: choose {' or '.join(STAND_INS)}"
+    arguments = os.environ.get(TEST_DEVICE)
+    if arguments is not None:
+        return (
+            Place(arguments)
+            if arguments in STAND_INS
+            else f"{TEST_DEVICE}={arguments}: choose {' or '.join(STAND_INS)}"
+        )
     return Place("pretended") if share else f"{why}; {TEST_DEVICE}=cpu lets the CPU stand in"

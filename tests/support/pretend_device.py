@@ -76,10 +76,10 @@ def _run(func, args, kwargs):
     here = [x for x in tensors if not isinstance(x, Pretended) and x.dim() > 0]
     if away and here and func not in COPIES and not (func in INDEXING and isinstance(args[0], Pretended)):
         raise RuntimeError(f"{func}: tensors on the CPU {[tuple(x.shape) for x in here]} meet tensors on {AWAY}")
-    wanted = kwargs.get("device")
-    if wanted is not None:
+    expected = kwargs.get("device")
+    if expected is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    goes = bool(away) if wanted is None else torch.device(wanted) == AWAY
+    goes = bool(away) if expected is None else torch.device(expected) == AWAY
     if func is torch.ops.aten.copy_.default:
         goes = isinstance(args[0], Pretended)
     held = lambda x: x.held if isinstance(x, Pretended) else x

@@ -114,13 +114,13 @@ def name_of(reference: str) -> str:
 
 def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
     """The objects inside a record, a table each."""
-    found = []
+    actual = []
     for name, part in schema.get("$defs", {}).items():
         if name not in done and name != "Source":
-            found.append(
+            actual.append(
                 f"{level} {name}\n\n{part.get('description', '')}\n\n{fields(part, list(part['properties']))}\n"
             )
-    return "\n".join(found)
+    return "\n".join(actual)
 
 
 def page() -> str:

@@ -14,11 +14,11 @@ EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>-
 
 
 def records(**changes):
-    found = []
+    actual = []
     for number, one in enumerate(a_run(budgets=(16, 32), lengths=(64,), layers=(0, 2), windows=2, heads=6)):
         one = {"schema": 1, "key": f"k{number}", "command": "error", "seed": 0, **one}
-        found.append({**one, "source": {"weights": "pretrained", "model": "m", "fallback": []}, **changes})
-    return found
+        actual.append({**one, "source": {"weights": "pretrained", "model": "m", "fallback": []}, **changes})
+    return actual
 
 
 def a_folder(path, some, manifest=None):

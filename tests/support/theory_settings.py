@@ -32,10 +32,10 @@ def setting_for(
 
 def check(name: str, qkv, *args, **more) -> list[Finding]:
     """All findings of a theorem; every number of a head stands on the CPU in float64."""
-    found = list(THEOREMS[name].check(qkv, setting_for(qkv, *args, **more)))
-    for one in found:
+    actual = list(THEOREMS[name].check(qkv, setting_for(qkv, *args, **more)))
+    for one in actual:
         for x in (one.bound, one.measured, *(e for e in (one.lower, one.upper) if e is not None)):
             assert x.device.type == "cpu" and x.shape == (qkv.h,) and x.dtype is torch.float64
         assert one.theorem == name and all(len(x) == qkv.h for x in one.details.values())
-    assert len({(one.d, *sorted(map(str, one.at.items()))) for one in found}) == len(found)  # told apart
-    return found
+    assert len({(one.d, *sorted(map(str, one.at.items()))) for one in actual}) == len(actual)  # told apart
+    return actual

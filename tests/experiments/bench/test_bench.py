@@ -62,15 +62,15 @@ def test_products_are_about_what_the_leading_cost_says(name):
     n, d, h, p = 512, 32, 1, 16
     if METHODS[name].max_n or "softmax" not in METHODS[name].targets:
         pytest.skip("not at this size")
-    wanted = 2 * h * leading_products(METHODS[name].cost, n, d, p)
-    assert 0.5 * wanted <= counted(name, n, d, h, p) <= 2 * wanted
+    expected = 2 * h * leading_products(METHODS[name].cost, n, d, p)
+    assert 0.5 * expected <= counted(name, n, d, h, p) <= 2 * expected
 
 
 def test_every_cost_in_the_registry_can_be_read():
     for entry in METHODS.values():
-        found = leading_products(entry.cost, 100, 10, 4)
-        assert (found is None) == entry.cost.startswith("O("), entry.name
-        assert found is None or found > 0
+        actual = leading_products(entry.cost, 100, 10, 4)
+        assert (actual is None) == entry.cost.startswith("O("), entry.name
+        assert actual is None or actual > 0
     assert leading_products("4 n d p", 100, None, 4) is None
     assert leading_products("n² (p + d)", 10, 3, 4) == 700 and leading_products("n √n p", 100, 1, 4) == 4000
 
@@ -81,8 +81,8 @@ def test_exponents_of_planted_costs():
         assert exponent({512: 1.0, 1024: 1.0, **cost}) == pytest.approx(power, abs=1e-9)
     assert exponent({1024: 1.0, 2048: 2.0}) is None and exponent({}) is None
     noisy = {2048: 1.0, 4096: 2.2, 8192: 3.8, 16384: 8.0}
-    wanted = np.polyfit(np.log(list(noisy)), np.log(list(noisy.values())), 1)[0]
-    assert exponent(noisy) == pytest.approx(wanted, rel=1e-12)
+    expected = np.polyfit(np.log(list(noisy)), np.log(list(noisy.values())), 1)[0]
+    assert exponent(noisy) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_crossover_is_where_two_planted_costs_meet():
@@ -113,8 +113,8 @@ def broken(few=False):
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
 @pytest.mark.parametrize("mebibytes", [8, 64])
 def test_peak_memory_of_a_known_allocation(mebibytes):
-    found = peak_bytes(allocation, mebibytes) / 2**20
-    assert mebibytes - 1 <= found <= mebibytes + 2
+    actual = peak_bytes(allocation, mebibytes) / 2**20
+    assert mebibytes - 1 <= actual <= mebibytes + 2
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
@@ -125,16 +125,24 @@ def test_peak_memory_of_a_call_that_raises():
 
 def test_calls_take_turns_and_warm_up_is_not_kept():
     order = []
-    found = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
-    assert {name: len(times) for name, times in found.items()} == {"a": 3, "b": 3}
+    actual = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
+    assert {name: len(times) for name, times in actual.items()} == {"a": 3, "b": 3}
     assert "".join(dict.fromkeys(order)) == "ab" and "ba" in "".join(order)
-    assert all(time > 0 for times in found.values() for time in times)
+    assert all(time > 0 for times in actual.values() for time in times)
 
 
 def measured(tmp_path, name="r", **rest):
-    asked = {"methods": ("performer,linear",), "n": (32, 64), "d": (8,), "p": 8, "rounds": 2, "memory": False, **rest}
-    source = {"device": "cpu", "dtype": asked.pop("dtype", "float32")}
-    return measure_bench(BenchRequest(**source, out=str(tmp_path / name), **asked)).outcome
+    arguments = {
+        "methods": ("performer,linear",),
+        "n": (32, 64),
+        "d": (8,),
+        "p": 8,
+        "rounds": 2,
+        "memory": False,
+        **rest,
+    }
+    source = {"device": "cpu", "dtype": arguments.pop("dtype", "float32")}
+    return measure_bench(BenchRequest(**source, out=str(tmp_path / name), **arguments)).outcome
 
 
 def by_name(records):
@@ -153,20 +161,20 @@ def test_records_say_what_was_measured_and_under_what_conditions(tmp_path):
         assert metrics["peak_bytes"][0] is None or metrics["peak_bytes"][0] >= 0
         assert one["machine"] == machine("cpu") and set(one["versions"]) == {"attnprobe", "python", "torch"}
         assert one["load"] >= 0 and (one["clock_mhz"] is None or one["clock_mhz"] > 0)
-    found = by_name(records)
-    assert found["exact", 64, None]["metrics"]["flops"] == [2 * 2 * 2 * 64 * 64 * 8]
-    assert found["performer", 64, 8]["metrics"]["visited"] == [2 * 64 * 8] * 2
-    assert len(found["performer", 64, 8]["metrics"]["output_spectral_relative"]) == 2
-    assert "output_spectral_relative" not in found["exact", 64, None]["metrics"]
+    actual = by_name(records)
+    assert actual["exact", 64, None]["metrics"]["flops"] == [2 * 2 * 2 * 64 * 64 * 8]
+    assert actual["performer", 64, 8]["metrics"]["visited"] == [2 * 64 * 8] * 2
+    assert len(actual["performer", 64, 8]["metrics"]["output_spectral_relative"]) == 2
+    assert "output_spectral_relative" not in actual["exact", 64, None]["metrics"]
 
 
 def test_rows_hold_what_the_contract_says(tmp_path):
     rows = bench_rows(measured(tmp_path).records)
     assert all(set(row) >= CONTRACT for row in rows)
     for row in rows:
-        ours, theirs = row["seconds_rounds"], [t / r for t, r in zip(row["seconds_rounds"], [1, 1], strict=True)]
+        ours, other = row["seconds_rounds"], [t / r for t, r in zip(row["seconds_rounds"], [1, 1], strict=True)]
         assert row["seconds"] == pytest.approx(sum(ours) / 2) and row["seconds_spread"] == pytest.approx(
-            abs(ours[0] - theirs[1]) / 4
+            abs(ours[0] - other[1]) / 4
         )
         assert row["ratio_to_exact"] > 0 and row["peak_bytes"] is None and row["error"] is None
     [exact] = [row for row in rows if row["method"] == "exact" and row["n"] == 64]
@@ -193,10 +201,12 @@ def test_what_is_missing_of_a_length_is_measured_beside_exact_attention(tmp_path
 
 def test_yardsticks_stop_at_their_length_with_the_reason(tmp_path):
     records = measured(tmp_path, methods=("amm,svd,linear",), quadratic_n=40).records
-    found = by_name(records)
-    assert found["amm", 32, 8]["status"] == "ok" and found["amm", 64, 8]["status"] == "skipped"
-    assert "costs n² p + 2 n d p: called up to n=40, n=64 needs a larger --quadratic-n" in found["amm", 64, 8]["reason"]
-    assert "n=10" in found["svd", 32, 8]["reason"] and found["linear", 64, None]["status"] == "ok"
+    actual = by_name(records)
+    assert actual["amm", 32, 8]["status"] == "ok" and actual["amm", 64, 8]["status"] == "skipped"
+    assert (
+        "costs n² p + 2 n d p: called up to n=40, n=64 needs a larger --quadratic-n" in actual["amm", 64, 8]["reason"]
+    )
+    assert "n=10" in actual["svd", 32, 8]["reason"] and actual["linear", 64, None]["status"] == "ok"
 
 
 def test_what_cannot_be_is_skipped_and_what_raises_fails(tmp_path, monkeypatch):
@@ -206,12 +216,12 @@ def test_what_cannot_be_is_skipped_and_what_raises_fails(tmp_path, monkeypatch):
     bad = replace(METHODS["performer"], function=wraps(METHODS["performer"].function)(bad_day))
     monkeypatch.setitem(METHODS, "performer", bad)
     records = measured(tmp_path, methods=("performer,linformer,spectral-shift",), d=(8, 48)).records
-    found = by_name(records)
-    assert found["performer", 32, 8]["reason"] == "RuntimeError: a bad day"
-    assert found["performer", 32, 8]["status"] == "failed"
-    assert found["linformer", 32, 48]["status"] == "skipped" and "d=48" in found["linformer", 32, 48]["reason"]
-    assert "does not take target=softmax" in found["spectral-shift", 32, 8]["reason"]
-    assert found["linformer", 64, 48]["status"] == "ok"
+    actual = by_name(records)
+    assert actual["performer", 32, 8]["reason"] == "RuntimeError: a bad day"
+    assert actual["performer", 32, 8]["status"] == "failed"
+    assert actual["linformer", 32, 48]["status"] == "skipped" and "d=48" in actual["linformer", 32, 48]["reason"]
+    assert "does not take target=softmax" in actual["spectral-shift", 32, 8]["reason"]
+    assert actual["linformer", 64, 48]["status"] == "ok"
 
 
 def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, monkeypatch):
@@ -224,9 +234,9 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
         return METHODS["linear"].function(*args, **options)
 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=tired))
-    found = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
-    assert found["efficient", 64, None]["status"] == "failed" and "tired" in found["efficient", 64, None]["reason"]
-    assert found["performer", 64, 8]["status"] == "ok" and len(found["performer", 64, 8]["metrics"]["seconds"]) == 2
+    actual = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
+    assert actual["efficient", 64, None]["status"] == "failed" and "tired" in actual["efficient", 64, None]["reason"]
+    assert actual["performer", 64, 8]["status"] == "ok" and len(actual["performer", 64, 8]["metrics"]["seconds"]) == 2
 
 
 FORMS = {
@@ -254,8 +264,8 @@ def test_the_gradient_is_that_of_the_sum_of_the_output():
     leaves = [x.clone().requires_grad_() for x in (qkv.q, qkv.k, qkv.v)]
     torch.softmax(leaves[0] @ leaves[1].mT / 2, -1).matmul(leaves[2]).sum().backward()
     for name in ("exact", "softmax"):
-        found = Work(name, backward=True).call(qkv)()
-        for ours, leaf in zip(found, leaves, strict=True):
+        actual = Work(name, backward=True).call(qkv)()
+        for ours, leaf in zip(actual, leaves, strict=True):
             assert torch.allclose(ours, leaf.grad, atol=1e-5), name
 
 
@@ -263,7 +273,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_output():
 def test_methods_that_are_exact_have_the_exact_gradient(name):
     qkv = inputs(16, 2, 4).to(dtype=torch.float64)
     d, options = METHODS[name].exact_at(16)
-    ours, theirs = (Work(*asked, backward=True).call(qkv)() for asked in ((name, d, options), ("softmax",)))
+    ours, theirs = (Work(*arguments, backward=True).call(qkv)() for arguments in ((name, d, options), ("softmax",)))
     for one, other in zip(ours, theirs, strict=True):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-8)
 
@@ -274,20 +284,20 @@ def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path,
             return METHODS["linear"].function(qkv, d, **options)
 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=opaque))
-    found = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n=(64,)).records)
-    assert found["exact", 64, None]["gradient"] == "QKV" and found["vmean", 64, None]["gradient"] == "V"
-    assert found["performer", 64, 8]["gradient"] == "QKV"
-    assert found["efficient", 64, None]["status"] == "skipped"
-    assert found["efficient", 64, None]["reason"] == "does not differentiate: no gradient reaches its output"
+    actual = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n=(64,)).records)
+    assert actual["exact", 64, None]["gradient"] == "QKV" and actual["vmean", 64, None]["gradient"] == "V"
+    assert actual["performer", 64, 8]["gradient"] == "QKV"
+    assert actual["efficient", 64, None]["status"] == "skipped"
+    assert actual["efficient", 64, None]["reason"] == "does not differentiate: no gradient reaches its output"
     forward = counted_flops(lambda: Work("performer", 8).run(inputs()))
-    assert found["performer", 64, 8]["metrics"]["flops"][0] > 2 * forward
-    assert found["performer", 64, 8]["metrics"]["leading_flops"] == [None]
+    assert actual["performer", 64, 8]["metrics"]["flops"][0] > 2 * forward
+    assert actual["performer", 64, 8]["metrics"]["leading_flops"] == [None]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_any_dtype(tmp_path, dtype):
-    found = by_name(measured(tmp_path, dtype=dtype, methods=("linear",), n=(64,)).records)
-    assert found["exact", 64, None]["status"] == "ok" and found["linear", 64, None]["status"] in ("ok", "diverged")
+    actual = by_name(measured(tmp_path, dtype=dtype, methods=("linear",), n=(64,)).records)
+    assert actual["exact", 64, None]["status"] == "ok" and actual["linear", 64, None]["status"] in ("ok", "diverged")
 
 
 def test_random_inputs_are_the_same_whoever_asks():
@@ -323,8 +333,8 @@ def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
         planted("v", 1e-6, 0.0, reference=True),
         planted("x", 1e-6, 0.0, status="failed"),
     ]
-    found = [(one["limit"], one["value"], one["method"]) for one in bench_choices(rows, [0.05, 0.5], [0.5, 2.0])]
-    assert found == [("error", 0.05, "c"), ("error", 0.5, "a"), ("ms", 0.5, None), ("ms", 2.0, "b")]
+    actual = [(one["limit"], one["value"], one["method"]) for one in bench_choices(rows, [0.05, 0.5], [0.5, 2.0])]
+    assert actual == [("error", 0.05, "c"), ("error", 0.5, "a"), ("ms", 0.5, None), ("ms", 2.0, "b")]
 
 
 def test_no_point_of_the_frontier_is_beaten():
@@ -348,12 +358,12 @@ def test_the_summary_reads_growth_off_the_rows():
                     "reference": name == "exact",
                 }
             )
-    found = {one["method"]: one for one in bench_summary(rows)}
-    assert found["exact"]["time_exponent_spread"] == pytest.approx(0)
-    assert found["exact"]["time_exponent"] == pytest.approx(2) and found["exact"]["faster_from"] is None
-    assert found["performer"]["time_exponent"] == pytest.approx(1)
-    assert found["performer"]["memory_exponent"] == pytest.approx(1)
-    assert found["performer"]["faster_from"] is None and found["performer"]["longest_n"] == 8192
+    actual = {one["method"]: one for one in bench_summary(rows)}
+    assert actual["exact"]["time_exponent_spread"] == pytest.approx(0)
+    assert actual["exact"]["time_exponent"] == pytest.approx(2) and actual["exact"]["faster_from"] is None
+    assert actual["performer"]["time_exponent"] == pytest.approx(1)
+    assert actual["performer"]["memory_exponent"] == pytest.approx(1)
+    assert actual["performer"]["faster_from"] is None and actual["performer"]["longest_n"] == 8192
 
 
 @pytest.fixture
@@ -366,10 +376,10 @@ def test_the_command_leaves_a_run_that_a_report_rebuilds(run, bench, tmp_path):
     options = ("--method", "performer,linear,nystromformer", "--errors", "--no-memory", "--plot", "--out", "r")
     code, out, err = bench(*SMALL, *options, "--format", "json", "--epsilon", "0.9,9")
     assert code == 0, err
-    found = json.loads(out)
-    assert {"schema", "command", "source", "rows", "summary", "choices", "run"} <= set(found)
-    assert found["command"] == "bench" and all(set(row) >= CONTRACT for row in found["rows"])
-    assert {one["value"] for one in found["choices"] if one["limit"] == "error"} == {0.9, 9.0}
+    actual = json.loads(out)
+    assert {"schema", "command", "source", "rows", "summary", "choices", "run"} <= set(actual)
+    assert actual["command"] == "bench" and all(set(row) >= CONTRACT for row in actual["rows"])
+    assert {one["value"] for one in actual["choices"] if one["limit"] == "error"} == {0.9, 9.0}
     figures = {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
     assert set(figures) == {*files_of("bench-time-d8", "bench-pareto-n32", "bench-pareto-n64")}
     tables = {path.name: path.read_bytes() for path in Path("r/tables").iterdir()}
@@ -507,8 +517,8 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     assert run("compare", "slow", "same")[0] == 0
     assert run("compare", "same", "slow", "--metric", "flops")[0] == 0
     assert run("compare", "same", "slow", "--metric", "speed")[0] == 2
-    found = compare_runs(read_records("same"), read_records("slow"), ["seconds"])
-    assert [row["method"] for row in found.regressions] == ["performer"]
+    actual = compare_runs(read_records("same"), read_records("slow"), ["seconds"])
+    assert [row["method"] for row in actual.regressions] == ["performer"]
     text = " ".join(run("compare", "same", "slow")[1].split())
     assert "A, B: medians of the rounds" in text and "over heads" not in text and "s.e." not in text
 

@@ -124,11 +124,11 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     error = lambda head, d: [d ** -fall[head, seed] for seed in range(seeds)]
     epsilons, heads = [dice.uniform(0.001, 0.5) for _ in range(3)], list(range(6))
     ask = Asked(error)
-    found, tried = search(ask, heads, epsilons, least, most, resolution=resolution, needed=needed, random=seeds > 1)
+    actual, tried = search(ask, heads, epsilons, least, most, resolution=resolution, needed=needed, random=seeds > 1)
     fine = fine_budgets(least, most, resolution)
-    assert [one.d for one in found] == linear(error, heads, epsilons, fine, needed)
-    assert [(one.epsilon, one.head) for one in found] == [(epsilon, head) for epsilon in epsilons for head in heads]
-    for one in found:
+    assert [one.d for one in actual] == linear(error, heads, epsilons, fine, needed)
+    assert [(one.epsilon, one.head) for one in actual] == [(epsilon, head) for epsilon in epsilons for head in heads]
+    for one in actual:
         assert one.no_counterexample is (None if one.d is None else True) and one.settled == one.d
         if one.d is None:
             assert one.below == most and one.error is None and one.held is None
@@ -148,19 +148,19 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
 
 def test_heads_that_need_the_same_budget_share_its_run():
     ask = Asked(lambda head, d: [1 / d])
-    found, _ = search(ask, range(12), [0.013], 8, 256)
-    assert {one.d for one in found} == {79} and {len(heads) for _, heads in ask.calls} == {12}
+    actual, _ = search(ask, range(12), [0.013], 8, 256)
+    assert {one.d for one in actual} == {79} and {len(heads) for _, heads in ask.calls} == {12}
     assert len(ask.calls) < 20  # of 60 budgets
 
 
 def test_an_error_that_rises_again_is_told_wherever_it_was_tried():
     bumps = {0: range(96, 97), 1: range(60, 130), 2: range(256, 257), 3: range(0)}
     error = lambda head, d: [0.5 if d < 33 or d in bumps[head] else 0.01]
-    found, tried = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0)
-    assert [one.d for one in found] == [33] * 4 and [one.below for one in found] == [32] * 4
-    assert [one.again for one in found] == [(96,), (64, 96, 128), (256,), ()]
-    assert [one.settled for one in found] == [128, 192, None, 33]
-    assert [one.no_counterexample for one in found] == [False, False, False, True]
+    actual, tried = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0)
+    assert [one.d for one in actual] == [33] * 4 and [one.below for one in actual] == [32] * 4
+    assert [one.again for one in actual] == [(96,), (64, 96, 128), (256,), ()]
+    assert [one.settled for one in actual] == [128, 192, None, 33]
+    assert [one.no_counterexample for one in actual] == [False, False, False, True]
     scanned, every = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0, scan=True)
     assert [one.d for one in scanned] == [33] * 4 and list(every) == list(range(8, 257))
     assert [one.again for one in scanned] == [tuple(some) for some in bumps.values()]
@@ -183,14 +183,14 @@ def test_a_scan_finds_what_a_bisection_cannot():
 def test_budgets_that_a_head_cannot_take_are_left_out_for_it():
     refused = {(d, 1) for d in range(8, 257) if d % 8}
     ask = Asked(lambda head, d: [1 / d], refused)
-    found, tried = search(ask, [0, 1], [0.013, 0.5], 8, 256, resolution=1.0)
-    assert [one.d for one in found] == [77, 80, 8, 8] and [one.below for one in found][:2] == [76, 72]
+    actual, tried = search(ask, [0, 1], [0.013, 0.5], 8, 256, resolution=1.0)
+    assert [one.d for one in actual] == [77, 80, 8, 8] and [one.below for one in actual][:2] == [76, 72]
     assert all(1 not in some for d, some in tried.items() if d % 8)
 
 
 def test_infinite_errors_never_hold():
-    found, _ = search(Asked(lambda head, d: [math.inf] * 3), [0], [1e300], 1, 16, needed=1)
-    assert found[0].d is None and found[0].no_counterexample is None and found[0].seeds == 3
+    actual, _ = search(Asked(lambda head, d: [math.inf] * 3), [0], [1e300], 1, 16, needed=1)
+    assert actual[0].d is None and actual[0].no_counterexample is None and actual[0].seeds == 3
 
 
 # --- beside closed forms
@@ -203,8 +203,8 @@ def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
     weights = (right @ qkv.v).norm(dim=-1) if metric.startswith("output") else torch.ones_like(values)
     parts = values * weights  # (B - B~) V = Σ_{i>d} σ_i u_i (v_iᵀ V), of orthogonal u_i
     epsilons = [0.5, 0.1, 0.02] if metric.endswith("relative") else [1.0, 0.3, 0.05]
-    found = budgets(qkv, "svd", epsilons, metric=metric, d_min=1, d_max=40, resolution=1)
-    for one in found.heads:
+    actual = budgets(qkv, "svd", epsilons, metric=metric, d_min=1, d_max=40, resolution=1)
+    for one in actual.heads:
         mine = parts[one.head]
         tails = (
             [float(mine[d]) if d < 40 else 0.0 for d in range(1, 41)]
@@ -212,9 +212,9 @@ def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
             else [float(mine[d:].norm()) for d in range(1, 41)]
         )
         size = float(mine.norm()) if metric.endswith("relative") else 1.0
-        wanted = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
-        assert one.d == wanted and one.no_counterexample and one.interval is None and one.seeds == 1
-    assert len({one.d for one in found.heads}) > 3  # the heads differ
+        expected = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
+        assert one.d == expected and one.no_counterexample and one.interval is None and one.seeds == 1
+    assert len({one.d for one in actual.heads}) > 3  # the heads differ
 
 
 def brute(qkv, method, d, seeds, metric, **options):
@@ -255,11 +255,11 @@ def test_what_is_found_is_what_a_linear_scan_finds(method, metric, epsilon, opti
             errors[d] = brute(qkv, method, d, seeds, metric, **options)
         except Unsupported:
             continue
-    level = {d: found.sort(0).values[kth] for d, found in errors.items()}
+    level = {d: actual.sort(0).values[kth] for d, actual in errors.items()}
     holds = lambda head: [d for d in level if level[d][head] <= epsilon]
-    asked = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": 36, "resolution": 1}
-    scanned = budgets(qkv, method, epsilon, scan=True, **asked, **options)
-    bisected = budgets(qkv, method, epsilon, **asked, **options)
+    arguments = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": 36, "resolution": 1}
+    scanned = budgets(qkv, method, epsilon, scan=True, **arguments, **options)
+    bisected = budgets(qkv, method, epsilon, **arguments, **options)
     assert (scanned.least, scanned.most) == (least, most) and set(scanned.tried) == set(errors)
     for sure, one in zip(scanned.heads, bisected.heads, strict=True):
         good = holds(sure.head)
@@ -285,13 +285,13 @@ def test_budgets_share_their_draws_and_heads_their_runs(monkeypatch):
         return approximate(name, qkv, d, **rest)
 
     monkeypatch.setattr(module, "approximate", counted)
-    found = budgets(inputs(), "performer", 2.0, seeds=range(2), d_max=48)
+    actual = budgets(inputs(), "performer", 2.0, seeds=range(2), d_max=48)
     assert len(calls) == len(set(calls)) == 2 * len({(d, heads) for d, heads, _ in calls})
     assert all(seed in (0, 1) for _, _, seed in calls)
     assert [d for d, heads, _ in calls if len(heads) == HEADS][:6] == [8, 8, 12, 12, 16, 16]
-    for one in found.heads:
-        wanted = brute(inputs(), "performer", one.d, range(2), RELATIVE)[:, one.head].sort().values
-        assert one.error == pytest.approx(float(wanted[-1]), rel=1e-9)
+    for one in actual.heads:
+        expected = brute(inputs(), "performer", one.d, range(2), RELATIVE)[:, one.head].sort().values
+        assert one.error == pytest.approx(float(expected[-1]), rel=1e-9)
 
 
 # --- planted methods
@@ -299,27 +299,27 @@ def test_budgets_share_their_draws_and_heads_their_runs(monkeypatch):
 
 def test_a_method_that_errs_more_at_a_larger_budget_is_reported():
     planted("bumpy", lambda head, d, seed: 0.3 if d < 20 or (d in range(30, 40) and head == 1) else 0.01)
-    found = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
-    assert [one.d for one in found.heads] == [20] * 3
-    assert [one.no_counterexample for one in found.heads] == [True, False, True]
-    assert found.heads[1].again == (32,) and found.heads[1].settled == 48
-    assert found.tried[32][1] == pytest.approx((0.3,)) and found.heads[1].error == pytest.approx(0.01)
+    actual = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
+    assert [one.d for one in actual.heads] == [20] * 3
+    assert [one.no_counterexample for one in actual.heads] == [True, False, True]
+    assert actual.heads[1].again == (32,) and actual.heads[1].settled == 48
+    assert actual.tried[32][1] == pytest.approx((0.3,)) and actual.heads[1].error == pytest.approx(0.01)
 
 
 def test_a_method_that_reaches_nothing_has_none():
     planted("hopeless", lambda head, d, seed: 0.2 + head)
-    found = budgets(inputs(), "hopeless", (0.1, 0.5))
-    assert [one.d for one in found.heads] == [None] * 3 + [8, None, None]
-    assert found.most == 24 and found.heads[0].below == 24  # half of n
+    actual = budgets(inputs(), "hopeless", (0.1, 0.5))
+    assert [one.d for one in actual.heads] == [None] * 3 + [8, None, None]
+    assert actual.most == 24 and actual.heads[0].below == 24  # half of n
 
 
 def test_of_a_random_method_so_many_seeds_must_hold():
     """Seed s holds from d = 10 (s + 1) on: the d of k seeds of 10 is known."""
     planted("lucky", lambda head, d, seed: 0.01 if d >= 10 * (seed + 1) else 0.4, tags=())
     for delta, k in ((0.1, 9), (0.5, 5), (0.01, 10)):
-        found = budgets(inputs(n=100), "lucky", 0.1, delta=delta, seeds=range(10), d_max=200, resolution=1)
-        assert found.needed == k and found.seeds == 10
-        for one in found.heads:
+        actual = budgets(inputs(n=100), "lucky", 0.1, delta=delta, seeds=range(10), d_max=200, resolution=1)
+        assert actual.needed == k and actual.seeds == 10
+        for one in actual.heads:
             assert (one.d, one.held, one.below) == (10 * k, k, 10 * k - 1)
             assert one.interval == clopper_pearson(k, 10)
     shifted = budgets(inputs(n=100), "lucky", 0.1, delta=0.5, seeds=range(3, 13), d_max=200, resolution=1)
@@ -328,9 +328,9 @@ def test_of_a_random_method_so_many_seeds_must_hold():
 
 def test_an_output_that_is_not_finite_does_not_hold():
     planted("lost", lambda head, d, seed: math.nan if d > 12 and head == 2 else 1 / d)
-    found = budgets(inputs(n=96), "lost", 0.0501)
-    assert [one.d for one in found.heads] == [20, 20, None]
-    assert found.tried[16][2] == (math.inf,)
+    actual = budgets(inputs(n=96), "lost", 0.0501)
+    assert [one.d for one in actual.heads] == [20, 20, None]
+    assert actual.tried[16][2] == (math.inf,)
 
 
 def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():
@@ -340,9 +340,9 @@ def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():
         return 1 / d
 
     planted("picky", picky)
-    found = budgets(inputs(n=96), "picky", 0.03, resolution=1)
-    assert [one.d for one in found.heads] == [36, 34, 34]
-    assert "no multiple of 4" in found.refused[34]
+    actual = budgets(inputs(n=96), "picky", 0.03, resolution=1)
+    assert [one.d for one in actual.heads] == [36, 34, 34]
+    assert "no multiple of 4" in actual.refused[34]
 
 
 def test_impossible_values_are_refused_by_name():
@@ -373,16 +373,16 @@ def test_padded_tokens_do_not_count():
     masked = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
     cut = QKV(*(x[:, :40] for x in (qkv.q, qkv.k, qkv.v)))
     for metric in (RELATIVE, "matrix_frobenius"):
-        padded, wanted = (budgets(x, "nystromformer", 1.0, metric=metric) for x in (masked, cut))
-        assert padded == wanted and wanted.most == 20
+        padded, expected = (budgets(x, "nystromformer", 1.0, metric=metric) for x in (masked, cut))
+        assert padded == expected and expected.most == 20
 
 
 def test_the_spectral_norm_of_a_matrix_counts_by_its_upper_end():
     qkv = inputs(n=272, h=1)  # above 256 keys the interval is no point
     (one,) = budgets(qkv, "nystromformer", 10.0, metric="matrix_spectral_relative", d_min=16, d_max=16).heads
-    found = matrix_errors(exact(qkv), approximate("nystromformer", qkv, 16).operator)
-    assert one.error == pytest.approx(float(found["matrix_spectral_relative_upper"]), rel=1e-9)
-    assert one.error > float(found["matrix_spectral_relative"]) * (1 + 1e-6)
+    actual = matrix_errors(exact(qkv), approximate("nystromformer", qkv, 16).operator)
+    assert one.error == pytest.approx(float(actual["matrix_spectral_relative_upper"]), rel=1e-9)
+    assert one.error > float(actual["matrix_spectral_relative"]) * (1 + 1e-6)
 
 
 # --- a run and its records
@@ -404,8 +404,8 @@ def run(run):
 
 def measured(file, tmp_path, name="r", **rest):
     spec = {"qkv": str(file), "device": "cpu"}
-    asked = {"methods": ("svd,performer",), "epsilon": (0.5, 1.5), "repeats": 4, **rest}
-    return measure_budgets(BudgetRequest(**spec, out=str(tmp_path / name), **asked)).outcome
+    arguments = {"methods": ("svd,performer",), "epsilon": (0.5, 1.5), "repeats": 4, **rest}
+    return measure_budgets(BudgetRequest(**spec, out=str(tmp_path / name), **arguments)).outcome
 
 
 def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
@@ -418,15 +418,15 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
     ]
     qkv = load_qkv(qkv=str(file), n=48)
     for record in records:
-        found = budgets(qkv, record["method"], (0.5, 1.5), seeds=range(4))
+        actual = budgets(qkv, record["method"], (0.5, 1.5), seeds=range(4))
         assert [one["epsilon"] for one in record["found"]] == [0.5, 1.5]
-        for one, heads in zip(record["found"], (found.heads[:HEADS], found.heads[HEADS:]), strict=True):
+        for one, heads in zip(record["found"], (actual.heads[:HEADS], actual.heads[HEADS:]), strict=True):
             for name in ("d", "below", "error", "held", "settled"):
                 assert one[name] == [getattr(head, name) for head in heads]
             ends = [head.interval or (None, None) for head in heads]
             assert [(low, high) for low, high in zip(one["lower"], one["upper"], strict=True)] == ends
-        assert [one["d"] for one in record["tried"]] == list(found.tried)
-        assert record["tried"][0]["error"] == [found.tried[8][head][found.needed - 1] for head in range(HEADS)]
+        assert [one["d"] for one in record["tried"]] == list(actual.tried)
+        assert record["tried"][0]["error"] == [actual.tried[8][head][actual.needed - 1] for head in range(HEADS)]
     assert "NaN" not in (tmp_path / "r/records.jsonl").read_text()
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert (manifest["command"], manifest["status"]) == ("budget", "finished")
@@ -551,16 +551,16 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")
     code, out, err = run(*args, "--format", "json")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["command"] == "budget" and len(found["rows"]) == 3 * 2 * HEADS and len(found["summary"]) == 6
-    one = next(row for row in found["rows"] if row["method"] == "bumpy" and row["head"] == 1)
+    actual = json.loads(out)
+    assert actual["command"] == "budget" and len(actual["rows"]) == 3 * 2 * HEADS and len(actual["summary"]) == 6
+    one = next(row for row in actual["rows"] if row["method"] == "bumpy" and row["head"] == 1)
     assert (one["d"], one["no_counterexample"], one["again"], one["again_error"]) == (
         12,
         False,
         [24],
         [pytest.approx(0.3)],
     )
-    assert found["summary"][0]["counterexamples"] == 1
+    assert actual["summary"][0]["counterexamples"] == 1
     for format_ in ("table", "md", "csv", "jsonl", "latex"):
         code, out, err = run(*args, "--format", format_)
         assert code == 0 and "bumpy" in out, err

@@ -51,14 +51,14 @@ SPECTRA = {
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
 def test_the_condition_of_a_chosen_spectrum(name, size):
     values = SPECTRA[name].double()
-    found = condition(with_spectrum(values) * size)
-    wanted = float(values[0] / values[-1])
-    assert found.value == pytest.approx(wanted, rel=40 * EPS * wanted + 1e-13) and found.flag is None
-    assert found.rank == 40 and found.cond_eff == found.value
+    actual = condition(with_spectrum(values) * size)
+    expected = float(values[0] / values[-1])
+    assert actual.value == pytest.approx(expected, rel=40 * EPS * expected + 1e-13) and actual.flag is None
+    assert actual.rank == 40 and actual.cond_eff == actual.value
     for k in (1, 11, 31, 40):
         at = float(values[0] / values[k - 1])
-        assert found.cond_at(k) == pytest.approx(at, rel=40 * EPS * at + 1e-13)
-    assert found.cond_at(0) is None and found.cond_at(41) is None
+        assert actual.cond_at(k) == pytest.approx(at, rel=40 * EPS * at + 1e-13)
+    assert actual.cond_at(0) is None and actual.cond_at(41) is None
 
 
 def test_numpy_agrees():
@@ -71,19 +71,19 @@ def test_numpy_agrees():
 @pytest.mark.parametrize("rank", [1, 7, 39])
 def test_a_singular_matrix_has_a_flag_and_its_rank(rank):
     values = torch.cat([torch.logspace(0, -4, rank, dtype=torch.float64), torch.zeros(40 - rank)])
-    found = condition(with_spectrum(values))
-    assert found.value is None and found.flag == "singular (>1e14)" and found.rank == rank
-    assert found.cond_eff == pytest.approx(1e4 if rank > 1 else 1.0, rel=1e-8)
-    assert found.cond_at(rank) is not None and found.cond_at(rank + 1) is None
+    actual = condition(with_spectrum(values))
+    assert actual.value is None and actual.flag == "singular (>1e14)" and actual.rank == rank
+    assert actual.cond_eff == pytest.approx(1e4 if rank > 1 else 1.0, rel=1e-8)
+    assert actual.cond_at(rank) is not None and actual.cond_at(rank + 1) is None
 
 
 def test_the_flag_begins_where_float64_ends():
     """1/(m eps) is the limit: a matrix at half of it has a value, one at twice it has none."""
     limit = 1 / (16 * EPS)
     for factor, flagged in ((0.5, False), (2.0, True)):
-        found = condition(torch.diag(torch.cat([torch.ones(15), torch.tensor([1 / (factor * limit)])]).double()))
-        assert (found.flag is not None) is flagged and (found.value is None) is flagged
-        assert found.rank == 16 - flagged
+        actual = condition(torch.diag(torch.cat([torch.ones(15), torch.tensor([1 / (factor * limit)])]).double()))
+        assert (actual.flag is not None) is flagged and (actual.value is None) is flagged
+        assert actual.rank == 16 - flagged
 
 
 def test_repeated_rows_make_a_singular_matrix_of_the_rank_that_is_left():
@@ -91,15 +91,15 @@ def test_repeated_rows_make_a_singular_matrix_of_the_rank_that_is_left():
     index = torch.tensor([*range(20), 0, 0, 5, 7])
     twice = QKV(qkv.q[:, index], qkv.k[:, index], qkv.v[:, index])
     for name, matrix, repeated in exact_matrices(twice, 0):
-        found = condition(matrix)
-        assert repeated == 4 and found.rank == 20 and found.value is None, name
+        actual = condition(matrix)
+        assert repeated == 4 and actual.rank == 20 and actual.value is None, name
     assert repeats(twice.q[0]) == 4
 
 
 def test_what_is_no_number_is_no_condition():
     assert condition(torch.tensor([[1.0, float("nan")], [0.0, 1.0]])).flag == "not finite"
-    found = condition(torch.zeros(3, 3))
-    assert (found.flag, found.value, found.rank) == ("zero", None, 0)
+    actual = condition(torch.zeros(3, 3))
+    assert (actual.flag, actual.value, actual.rank) == ("zero", None, 0)
     with pytest.raises(UsageError):
         condition(torch.ones(3))
     assert condition(torch.ones(1, 1)).value == 1.0
@@ -113,9 +113,9 @@ HILBERT = {4: 15513.73873892924, 6: 14951058.6424659, 8: 15257575538.060041}  # 
 def test_certified_hilbert_matrices(m):
     """Known condition numbers; the rounding of the entries, of relative size eps, moves them by cond eps."""
     matrix = 1 / (torch.arange(m)[:, None] + torch.arange(m) + 1).double()
-    found = certified_condition(matrix)
-    assert found.lower <= found.value <= found.upper <= found.lower * (1 + 1e-9) and found.rank == m
-    assert found.value == pytest.approx(HILBERT[m], rel=4 * m * EPS * HILBERT[m] + 1e-9)
+    actual = certified_condition(matrix)
+    assert actual.lower <= actual.value <= actual.upper <= actual.lower * (1 + 1e-9) and actual.rank == m
+    assert actual.value == pytest.approx(HILBERT[m], rel=4 * m * EPS * HILBERT[m] + 1e-9)
 
 
 @needs_flint
@@ -129,24 +129,24 @@ def test_float64_agrees_with_the_certificate(top):
 
 @needs_flint
 def test_a_certificate_resolves_what_float64_cannot():
-    found = condition(torch.diag(torch.tensor([1.0, 0.5, 2.0**-70], dtype=torch.float64)), precise=True)
-    assert found.certified.value == pytest.approx(2.0**70, rel=1e-12) and found.certified.rank == 3
-    assert found.value is None and found.flag == "singular (>2e15)" and found.rank == 2  # beyond what entries say
+    actual = condition(torch.diag(torch.tensor([1.0, 0.5, 2.0**-70], dtype=torch.float64)), precise=True)
+    assert actual.certified.value == pytest.approx(2.0**70, rel=1e-12) and actual.certified.rank == 3
+    assert actual.value is None and actual.flag == "singular (>2e15)" and actual.rank == 2  # beyond what entries say
     triangle = torch.eye(60, dtype=torch.float64) - torch.ones(60, 60, dtype=torch.float64).triu(1)  # cond about 60·2⁵⁸
     exact_value = certified_condition(triangle)
     inverse = torch.eye(60, dtype=torch.float64)
     for i in range(58, -1, -1):  # back substitution in integers, which float64 holds
         inverse[i] += inverse[i + 1 :].sum(0)
-    wanted = float(torch.linalg.matrix_norm(triangle, 2) * torch.linalg.matrix_norm(inverse, 2))
-    assert exact_value.value == pytest.approx(wanted, rel=1e-12) and wanted > 1e16
+    expected = float(torch.linalg.matrix_norm(triangle, 2) * torch.linalg.matrix_norm(inverse, 2))
+    assert exact_value.value == pytest.approx(expected, rel=1e-12) and expected > 1e16
 
 
 @needs_flint
 def test_a_certificate_tells_an_exactly_singular_matrix():
     matrix = torch.randn(12, 12, generator=generator(0, "rows"), dtype=torch.float64)
     matrix[3] = matrix[8]
-    found = condition(matrix, precise=True)
-    assert found.value is None and found.flag == "singular (exact rank 11)" and math.isinf(found.certified.lower)
+    actual = condition(matrix, precise=True)
+    assert actual.value is None and actual.flag == "singular (exact rank 11)" and math.isinf(actual.certified.lower)
 
 
 @needs_flint
@@ -177,14 +177,14 @@ def test_the_exact_matrices_are_what_they_say(score):
     qkv = make(h=2, n=17, score=score, dtype=torch.float32)
     s = qkv.scale * qkv.q.double() @ qkv.k.double().mT
     square = torch.cdist(qkv.q.double(), qkv.k.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
-    wanted = {"A": torch.exp(s), "B": torch.softmax(s, -1), "C": torch.exp(-square * qkv.scale / 2)}
+    expected = {"A": torch.exp(s), "B": torch.softmax(s, -1), "C": torch.exp(-square * qkv.scale / 2)}
     for row in range(2):
-        found = {name: matrix for name, matrix, _ in exact_matrices(qkv, row)}
-        assert tuple(found) == EXACT
-        for name, matrix in found.items():
-            factor = wanted["A"][row].max() if name == "A" else 1.0
+        actual = {name: matrix for name, matrix, _ in exact_matrices(qkv, row)}
+        assert tuple(actual) == EXACT
+        for name, matrix in actual.items():
+            factor = expected["A"][row].max() if name == "A" else 1.0
             assert matrix.dtype == torch.float64
-            assert torch.allclose(matrix * factor, wanted[name][row], rtol=1e-11 * score, atol=0), name
+            assert torch.allclose(matrix * factor, expected[name][row], rtol=1e-11 * score, atol=0), name
 
 
 def by_name(qkv, approx, **options):
@@ -221,8 +221,8 @@ def test_skyformers_cores_are_the_methods_own_and_what_stands_beside_them(option
         matrix = cores[plain].matrix
         for row in range(2):
             for i, j in ((0, 1), (3, 3), (11, 2)):
-                wanted = matrix[row, i, j] / (matrix[row, i].sum() * matrix[row, j].sum()).sqrt()
-                assert cores[scaled].matrix[row, i, j] == pytest.approx(float(wanted), rel=1e-12)
+                expected = matrix[row, i, j] / (matrix[row, i].sum() * matrix[row, j].sum()).sqrt()
+                assert cores[scaled].matrix[row, i, j] == pytest.approx(float(expected), rel=1e-12)
     # SᵀĀS = E SᵀC̄S E with E = diag(exp(‖x‖²·scale/2)): the diagonal of SᵀĀS is E²
     raw = cores["SAS"].matrix * cores["SAS"].log_scale.exp()[:, None, None]
     e = raw.diagonal(dim1=1, dim2=2).sqrt()
@@ -239,8 +239,8 @@ def test_the_raw_core_is_the_softmax_kernel_of_the_landmarks_drawn():
         assert core.repeated[row] == len(drawn) - len(set(drawn))
         for i, a in enumerate(drawn):
             for j, b in enumerate(drawn):
-                wanted = math.exp(qkv.scale * float(x[row, a] @ x[row, b]))
-                assert float(core.matrix[row, i, j] * core.log_scale[row].exp()) == pytest.approx(wanted, rel=1e-12)
+                expected = math.exp(qkv.scale * float(x[row, a] @ x[row, b]))
+                assert float(core.matrix[row, i, j] * core.log_scale[row].exp()) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("method, options", [("nystromformer", {}), ("mss", {}), ("nystromformer", {"z0": "global"})])
@@ -281,15 +281,15 @@ def test_lemma_3_fails_where_it_must():
 def test_residuals_are_those_of_the_literal_loop(rule):
     qkv = make(h=2, n=30)
     core = by_name(qkv, approximate("skyformer", qkv, 8, inverse="schulz"), inverse="schulz")["N"].matrix
-    found = schulz_residuals(core, rule, 7)
-    assert found.shape == (2, 8)
+    actual = schulz_residuals(core, rule, 7)
+    assert actual.shape == (2, 8)
     for row in range(2):
         m = core[row]
         one, inf_norm = m.abs().sum(0).max(), m.abs().sum(1).max()
         z = {"norms": m.T / (one * inf_norm), "columns": m.T / one, "identity": torch.eye(8, dtype=torch.float64)}[rule]
         for t in range(8):
-            wanted = math.sqrt(float(((torch.eye(8) - m @ z) ** 2).sum()) / 8)
-            assert float(found[row, t]) == pytest.approx(wanted, rel=1e-9, abs=1e-14)
+            expected = math.sqrt(float(((torch.eye(8) - m @ z) ** 2).sum()) / 8)
+            assert float(actual[row, t]) == pytest.approx(expected, rel=1e-9, abs=1e-14)
             x = m @ z
             z = 0.25 * z @ (13 * torch.eye(8) - x @ (15 * torch.eye(8) - x @ (7 * torch.eye(8) - x)))
 
@@ -299,8 +299,8 @@ def test_the_residual_at_the_methods_steps_is_its_own_diagnostic():
     for method, options in (("nystromformer", {}), ("skyformer", {"inverse": "schulz"})):
         approx = approximate(method, qkv, 10, **options)
         core = next(core for core in core_matrices(qkv, approx, options) if core.inverted)
-        wanted = approx.diagnostics["inverse_residual"]
-        assert torch.allclose(schulz_residuals(core.matrix, core.start, 6)[:, 6], wanted.double(), rtol=1e-10, atol=0)
+        expected = approx.diagnostics["inverse_residual"]
+        assert torch.allclose(schulz_residuals(core.matrix, core.start, 6)[:, 6], expected.double(), rtol=1e-10, atol=0)
 
 
 def test_the_gradient_through_an_inverse_is_its_norm_squared():
@@ -308,9 +308,9 @@ def test_the_gradient_through_an_inverse_is_its_norm_squared():
     for seed in range(3):
         m = torch.randn(5, 5, generator=generator(seed, "m"), dtype=torch.float64)
         jacobian = torch.autograd.functional.jacobian(torch.linalg.inv, m).reshape(25, 25)
-        wanted = float(torch.linalg.matrix_norm(jacobian, 2))
-        assert inverse_gradient(condition(m)) == pytest.approx(wanted, rel=1e-9)
-        assert inverse_gradient(condition(m * math.exp(-7.0)), 7.0) == pytest.approx(wanted, rel=1e-9)
+        expected = float(torch.linalg.matrix_norm(jacobian, 2))
+        assert inverse_gradient(condition(m)) == pytest.approx(expected, rel=1e-9)
+        assert inverse_gradient(condition(m * math.exp(-7.0)), 7.0) == pytest.approx(expected, rel=1e-9)
     assert inverse_gradient(condition(torch.ones(3, 3))) is None
 
 
@@ -319,7 +319,7 @@ def test_the_gradient_through_an_inverse_is_its_norm_squared():
 def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps):
     square = torch.randn(3, 5, 5, generator=generator(1, "m"), dtype=torch.float64)
     cores = square @ square.mT / 10 + 0.1 * torch.eye(5)
-    found = iteration_gradient(cores, rule, steps)
+    actual = iteration_gradient(cores, rule, steps)
 
     def literal(m):
         one, inf_norm = m.abs().sum(0).max(), m.abs().sum(1).max()
@@ -331,10 +331,10 @@ def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps)
 
     for row in range(3):
         jacobian = torch.autograd.functional.jacobian(literal, cores[row]).reshape(25, 25)
-        wanted = float(torch.linalg.matrix_norm(jacobian, 2))
-        assert wanted * 0.98 <= float(found[row]) <= wanted * (1 + 1e-9)
+        expected = float(torch.linalg.matrix_norm(jacobian, 2))
+        assert expected * 0.98 <= float(actual[row]) <= expected * (1 + 1e-9)
         if steps == 25:
-            assert float(found[row]) == pytest.approx(inverse_gradient(condition(cores[row])), rel=0.02)
+            assert float(actual[row]) == pytest.approx(inverse_gradient(condition(cores[row])), rel=0.02)
 
 
 def directions(qkv, index, seed=0):
@@ -377,13 +377,13 @@ def test_sensitivity_is_the_derivative_that_autograd_gives(name, score):
         "gaussian": (lambda x: exact(x, "gaussian"), gaussian),
         "nystromformer": (lambda x: approximate("nystromformer", x, 6, inverse="pinv").operator, nystrom),
     }[name]
-    found = sensitivity(run, qkv, directions=3, seed=5)
+    actual = sensitivity(run, qkv, directions=3, seed=5)
     for index in range(3):
         value, change = torch.func.jvp(
             lambda q, k: formula(q, k, qkv.scale), (qkv.q, qkv.k), tuple(directions(qkv, index, 5))
         )
-        wanted = change.norm(dim=(1, 2)) / value.norm(dim=(1, 2))
-        assert torch.allclose(found[:, index], wanted, rtol=1e-6, atol=0)
+        expected = change.norm(dim=(1, 2)) / value.norm(dim=(1, 2))
+        assert torch.allclose(actual[:, index], expected, rtol=1e-6, atol=0)
 
 
 def test_sensitivity_does_not_depend_on_which_heads_are_measured_nor_on_dtype():
@@ -448,9 +448,9 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
         else:
             approx = approximate(row["method"], qkv, 8)
             core = by_name(qkv, approx)[row["matrix"]]
-            wanted = condition(core.matrix[row["head"]])
-            assert row["cond"] == pytest.approx(wanted.value, rel=1e-12) and row["rank"] == 8
-            assert row["cond_at"] == {str(k): pytest.approx(wanted.cond_at(k)) for k in (1, 2, 4, 8)}
+            expected = condition(core.matrix[row["head"]])
+            assert row["cond"] == pytest.approx(expected.value, rel=1e-12) and row["rank"] == 8
+            assert row["cond_at"] == {str(k): pytest.approx(expected.cond_at(k)) for k in (1, 2, 4, 8)}
             from attnprobe import output_errors
 
             errors = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"]
@@ -509,11 +509,11 @@ def test_a_summary_counts_a_singular_head_as_infinite():
         {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
         for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])
     ]
-    (found,) = conditions_summary(rows)
-    assert found["flagged"] == 2 and found["cond"]["p10"] == pytest.approx(1.3) and found["cond"]["p90"] == math.inf
-    assert found["cond"]["median"] == math.inf  # between 2 and infinity
-    assert found["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 9], [1, 2, 3, 4]))
-    assert found["spearman_count"] == 4
+    (actual,) = conditions_summary(rows)
+    assert actual["flagged"] == 2 and actual["cond"]["p10"] == pytest.approx(1.3) and actual["cond"]["p90"] == math.inf
+    assert actual["cond"]["median"] == math.inf  # between 2 and infinity
+    assert actual["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 9], [1, 2, 3, 4]))
+    assert actual["spearman_count"] == 4
 
 
 @pytest.fixture
@@ -527,13 +527,13 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
         "--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json", "--out", "r"
     )
     assert code == 0, err
-    found = json.loads(out)
-    assert {"schema", "command", "source", "rows", "run"} <= set(found) and found["command"] == "condition"
-    scaled = [row for row in found["rows"] if row["matrix"] == "N"]
+    actual = json.loads(out)
+    assert {"schema", "command", "source", "rows", "run"} <= set(actual) and actual["command"] == "condition"
+    scaled = [row for row in actual["rows"] if row["matrix"] == "N"]
     assert {row["lemma3"] for row in scaled} == {"holds"} and {row["d"] for row in scaled} == {4, 8}
     assert all(len(row["residuals"]) == 13 for row in scaled)
     assert all(row["gradient_six"] > 0 for row in scaled)
-    changes = {(row["matrix"], row["method"]) for row in found["rows"] if row.get("sensitivity")}
+    changes = {(row["matrix"], row["method"]) for row in actual["rows"] if row.get("sensitivity")}
     assert changes == {("B", None), ("C", None), ("B~", "skyformer"), ("B~", "nystromformer")}
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}
     stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
@@ -631,9 +631,9 @@ def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path)
     qkv = load_qkv(qkv=str(file), n=80)
     core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
     whole = core.matrix * core.log_scale.exp()[:, None, None]
-    wanted = iteration_gradient(whole, core.start)
+    expected = iteration_gradient(whole, core.start)
     for row in (row for row in rows if row["matrix"] == "SAS"):
-        assert row["gradient_six"] == pytest.approx(float(wanted[row["head"]]), rel=1e-6)
+        assert row["gradient_six"] == pytest.approx(float(expected[row["head"]]), rel=1e-6)
         assert row["gradient"] == pytest.approx(inverse_gradient(condition(whole[row["head"]])), rel=1e-9)
 
 

@@ -50,13 +50,13 @@ def test_statistics_worked_by_hand():
         cell(window=1, repeat=1, values=[4.0, 6.0], seconds=0.75),
     ]
     (row,), bounds = summarise(records)
-    found = row["metrics"]["output_spectral"]
-    assert found["mean"] == 3.5
-    assert found["se"] == pytest.approx(statistics.stdev([2.0, 5.0]) / math.sqrt(2), rel=1e-15) == 1.5
-    assert found["median"] == 3.0  # of 1 1 2 3 3 4 6 8
-    assert found["p10"] == 1.0  # at position 0.7
-    assert found["p90"] == pytest.approx(6.6, rel=1e-15)  # at position 6.3
-    assert (found["max"], found["count"]) == (8.0, 8)
+    actual = row["metrics"]["output_spectral"]
+    assert actual["mean"] == 3.5
+    assert actual["se"] == pytest.approx(statistics.stdev([2.0, 5.0]) / math.sqrt(2), rel=1e-15) == 1.5
+    assert actual["median"] == 3.0  # of 1 1 2 3 3 4 6 8
+    assert actual["p10"] == 1.0  # at position 0.7
+    assert actual["p90"] == pytest.approx(6.6, rel=1e-15)  # at position 6.3
+    assert (actual["max"], actual["count"]) == (8.0, 8)
     assert row["metrics"]["seconds"]["mean"] == 0.5
     assert row["metrics"]["seconds"]["count"] == 4
     assert row["metrics"]["seconds"]["se"] == 0.25
@@ -78,8 +78,8 @@ def test_the_error_bar_does_not_shrink_with_heads_or_repeats():
 def test_what_is_not_finite_is_counted_out_and_said(missing):
     """Three values of four: the mean is of three, count says three, the row is diverged although its cells are ok."""
     rows, _ = summarise([cell(values=[1.0, 2.0]), cell(values=[missing, 6.0], window=1)])
-    found = rows[0]["metrics"]["output_spectral"]
-    assert (found["mean"], found["max"], found["count"], rows[0]["values"]) == (3.0, 6.0, 3, 4)
+    actual = rows[0]["metrics"]["output_spectral"]
+    assert (actual["mean"], actual["max"], actual["count"], rows[0]["values"]) == (3.0, 6.0, 3, 4)
     assert rows[0]["status"] == "diverged"
     assert rows[0]["reason"] == "1 diverged of 2 cells: output_spectral is not finite in 1 of 2 heads"
     json.dumps(rows, allow_nan=False)
@@ -91,8 +91,8 @@ def test_no_value_at_all_and_overflow():
         **dict.fromkeys(("mean", "se", "median", "p10", "p90", "max")),
         "count": 0,
     }
-    found = rows[1]["metrics"]["output_spectral"]
-    assert (found["mean"], found["max"], found["count"]) == (None, 1.7e308, 2)
+    actual = rows[1]["metrics"]["output_spectral"]
+    assert (actual["mean"], actual["max"], actual["count"]) == (None, 1.7e308, 2)
 
 
 def test_a_row_has_the_worst_status_of_its_cells():
@@ -187,11 +187,11 @@ def run():
 
 
 def test_json_is_the_contract_at_full_precision(run):
-    found = json.loads(render(*run, HEADER, "json", "outputs/x"), parse_constant=pytest.fail)
-    assert list(sorted(found)) == ["bounds", "command", "rows", "run", "schema", "source"]
-    assert (found["schema"], found["command"], found["run"]) == (1, "error", "outputs/x")
-    assert found["source"] == HEADER.source
-    assert (found["rows"], found["bounds"]) == tuple(json.loads(json.dumps(part)) for part in run)
+    actual = json.loads(render(*run, HEADER, "json", "outputs/x"), parse_constant=pytest.fail)
+    assert list(sorted(actual)) == ["bounds", "command", "rows", "run", "schema", "source"]
+    assert (actual["schema"], actual["command"], actual["run"]) == (1, "error", "outputs/x")
+    assert actual["source"] == HEADER.source
+    assert (actual["rows"], actual["bounds"]) == tuple(json.loads(json.dumps(part)) for part in run)
 
 
 def test_jsonl_has_a_line_per_row(run):
@@ -200,10 +200,10 @@ def test_jsonl_has_a_line_per_row(run):
 
 
 def test_csv_reads_back_to_the_last_digit(run):
-    found = list(csv.DictReader(io.StringIO(render(*run, HEADER, "csv", None))))
+    actual = list(csv.DictReader(io.StringIO(render(*run, HEADER, "csv", None))))
     rows = [*run[0], *run[1]]
-    assert len(found) == len(rows)
-    for line, row in zip(found, rows, strict=True):
+    assert len(actual) == len(rows)
+    for line, row in zip(actual, rows, strict=True):
         assert json.loads(line["options"]) == row["options"]
         assert line["method"] == row["method"]
         for name, stats in row["metrics"].items():
@@ -228,9 +228,9 @@ def test_markdown_tables_are_rectangular(run):
 def test_infinity_is_the_same_text_in_every_json():
     row = {"method": "x", "cond": math.inf, "steps": [1.0, -math.inf, math.nan], "metrics": {"m": {"max": math.inf}}}
     view = replace(flat_view("anything", [row], HEADER), summary=[row], bounds=[row])
-    found = json.loads(view.text("json"))
-    (one,) = found["rows"]
-    assert found["summary"] == found["bounds"] == [one] == [json.loads(view.text("jsonl").splitlines()[0])]
+    actual = json.loads(view.text("json"))
+    (one,) = actual["rows"]
+    assert actual["summary"] == actual["bounds"] == [one] == [json.loads(view.text("jsonl").splitlines()[0])]
     assert one["cond"] == one["metrics"]["m"]["max"] == "inf" and one["steps"] == [1.0, "-inf", None]
     line, _ = csv.DictReader(io.StringIO(view.text("csv")))
     assert line["cond"] == line["m.max"] == "inf" and line["steps"] == '[1.0,"-inf",null]'
@@ -319,11 +319,11 @@ FAMILIES = {
 
 def a_run_of_families(layers=(0,), d=(16, 32)):
     """Nine methods of three families, asked for in turn, one far below and one far above V-Mean."""
-    asked = [(name, family) for family, names in FAMILIES.items() for name in names]
+    arguments = [(name, family) for family, names in FAMILIES.items() for name in names]
     records = []
     for layer in layers:
         records.append(cell("vmean", None, [1.0, 1.1], layer=layer))
-        for name, family in sorted(asked):
+        for name, family in sorted(arguments):
             for budget in (None,) if name == "linear" else d:
                 size = {"topk": 1e-6, "performer": 1e6}.get(name, 0.5)
                 records.append(cell(name, budget, [size, 2 * size], family=family, layer=layer))

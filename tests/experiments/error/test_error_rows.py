@@ -49,17 +49,17 @@ def test_records_hold_the_metrics_of_each_head_over_its_rows(measured, qkv, tmp_
     assert code == 0 and "profile" not in records["lower-bound"]
     inputs = QKV(*qkv[1], causal=True)
     for name in ("window", "topk", "vmean"):
-        found = row_metrics(exact(inputs), approximate(name, inputs, None if name == "vmean" else 8), inputs)
-        for metric, values in over_rows(found).items():
+        actual = row_metrics(exact(inputs), approximate(name, inputs, None if name == "vmean" else 8), inputs)
+        for metric, values in over_rows(actual).items():
             got = records[name]["metrics"][metric]
             for one, value in zip(got, values.tolist(), strict=True):
                 assert (one is None and math.isnan(value)) or one == pytest.approx(value, rel=1e-9), (name, metric)
-        keys, profile = position_profile(found, torch.arange(N))
+        keys, profile = position_profile(actual, torch.arange(N))
         assert records[name]["profile"]["keys"] == keys == [1, 2, 4, 8, 16, 32]
         rows = {row["method"]: row for row in answer["rows"]}
         mean = [sum(part) / 2 for part in zip(*profile["mass"], strict=True)]
         assert rows[name]["profile"]["mass"] == pytest.approx(mean, rel=1e-9)
-        assert rows[name]["metrics"]["tv"]["mean"] == pytest.approx(float(found["tv"].mean()), rel=1e-9)
+        assert rows[name]["metrics"]["tv"]["mean"] == pytest.approx(float(actual["tv"].mean()), rel=1e-9)
 
 
 def test_a_run_with_row_metrics_does_not_take_cells_without_them(run, qkv, tmp_path, monkeypatch):
@@ -125,8 +125,8 @@ def test_the_rows_of_some_queries_are_those_of_all(run, qkv, tmp_path, monkeypat
     records = [json.loads(line) for line in (tmp_path / "r" / "records.jsonl").read_text().splitlines()]
     window = next(record for record in records if record["method"] == "window")
     inputs = QKV(*qkv[1], causal=True)
-    found = row_metrics(exact(inputs), approximate("window", inputs, 8), inputs)
-    assert window["metrics"]["mass"] == pytest.approx(found["mass"][:, list(rows)].mean(1).tolist(), rel=1e-6)
+    actual = row_metrics(exact(inputs), approximate("window", inputs, 8), inputs)
+    assert window["metrics"]["mass"] == pytest.approx(actual["mass"][:, list(rows)].mean(1).tolist(), rel=1e-6)
     assert window["source"]["queries"] == queries
 
 

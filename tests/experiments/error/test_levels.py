@@ -25,14 +25,14 @@ def levels(tmp_path_factory):
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 28996}))
     (folder / "vocab.txt").write_text(VOCABULARY.read_text())
     spec = {"model": str(folder), "weights": ("initialized",), "text": str(TEXT), "device": "cpu"}
-    found = {}
+    actual = {}
     for n, d in (((512,), (16, 256)), ((1024,), (16,))):
         request = ErrorRequest(
             **spec, methods=("nystromformer,skyformer",), n=n, d=d, windows=4, out=str(folder / f"{n}")
         )
         rows, _ = summarise(measure_errors(request).outcome.records)
-        found |= {(row["method"], row["n"], row["d"]): row["over_vmean"]["output_spectral"] for row in rows}
-    return found
+        actual |= {(row["method"], row["n"], row["d"]): row["over_vmean"]["output_spectral"] for row in rows}
+    return actual
 
 
 @here

@@ -82,9 +82,9 @@ def rounding(operator, qkv, dtype, blocks):
 def test_maps_of_every_method_are_dense_block_means(name, target, dtype, blocks):
     qkv = make(n=23, score=2.0, dtype=dtype)
     operator = run(name, target, qkv, {}).operator
-    got, wanted = attention_maps(operator, blocks), literal(operator.dense().double(), blocks)
+    got, expected = attention_maps(operator, blocks), literal(operator.dense().double(), blocks)
     assert got.dtype == torch.float64 and got.shape == (2, min(blocks, 23), min(blocks, 23))
-    assert bool(((got - wanted).abs() <= rounding(operator, qkv, operator.dtype, blocks)).all())
+    assert bool(((got - expected).abs() <= rounding(operator, qkv, operator.dtype, blocks)).all())
 
 
 @pytest.mark.parametrize("n", [2, 3, 65])
@@ -141,13 +141,13 @@ def test_a_map_never_holds_the_matrix(monkeypatch):
 
 def test_maps_stay_on_the_device_and_leave_the_default_device_alone():
     qkv = make(n=24)
-    wanted = attention_maps(approximate("skyformer", qkv, 10).operator, 7)
+    expected = attention_maps(approximate("skyformer", qkv, 10).operator, 7)
     with torch.device("meta"):
-        assert torch.equal(attention_maps(approximate("skyformer", qkv, 10).operator, 7), wanted)
+        assert torch.equal(attention_maps(approximate("skyformer", qkv, 10).operator, 7), expected)
     with pretending():
         away = QKV(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.v.to(AWAY))
         got = attention_maps(approximate("skyformer", away, 10).operator, 7)
-        assert got.device == AWAY and (got.held - wanted).abs().max() < 1e-10
+        assert got.device == AWAY and (got.held - expected).abs().max() < 1e-10
 
 
 def test_blocks_are_counted_from_one():
@@ -208,10 +208,10 @@ def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
     for record in shown:
         qkv = load_qkv(qkv=source["qkv"], n=record["n"], layer=record["layer"]).select([2, 0])
         operator = approximate(record["method"], qkv, record["d"], seed=3).operator
-        wanted = {map_path(session.path, record["key"]): operator, exact_map_path(session.path, record): exact(qkv)}
-        for path, matrix in wanted.items():
-            found = np.load(path, allow_pickle=False)
-            assert found.dtype == np.float32 and np.array_equal(found, attention_maps(matrix).float().numpy())
+        expected = {map_path(session.path, record["key"]): operator, exact_map_path(session.path, record): exact(qkv)}
+        for path, matrix in expected.items():
+            actual = np.load(path, allow_pickle=False)
+            assert actual.dtype == np.float32 and np.array_equal(actual, attention_maps(matrix).float().numpy())
 
 
 def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_path, monkeypatch):
@@ -239,8 +239,8 @@ def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
     session = measured(source, tmp_path, seed=1)
     (record,) = mapped(session.outcome.records)
     assert (record["seed"], record["repeat"]) == (1, 1)
-    wanted = attention_maps(approximate("skyformer", load_qkv(qkv=source["qkv"], n=70), 8, seed=1).operator)
-    assert np.array_equal(np.load(map_path(session.path, record["key"])), wanted.float().numpy())
+    expected = attention_maps(approximate("skyformer", load_qkv(qkv=source["qkv"], n=70), 8, seed=1).operator)
+    assert np.array_equal(np.load(map_path(session.path, record["key"])), expected.float().numpy())
     assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")) == EACH
 
 
@@ -256,11 +256,11 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
     gaussian = measured(source, tmp_path, target="gaussian")
     (record,), qkv = mapped(gaussian.outcome.records), load_qkv(qkv=source["qkv"], n=70)
     approx = approximate("skyformer", qkv, 8, target="gaussian")
-    wanted = {
+    expected = {
         exact_map_path(gaussian.path, record): exact(qkv, "gaussian"),
         map_path(gaussian.path, record["key"]): approx.operator,
     }
-    for path, operator in wanted.items():
+    for path, operator in expected.items():
         assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
 
@@ -466,17 +466,17 @@ def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypa
         "hugely negative": (exact_maps * -1e30, "ok", ["below −0.1"]),
         "broken": (exact_maps * np.nan, "diverged", ["not finite", "skyformer d = 4: diverged, no such luck"]),
     }
-    for name, (maps, status, wanted) in cases.items():
+    for name, (maps, status, expected) in cases.items():
         record = kept(tmp_path / name, maps, exact_maps, status=status, reason="no such luck")
         assert len(map_figures([record], tmp_path / name, Drawing(), tmp_path / name)) == EACH
-        found = texts(figures[-1])
+        actual = texts(figures[-1])
         names = {"smaller", "above", "below", "not", "skyformer d"}
-        assert [text for text in found if any(text.startswith(f"{one} ") for one in names)] == wanted, name
+        assert [text for text in actual if any(text.startswith(f"{one} ") for one in names)] == expected, name
         patches = [tuple(round(255 * part) for part in one.get_facecolor()[:3]) for one in figures[-1].artists]
         meant = {"zero": [SMALL], "huge": [ABOVE], "hugely negative": [BELOW], "broken": [BROKEN]}
         assert patches == meant.get(name, []), name
         assert ("orange" in figures[-1].axes[-1].get_xlabel()) == (name in ("negative", "hugely negative"))
-        assert "skyformer\nd = 4 (used 3.5)" in found
+        assert "skyformer\nd = 4 (used 3.5)" in actual
 
 
 def test_heads_and_columns_beyond_the_page_are_said(tmp_path, monkeypatch):
@@ -556,7 +556,7 @@ MAPS = {*files_of("maps-layer0-n70")}
 
 
 @pytest.mark.parametrize(
-    ("args", "wanted"),
+    ("args", "expected"),
     [
         ((), set()),
         (("--plot",), ERRORS),
@@ -570,11 +570,11 @@ MAPS = {*files_of("maps-layer0-n70")}
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_plot_draws_what_it_names(command, tmp_path, args, wanted):
+def test_plot_draws_what_it_names(command, tmp_path, args, expected):
     code, _, err = command(*args)
-    assert code == 0 and names(tmp_path) == wanted
+    assert code == 0 and names(tmp_path) == expected
     drawn = {line.rpartition("/")[2] for line in err.splitlines() if "figure:" in line}
-    assert drawn == {f"{name}, and .png, .pdf, .txt" for name in wanted if name.endswith(".svg")}
+    assert drawn == {f"{name}, and .png, .pdf, .txt" for name in expected if name.endswith(".svg")}
 
 
 @pytest.mark.parametrize(("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, maps")])
@@ -627,7 +627,7 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
         assert (stop.value.code or 0) == code
         records = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
         (record,) = mapped(records)
-        found = np.load(map_path(tmp_path / method, record["key"]))
-        assert np.isnan(found).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == EACH
+        actual = np.load(map_path(tmp_path / method, record["key"]))
+        assert np.isnan(actual).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == EACH
         assert (np.load(exact_map_path(tmp_path / method, record))[0, :, -3:] == 0).all()  # padded keys
     capsys.readouterr()

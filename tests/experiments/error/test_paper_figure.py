@@ -66,12 +66,12 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     paths = paper_figure(rows, Drawing(), tmp_path)
     assert [path.name for path in paths] == files_of("papers-output_spectral")
-    found = panels(pages[0])
-    assert list(found) == [
+    actual = panels(pages[0])
+    assert list(actual) == [
         f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
     ]
     for row in rows:
-        axis = found[f"weights {row['weights']}\nlayer 0, n = {row['n']}"]
+        axis = actual[f"weights {row['weights']}\nlayer 0, n = {row['n']}"]
         mean = row["metrics"]["output_spectral"]["mean"]
         if row["d"] is None:
             assert any(list(line.get_ydata()) == [mean, mean] for line in axis.lines)
@@ -93,19 +93,21 @@ def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, page
         "pretrained,1024,64,V-Mean,0.125,",
     )
     paper_figure(rows, Drawing(), tmp_path, references=[read_reference(file)])
-    found = panels(pages[0])
+    actual = panels(pages[0])
     colours = {
         text.get_text().removesuffix(" !"): line.get_color()
         for text, line in zip(pages[0].legends[0].get_texts(), pages[0].legends[0].get_lines(), strict=True)
     }
-    wanted = {
+    expected = {
         "weights initialized-qkv\nlayer 0, n = 512": [(colours["skyformer"], [(16, 0.5), (32, 0.25)])],
         "weights pretrained\nlayer 0, n = 1024": [
             (colours["nystromformer"], [(16, 0.75)]),
             (colours["V-Mean"], [(64, 0.125)]),
         ],
     }
-    assert {title: hollow(axis) for title, axis in found.items()} == {title: wanted.get(title, []) for title in found}
+    assert {title: hollow(axis) for title, axis in actual.items()} == {
+        title: expected.get(title, []) for title in actual
+    }
     assert "hollow: paper" in colours
     caption = (tmp_path / "papers-output_spectral.txt").read_text(encoding="utf-8")
     assert "its 'initialized' is weights initialized-qkv" in caption
@@ -225,9 +227,9 @@ BAD = {
 def test_a_reference_that_is_none_names_file_and_line(tmp_path, data, says):
     if data is not None:
         (tmp_path / "bad.csv").write_bytes(data)
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as actual:
         read_reference(tmp_path / "bad.csv")
-    assert says in str(found.value) and "bad.csv" in str(found.value)
+    assert says in str(actual.value) and "bad.csv" in str(actual.value)
 
 
 def test_a_reference_may_have_a_mark_spaces_and_no_uncertainty(tmp_path):

@@ -73,8 +73,8 @@ def ask(models, texts, tmp_path):
 
     def measured(model="bert", out="r", text="words", **rest):
         spec = {"model": models[model], "text": texts[text], "device": "cpu", **rest.pop("spec", {})}
-        asked = {"n": (N,), "d": (8,), "methods": ("skyformer",), **rest}
-        return measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **asked)).outcome
+        arguments = {"n": (N,), "d": (8,), "methods": ("skyformer",), **rest}
+        return measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **arguments)).outcome
 
     return measured
 
@@ -112,16 +112,16 @@ def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
     """In padded batches of lines of unequal length too."""
     records = ask(model, text="lines", methods=("softmax",), lines=True, windows=4, batch=batch, per_layer=True).records
     assert len(records) == 4 * (1 + LAYERS) and len({record["tokens"] for record in records}) == 4
-    for found in map(metrics, records):
-        assert 0 < found["drift"] < SAME and found["logits_drift"] < SAME and found["local_error"] < SAME
-        assert found["kl"] < SAME and found["top1_agreement"] == 1 and abs(found["loss_change"]) < SAME
-        assert ("perplexity" in found) == (model != "bert") and ("embedding_cosine" in found) == (model == "bert")
+    for actual in map(metrics, records):
+        assert 0 < actual["drift"] < SAME and actual["logits_drift"] < SAME and actual["local_error"] < SAME
+        assert actual["kl"] < SAME and actual["top1_agreement"] == 1 and abs(actual["loss_change"]) < SAME
+        assert ("perplexity" in actual) == (model != "bert") and ("embedding_cosine" in actual) == (model == "bert")
 
 
 def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, texts):
     """Hidden states, embedding, masked loss, KL, agreement: loops over tokens in float64."""
     [record] = [r for r in ask(seed=4, windows=2).records if r["window"] == 1]
-    found, ids, model = metrics(record), ids_of(texts, start=1), opened(models["bert"])
+    actual, ids, model = metrics(record), ids_of(texts, start=1), opened(models["bert"])
     places = hidden_words(N, 1, seed=4)
     assert len(places) == round(0.15 * (N - 2)) and min(places) > 0 and max(places) < N - 1
     masked = ids.clone()
@@ -131,9 +131,9 @@ def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, t
     own, own_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
     with injected(model, "skyformer", d=8, seed=4):
         got, got_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
-    assert found["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
+    assert actual["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
     cosine = torch.nn.functional.cosine_similarity(got.mean(0), own.mean(0), dim=0)
-    assert found["embedding_cosine"] == pytest.approx(float(cosine), abs=1e-6)
+    assert actual["embedding_cosine"] == pytest.approx(float(cosine), abs=1e-6)
     loss = kl = same = loss_own = 0.0
     for place in places:
         p, q = own_masked[place].softmax(0), got_masked[place].softmax(0)
@@ -148,10 +148,10 @@ def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, t
         ("top1_agreement", same),
         ("loss_change", loss - loss_own),
     ):
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+        assert actual[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
     gap = (got_masked - own_masked)[places].norm() / own_masked[places].norm()
-    assert found["logits_drift"] == pytest.approx(float(gap), rel=1e-4)
-    assert found["drift"] > 1e-2 and found["kl"] > 1e-3
+    assert actual["logits_drift"] == pytest.approx(float(gap), rel=1e-4)
+    assert actual["drift"] > 1e-2 and actual["kl"] > 1e-3
 
 
 def hidden_words(length, window, seed):
@@ -163,15 +163,15 @@ def hidden_words(length, window, seed):
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models, texts, model):
-    found = metrics(ask(model, methods=("window:causal=true",)).records[0])
+    actual = metrics(ask(model, methods=("window:causal=true",)).records[0])
     ids, whole = ids_of(texts), opened(models[model])
     own = float(whole(input_ids=ids, labels=ids).loss)
     with injected(whole, "window", d=8, causal=True):
         got = float(whole(input_ids=ids, labels=ids).loss)
-    assert found["loss_own"] == pytest.approx(own, rel=1e-5) and found["loss"] == pytest.approx(got, rel=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(got), rel=1e-4)
-    assert found["perplexity_change"] == pytest.approx(math.exp(got) - math.exp(own), rel=1e-3, abs=1e-2)
-    assert found["drift"] > 1e-2 and found["top1_agreement"] < 1
+    assert actual["loss_own"] == pytest.approx(own, rel=1e-5) and actual["loss"] == pytest.approx(got, rel=1e-5)
+    assert actual["perplexity"] == pytest.approx(math.exp(got), rel=1e-4)
+    assert actual["perplexity_change"] == pytest.approx(math.exp(got) - math.exp(own), rel=1e-3, abs=1e-2)
+    assert actual["drift"] > 1e-2 and actual["top1_agreement"] < 1
 
 
 def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
@@ -190,7 +190,7 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
             out=str(tmp_path / "e"),
         )
     )
-    wanted = {
+    expected = {
         (r["method"], r["d"], r["layer"]): r["metrics"]["output_frobenius_relative"]
         for r in errors.outcome.records
         if r["requested"]
@@ -199,24 +199,24 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
     assert len(alone) == 2 * 2 * LAYERS
     for record in alone:
         place = (record["method"], record["d"], record["layer"])
-        assert record["local"] == {str(place[2]): pytest.approx(wanted[place], rel=1e-4)}, place
-        assert metrics(record)["local_error"] == pytest.approx(sum(wanted[place]) / HEADS, rel=1e-4)
+        assert record["local"] == {str(place[2]): pytest.approx(expected[place], rel=1e-4)}, place
+        assert metrics(record)["local_error"] == pytest.approx(sum(expected[place]) / HEADS, rel=1e-4)
     for record in records:
         if record["layer"] is None:
-            every = [wanted[record["method"], record["d"], layer] for layer in range(LAYERS)]
+            every = [expected[record["method"], record["d"], layer] for layer in range(LAYERS)]
             mean = sum(map(sum, every)) / (HEADS * LAYERS)
             assert record["layers"] == [0, 1, 2] and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
 
 
 def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
-    found = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
+    actual = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
     ids, model = ids_of(texts), opened(models["bert"]).base_model
     own = model(ids).last_hidden_state.double()
     for place, layers in ((None, [1, 2]), (1, [1]), (2, [2])):
         with injected(model, "skyformer", d=8, layer=layers):
             got = model(ids).last_hidden_state.double()
-        assert found.pop(place) == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
-    assert not found
+        assert actual.pop(place) == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
+    assert not actual
 
 
 @pytest.mark.parametrize(("model", "method"), [("bert", "skyformer"), ("llama", "window:causal=true")])
@@ -246,8 +246,8 @@ def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_pat
     [record] = ask(spec={"weights": ("initialized-qkv",)}, layer=(0,)).records
     spec = {"model": models["bert"], "text": texts["words"], "device": "cpu", "weights": ("initialized-qkv",)}
     outcome = measure_errors(ErrorRequest(**spec, n=(N,), d=(8,), matrix=False, out=str(tmp_path / "e"))).outcome
-    [wanted] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
-    assert record["local"]["0"] == pytest.approx(wanted, rel=1e-3)
+    [expected] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
+    assert record["local"]["0"] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
     mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True).records
     same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16)).records
     plain = ask(out="p", methods=("skyformer:sampler=iid",), d=(8, 12, 16, 20), per_layer=True).records
-    wanted = {(r["d"], r["layer"]): r for r in plain}
-    assert metrics(same[0]) == pytest.approx(metrics(wanted[16, None]), rel=1e-4)
+    expected = {(r["d"], r["layer"]): r for r in plain}
+    assert metrics(same[0]) == pytest.approx(metrics(expected[16, None]), rel=1e-4)
     assert [r["layer"] for r in mixed] == [None, 0, 1, 2] and mixed[0]["d"] is None
     assert mixed[0]["options"] == {"sampler": "iid"} and mixed[0]["budgets"] == {"mean": 14, "heads": 12, "exact": 0}
     for layer in range(LAYERS):
-        per_head = [wanted[8 + 4 * head, layer]["local"][str(layer)][head] for head in range(HEADS)]
+        per_head = [expected[8 + 4 * head, layer]["local"][str(layer)][head] for head in range(HEADS)]
         assert mixed[1 + layer]["local"][str(layer)] == pytest.approx(per_head, rel=1e-4)
 
 
@@ -310,9 +310,9 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
         "b",
     )
     [path] = (tmp_path / "b").glob("budgets-*.json")
-    found = read_budgets(path)
-    assert code == 0 and str(path.name) in err and len(found.d) == LAYERS * HEADS
-    assert len(set(found.d.values()) - {None}) > 1 and None in found.d.values()
+    actual = read_budgets(path)
+    assert code == 0 and str(path.name) in err and len(actual.d) == LAYERS * HEADS
+    assert len(set(actual.d.values()) - {None}) > 1 and None in actual.d.values()
     code, out, err = inject("bert", "--budgets", path, "--per-layer", "--out", "i")
     assert code == 0 and "were found at" not in err
     records = [json.loads(line) for line in (tmp_path / "i/records.jsonl").read_text().splitlines()]
@@ -321,9 +321,9 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
     for record in records:
         for layer in record["layers"]:
             for head, error in enumerate(record["local"][str(layer)]):
-                d = found.d[layer, head]
+                d = actual.d[layer, head]
                 assert error < SAME if d is None else 1e-3 < error <= 0.1 * (1 + 1e-5)
-    exact = sum(d is None for d in found.d.values())
+    exact = sum(d is None for d in actual.d.values())
     assert records[0]["budgets"]["exact"] == exact and f"{exact} of {LAYERS * HEADS} heads keep exact" in out
 
 
@@ -478,9 +478,9 @@ def test_lines_are_not_counted_as_windows(ask):
 
 
 def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
-    found = read_budgets(budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8, other=1))
-    assert found.about == {"epsilon": 0.1, "other": 1} and found.item == "skyformer:sampler=iid"
-    assert found.d[2, 0] == 8 and found.d[2, 1] is None and len(found.d) == LAYERS * HEADS
+    actual = read_budgets(budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8, other=1))
+    assert actual.about == {"epsilon": 0.1, "other": 1} and actual.item == "skyformer:sampler=iid"
+    assert actual.d[2, 0] == 8 and actual.d[2, 1] is None and len(actual.d) == LAYERS * HEADS
 
 
 @pytest.mark.parametrize(
@@ -505,8 +505,8 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
 )
 def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(inject, tmp_path, args, told):
     path = budgets_file(tmp_path / "b.json")
-    found = json.loads(Path(path).read_text())
-    Path(path).write_text(json.dumps({**found, "budgets": found["budgets"][:-1]}))
+    actual = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**actual, "budgets": actual["budgets"][:-1]}))
     some = () if {"--d", "--budgets"} & set(args) else ("--d", 8)
     code, out, err = inject("bert", "--out", "r", *some, *args)
     assert code == 2 and told.lower() in err.lower() and out == "" and not Path("r").exists(), err
@@ -543,11 +543,11 @@ def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, injec
         "bert", "--method", "skyformer,mss", "--d", "8,16", "--per-layer", "--plot", "--out", "r", "--format", "json"
     )
     assert code == 0, err
-    found = json.loads(out)
-    assert {"schema", "command", "source", "inputs", "rows", "summary", "bounds", "run"} == set(found)
-    assert [row["layer"] for row in found["rows"][:4]] == [None, 0, 1, 2] and len(found["rows"]) == 16
-    assert len(found["summary"]) == 5 and found["summary"][-1]["method"] is None
-    assert found["summary"][-1]["points"] == 12
+    actual = json.loads(out)
+    assert {"schema", "command", "source", "inputs", "rows", "summary", "bounds", "run"} == set(actual)
+    assert [row["layer"] for row in actual["rows"][:4]] == [None, 0, 1, 2] and len(actual["rows"]) == 16
+    assert len(actual["summary"]) == 5 and actual["summary"][-1]["method"] is None
+    assert actual["summary"][-1]["points"] == 12
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert manifest["command"] == "inject" and manifest["plan"]["per_layer"] is True
     assert manifest["config"]["d"] == {"value": [8, 16], "origin": "command line"}
@@ -611,8 +611,8 @@ def test_a_method_that_raises_or_is_not_finite_is_a_row_and_exit_4(inject, monke
         raise RuntimeError("a bad day")
 
     def lost(qkv, d, **options):
-        found = METHODS["vmean"].function(qkv, d, **options)
-        return replace(found, output=found.output * math.nan)
+        actual = METHODS["vmean"].function(qkv, d, **options)
+        return replace(actual, output=actual.output * math.nan)
 
     monkeypatch.setitem(METHODS, "linear", replace(METHODS["linear"], function=bad_day))
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=lost))

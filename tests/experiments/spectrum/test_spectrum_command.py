@@ -214,9 +214,14 @@ def test_bad_input_is_one_line(run, qkv):
 
 
 def test_lists_of_matrices_and_methods():
-    found = parse_of(["softmax,skyformer:sampler=iid,share_heads=true", "gaussian,softmax,vmean"])
-    assert [one if isinstance(one, str) else one.name for one in found] == ["softmax", "skyformer", "gaussian", "vmean"]
-    assert dict(found[1].options) == {"sampler": "iid", "share_heads": True}
+    actual = parse_of(["softmax,skyformer:sampler=iid,share_heads=true", "gaussian,softmax,vmean"])
+    assert [one if isinstance(one, str) else one.name for one in actual] == [
+        "softmax",
+        "skyformer",
+        "gaussian",
+        "vmean",
+    ]
+    assert dict(actual[1].options) == {"sampler": "iid", "share_heads": True}
     assert shares("0.5,0.5,1e-3", "epsilon") == (0.5, 1e-3)
     with pytest.raises(UsageError, match="unknown matrix or method ''"):
         parse_of(["softmax,"])

@@ -82,8 +82,8 @@ class Twin(nn.Module):
         state = {}
         for name, x in weights.items():
             own = name if name.count(".") > 1 or name.startswith(("layer", "head", "last")) else f"{name}.weight"
-            for theirs, ours in names.items():
-                own = ours + own.removeprefix(theirs) if own.startswith(theirs) else own
+            for other, ours in names.items():
+                own = ours + own.removeprefix(other) if own.startswith(other) else own
             state[own.replace("layer0.", "layers.0.").replace("layer1.", "layers.1.")] = x.clone()
         self.double().load_state_dict(state)
 
@@ -113,8 +113,8 @@ class Twin(nn.Module):
         for step, (tokens, mask, labels) in enumerate(batches, 1):
             before = self(tokens, mask)
             loss = self.loss(before, mask, labels)
-            found = torch.autograd.grad(loss, list(own.values()))
-            gradients = dict(zip(own, found, strict=True))
+            actual = torch.autograd.grad(loss, list(own.values()))
+            gradients = dict(zip(own, actual, strict=True))
             moved = 0.0
             with torch.no_grad():
                 for name, x in own.items():
@@ -136,22 +136,22 @@ def test_the_score_is_that_of_a_literal_twin(pairs):
     g = torch.Generator().manual_seed(0)
     model = Classifier(vocabulary=11, length=13, classes=3, pairs=pairs)
     weights = model.initial(5, torch.float64)
-    ours, theirs = [], []
+    ours, other = [], []
     for _ in range(4):
         lengths = torch.randint(4, 14, (3 * pairs,), generator=g).tolist()
         sequences = [torch.randint(11, (length,), generator=g) for length in lengths]
         labels = torch.randint(3, (3,), generator=g)
         ours.append([(sequences[i * pairs : (i + 1) * pairs], int(labels[i])) for i in range(3)])
         padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        theirs.append((padded, torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None], labels))
+        other.append((padded, torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None], labels))
 
     def attend(step, number, layer, q, k, v):
         return functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
     before = {name: x.clone() for name, x in weights.items()}
-    found = list(training_steps(model, weights, ours.__getitem__, attend, steps=4, rate=1e-3))
-    wanted = list(Twin(model, weights).scores(theirs, 1e-3, 1e-6))
-    for step, (tau, loss, norm) in zip(found, wanted, strict=True):
+    actual = list(training_steps(model, weights, ours.__getitem__, attend, steps=4, rate=1e-3))
+    expected = list(Twin(model, weights).scores(other, 1e-3, 1e-6))
+    for step, (tau, loss, norm) in zip(actual, expected, strict=True):
         assert step.tau == pytest.approx(tau, rel=1e-6)  # a difference of two embeddings loses half the digits
         assert step.loss == pytest.approx(loss, rel=1e-12) and step.gradient_norm == pytest.approx(norm, rel=1e-10)
         assert step.tau == pytest.approx(step.embedding_change**2 / step.weight_change**2)
@@ -161,7 +161,7 @@ def test_the_score_is_that_of_a_literal_twin(pairs):
 def test_training_with_self_attention_is_the_literal_twins(words):
     """`instability` from end to end, its own attention included, against the twin on the same batches."""
     task = open_task("text", SourceSpec(text=str(words), device="cpu", dtype="float64"), n=32, batch=3)
-    found = instability("softmax", task, seed=2, steps=3)
+    actual = instability("softmax", task, seed=2, steps=3)
     model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=2)
     batches = []
     for step in range(3):
@@ -171,11 +171,11 @@ def test_training_with_self_attention_is_the_literal_twins(words):
         lengths = torch.tensor([len(tokens) for tokens in sequences])
         mask = torch.arange(padded.shape[1]) < lengths[:, None]
         batches.append((padded, mask, torch.tensor([one.label for one in examples])))
-    wanted = list(Twin(model, model.initial(2, torch.float64)).scores(batches, task.rate, 1e-6))
-    for step, (tau, loss, norm) in enumerate(wanted):
-        assert found.tau[step] == pytest.approx(tau, rel=1e-6)
-        assert found.loss[step] == pytest.approx(loss, rel=1e-12)
-        assert found.gradient_norm[step] == pytest.approx(norm, rel=1e-10)
+    expected = list(Twin(model, model.initial(2, torch.float64)).scores(batches, task.rate, 1e-6))
+    for step, (tau, loss, norm) in enumerate(expected):
+        assert actual.tau[step] == pytest.approx(tau, rel=1e-6)
+        assert actual.loss[step] == pytest.approx(loss, rel=1e-12)
+        assert actual.gradient_norm[step] == pytest.approx(norm, rel=1e-10)
 
 
 def test_the_weights_are_the_seeds_alone():
@@ -225,8 +225,8 @@ def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
         return approx
 
     monkeypatch.setattr(trajectory, "approximate", spy)
-    found = instability("skyformer", "listops", d=8, n=60, batch=2, steps=2, condition_tokens=9, dtype="float64")
-    entries = {(one["matrix"], one["layer"], one["head"]): one for one in found.conditions}
+    actual = instability("skyformer", "listops", d=8, n=60, batch=2, steps=2, condition_tokens=9, dtype="float64")
+    entries = {(one["matrix"], one["layer"], one["head"]): one for one in actual.conditions}
     first = [pair for place, pair in enumerate(kept) if place % 2 == 0]  # the first sequence of each batch
     for step, (qkv, approx) in enumerate(first):
         q, k = (x[1, :9].detach() for x in (qkv.q, qkv.k))
@@ -234,8 +234,8 @@ def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
         c = torch.exp(-torch.cdist(q, k).square() * qkv.scale / 2)
         assert entries["B", 1, 1]["cond"][step] == pytest.approx(float(torch.linalg.cond(b)), rel=1e-6)
         assert entries["C", 1, 1]["cond"][step] == pytest.approx(float(torch.linalg.cond(c)), rel=1e-6)
-        wanted = float(torch.linalg.cond(approx.cores["scaled"][1].detach()))
-        assert entries["N", 1, 1]["cond"][step] == pytest.approx(wanted, rel=1e-6)
+        expected = float(torch.linalg.cond(approx.cores["scaled"][1].detach()))
+        assert entries["N", 1, 1]["cond"][step] == pytest.approx(expected, rel=1e-6)
         assert entries["N", 1, 1]["inverted"] and entries["N", 1, 1]["tokens"][step] == qkv.n
     assert instability("softmax", "listops", n=40, batch=2, steps=1).conditions == ()
 
@@ -301,8 +301,8 @@ def test_listops_values(text, value):
 def test_a_batch_is_the_same_whenever_it_is_asked_for():
     one, two = (open_task("listops", SourceSpec(device="cpu"), n=64, batch=4) for _ in range(2))
     two.batch_of(0, 0)
-    for ours, theirs in zip(one.batch_of(0, 1), two.batch_of(0, 1), strict=True):
-        assert ours.label == theirs.label and torch.equal(ours.sequences[0], theirs.sequences[0])
+    for ours, other in zip(one.batch_of(0, 1), two.batch_of(0, 1), strict=True):
+        assert ours.label == other.label and torch.equal(ours.sequences[0], other.sequences[0])
     assert one.batch_of(0, 0)[0].sequences[0].tolist() != one.batch_of(1, 0)[0].sequences[0].tolist()
 
 
@@ -313,27 +313,27 @@ def text_task(path, **rest):
 def test_labelled_texts(tmp_path):
     lines = [f"{'no' if i % 3 else 'yes'}\t{'word ' * (10 + 10 * i)}\n" for i in range(12)]
     (tmp_path / "a.tsv").write_text("".join(lines))
-    found = text_task(tmp_path / "a.tsv")
-    assert found.classes == 2 and found.facts["labels"] == "given, of 2" and not found.facts["fallback"]
-    assert found.facts["documents"] == 7  # those of at least 256 bytes
-    batch = found.batch_of(0, 0)
+    actual = text_task(tmp_path / "a.tsv")
+    assert actual.classes == 2 and actual.facts["labels"] == "given, of 2" and not actual.facts["fallback"]
+    assert actual.facts["documents"] == 7  # those of at least 256 bytes
+    batch = actual.batch_of(0, 0)
     assert all(256 <= len(one.sequences[0]) <= 300 and one.label in (0, 1) for one in batch)
     assert bytes(batch[0].sequences[0].tolist()).startswith(b"word word")
     for label in ("down", "up"):
         (tmp_path / "docs" / label).mkdir(parents=True)
         for i in range(3):
             (tmp_path / "docs" / label / f"{i}.txt").write_text(f"{label} {i} " * 60)
-    found = text_task(tmp_path / "docs")
-    labels = {bytes(one.sequences[0].tolist())[:2]: one.label for step in range(9) for one in found.batch_of(0, step)}
+    actual = text_task(tmp_path / "docs")
+    labels = {bytes(one.sequences[0].tolist())[:2]: one.label for step in range(9) for one in actual.batch_of(0, step)}
     assert labels == {b"do": 0, b"up": 1}
 
 
 def test_a_text_without_labels_says_so(words):
     notes = []
-    found = open_task("text", SourceSpec(text=str(words), device="cpu"), n=300, batch=4, notify=notes.append)
-    assert "which half of the text" in found.facts["fallback"][0] and notes == found.facts["fallback"]
+    actual = open_task("text", SourceSpec(text=str(words), device="cpu"), n=300, batch=4, notify=notes.append)
+    assert "which half of the text" in actual.facts["fallback"][0] and notes == actual.facts["fallback"]
     data = words.read_bytes()
-    for one in found.batch_of(0, 0):
+    for one in actual.batch_of(0, 0):
         place = data.index(bytes(one.sequences[0].tolist()))
         windows = len(data) // 300
         assert place % 300 == 0 and one.label == int(2 * (place // 300) >= windows)
@@ -342,8 +342,8 @@ def test_a_text_without_labels_says_so(words):
 def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
     monkeypatch.setattr("attnprobe.experiments.stability.labelled.hub_reachable", lambda: False)
     notes = []
-    found = open_task("text", SourceSpec(device="cpu"), n=500, batch=2, notify=notes.append)
-    assert found.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]
+    actual = open_task("text", SourceSpec(device="cpu"), n=500, batch=2, notify=notes.append)
+    assert actual.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]
     with pytest.raises(SourceError, match="IMDb"):
         open_task("text", SourceSpec(device="cpu", strict=True), n=500, batch=2)
     with pytest.raises(SourceError, match="IMDb"):
@@ -354,15 +354,15 @@ def test_local_files(tmp_path):
     g = np.random.default_rng(0)
     inputs, labels = g.integers(0, 256, (6, 20)).astype(np.uint8), np.arange(6) % 3
     np.savez(tmp_path / "image.npz", inputs=inputs, labels=labels, lengths=np.full(6, 11))
-    found = open_task("image", SourceSpec(device="cpu"), n=16, batch=4, data=str(tmp_path / "image.npz"))
-    assert (found.classes, found.vocabulary, found.shortest, found.pairs) == (3, 256, 11, 1)
+    actual = open_task("image", SourceSpec(device="cpu"), n=16, batch=4, data=str(tmp_path / "image.npz"))
+    assert (actual.classes, actual.vocabulary, actual.shortest, actual.pairs) == (3, 256, 11, 1)
     rows = {tuple(row[:11]): label for row, label in zip(inputs.tolist(), labels.tolist(), strict=True)}
-    assert all(rows[tuple(one.sequences[0].tolist())] == one.label for one in found.batch_of(0, 0))
+    assert all(rows[tuple(one.sequences[0].tolist())] == one.label for one in actual.batch_of(0, 0))
     pairs = {"inputs": torch.randint(0, 300, (5, 2, 20)), "labels": torch.tensor([0, 1, 0, 1, 0])}
     save_file(pairs, tmp_path / "pairs.safetensors")
     path = str(tmp_path / "pairs.safetensors")
-    found = instability("skyformer", "retrieval", d=8, n=16, batch=2, steps=2, data=path)
-    assert all(value > 0 for value in found.tau)
+    actual = instability("skyformer", "retrieval", d=8, n=16, batch=2, steps=2, data=path)
+    assert all(value > 0 for value in actual.tau)
     assert open_task("retrieval", SourceSpec(device="cpu"), batch=2, data=path).rate == 2e-4
 
 
@@ -424,15 +424,15 @@ def test_the_records_and_the_table(small):
         ("kernelized", "gaussian"),
         ("nystromformer", "softmax"),
     }
-    found = json.loads(out)
-    assert {"rows", "summary", "source", "run"} <= found.keys() and len(found["rows"]) == 12
-    one = next(row for row in found["summary"] if (row["task"], row["method"]) == ("text", "kernelized"))
+    actual = json.loads(out)
+    assert {"rows", "summary", "source", "run"} <= actual.keys() and len(actual["rows"]) == 12
+    one = next(row for row in actual["summary"] if (row["task"], row["method"]) == ("text", "kernelized"))
     tau = {(r["method"], r["seed"]): r["metrics"]["tau"] for r in records if r["task"] == "text"}
     ratios = [np.mean(np.array(tau["kernelized", seed]) / tau["softmax", seed]) for seed in (0, 1)]
     assert one["metrics"]["ratio"]["mean"] == pytest.approx(np.mean(ratios)) and one["paper"] == 0.83
     half = 12.706 * abs(ratios[0] - ratios[1]) / 2
     assert one["intervals"]["ratio"] == pytest.approx([np.mean(ratios) - half, np.mean(ratios) + half], rel=1e-3)
-    base = next(row for row in found["summary"] if row["method"] == "softmax")
+    base = next(row for row in actual["summary"] if row["method"] == "softmax")
     assert base["metrics"]["ratio"]["mean"] == 1 and base["reference"] and not base["requested"]
 
 
@@ -527,16 +527,16 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
     ask = ("--method", "performer,linear,bigbird,kernelized", "--seeds", "1", "--out", "r")
     code, out, err = small(*ask, tasks="listops")
     assert code == 4, err
-    found = {record["method"]: record for record in read_records("r")}
-    assert {name: one["status"] for name, one in found.items()} == {
+    actual = {record["method"]: record for record in read_records("r")}
+    assert {name: one["status"] for name, one in actual.items()} == {
         "softmax": "ok",
         "kernelized": "ok",
         "performer": "failed",
         "linear": "diverged",
         "bigbird": "skipped",
     }
-    assert "no luck" in found["performer"]["reason"] and found["linear"]["reason"].startswith("step 2")
-    assert len(found["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
+    assert "no luck" in actual["performer"]["reason"] and actual["linear"]["reason"].startswith("step 2")
+    assert len(actual["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
     monkeypatch.setattr(trajectory, "approximate", real)
     assert small(*ask, "--retry-failed", "--plot", tasks="listops")[0] == 4  # what diverged stays
 
@@ -606,19 +606,19 @@ def test_settings_that_do_not_pair_have_no_ratio(small):
 
 
 def test_intervals():
-    for freedom, wanted in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
+    for freedom, expected in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
         values = [float(place) for place in range(freedom + 1)]
         low, high = mean_interval(values)
         error = statistics.stdev(values) / math.sqrt(len(values))
-        assert (high - low) / 2 / error == pytest.approx(wanted, rel=1e-7)
+        assert (high - low) / 2 / error == pytest.approx(expected, rel=1e-7)
         assert (high + low) / 2 == pytest.approx(freedom / 2, rel=1e-12)
     assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
 
 
 def test_a_cell_is_named_by_all_that_determines_it():
     def keys(**changed):
-        asked = {"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed}
-        request = StabilityRequest(**asked)
+        arguments = {"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed}
+        request = StabilityRequest(**arguments)
         [task], plan = stability_prepared(request, lambda line: None)
         return [cell.key for cell in stability_cells(request, plan, task)]
 

@@ -122,8 +122,8 @@ def curves(qkv, setting):
 def errors(qkv, setting):
     """Errors of three seeds of a method, one of them infinite."""
     yes = torch.ones(qkv.h, dtype=torch.bool)
-    found = torch.linspace(0.1, 0.9, 3 * qkv.h, dtype=torch.float64).reshape(qkv.h, 3)
-    found[0, 0] = math.inf
+    actual = torch.linspace(0.1, 0.9, 3 * qkv.h, dtype=torch.float64).reshape(qkv.h, 3)
+    actual[0, 0] = math.inf
     for part in ("matrix", "output"):
         at = {"method": setting.methods[0], "of": part, "epsilon": 0.5}
         yield Finding(
@@ -131,12 +131,12 @@ def errors(qkv, setting):
             "none",
             yes,
             "p",
-            found[:, 0],
-            found[:, 1],
+            actual[:, 0],
+            actual[:, 1],
             ~yes,
             d=setting.budgets[0],
             at=at,
-            details={"errors": found},
+            details={"errors": actual},
         )
 
 
@@ -183,8 +183,8 @@ def run(run):
 
 def measured(file, tmp_path, name="r", **rest):
     spec = {"qkv": str(file), "device": "cpu"}
-    asked = {"d": (8, 16), "repeats": 5, "methods": ("nystromformer",), "epsilon": (0.1, 0.5), **rest}
-    return measure_theory(TheoryRequest(**spec, out=str(tmp_path / name), **asked)).outcome
+    arguments = {"d": (8, 16), "repeats": 5, "methods": ("nystromformer",), "epsilon": (0.1, 0.5), **rest}
+    return measure_theory(TheoryRequest(**spec, out=str(tmp_path / name), **arguments)).outcome
 
 
 def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
@@ -210,10 +210,10 @@ def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
 
 
 def test_draws_come_from_the_streams_of_head_layer_and_window(file, tmp_path):
-    found = measured(file, tmp_path, seed=3, epsilon=(0.5,), d=(8,)).records[1]["findings"][0]
+    actual = measured(file, tmp_path, seed=3, epsilon=(0.5,), d=(8,)).records[1]["findings"][0]
     for head in range(HEADS):
         draws = [float(torch.rand((), generator=Streams(seed, "t").head(head))) for seed in range(3, 8)]
-        assert found["measured"][head] == sum(x > 0.5 for x in draws) / 5
+        assert actual["measured"][head] == sum(x > 0.5 for x in draws) / 5
 
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):
@@ -225,8 +225,8 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
     for row in rows:
         if row["theorem"] == "worst":
             approx = approximate("nystromformer", qkv, row["d"])
-            wanted = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"][row["head"]]
-            assert row["measured"] == float(wanted) and row["slack"] == pytest.approx(1 / float(wanted))
+            expected = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"][row["head"]]
+            assert row["measured"] == float(expected) and row["slack"] == pytest.approx(1 / float(expected))
             assert row["method"] == "nystromformer" and row["status"] == "ok"
         elif row["theorem"] == "first":
             assert row["details"] == ({"twice": pytest.approx(2 * row["measured"])} if not row["at"] else {})
@@ -263,10 +263,10 @@ def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
     assert one["verdict"] == ["holds", None, "assumption not met", "vacuous"]
     assert one["bound"] == ["inf"] * 4 == one["details"]["x"] and one["measured"] == [1.0, None, None, None]
     assert one["slack"] == ["inf", None, None, None]
-    found = json.loads(run(*args, "--format", "json")[1], parse_constant=pytest.fail)
-    state = [(row["status"], row["bound"], row["measured"]) for row in found["rows"]]
+    actual = json.loads(run(*args, "--format", "json")[1], parse_constant=pytest.fail)
+    state = [(row["status"], row["bound"], row["measured"]) for row in actual["rows"]]
     assert state == [("ok", "inf", 1.0), ("diverged", "inf", None), ("ok", "inf", None), ("ok", "inf", None)]
-    assert found["summary"][0]["quantiles"] == {
+    assert actual["summary"][0]["quantiles"] == {
         "measured": {"p10": 1.0, "median": 1.0, "p90": 1.0},
         "bound": dict.fromkeys(("p10", "median", "p90"), "inf"),
         "slack": dict.fromkeys(("p10", "median", "p90"), "inf"),
@@ -443,22 +443,22 @@ def test_the_target_is_that_of_statements_about_methods_alone(file, tmp_path):
 
     theorem("of-method", paper="p", says="s", cost="c", per_method=True)(of_method)
     theorem("fixed", paper="p", says="s", cost="c")(fixed)
-    asked = {"theorems": ("of-method,fixed",), "methods": ("skyformer:sampler=iid",)}
-    records = measured(file, tmp_path, target="gaussian", **asked).records
+    arguments = {"theorems": ("of-method,fixed",), "methods": ("skyformer:sampler=iid",)}
+    records = measured(file, tmp_path, target="gaussian", **arguments).records
     assert [record["status"] for record in records] == ["ok", "ok"]
     assert seen == {"method": ("gaussian", ("skyformer:sampler=iid",)), "fixed": ("softmax", ())}
     assert [record["target"] for record in records] == ["gaussian", None]
-    assert measured(file, tmp_path, **asked).done_before == 1
+    assert measured(file, tmp_path, **arguments).done_before == 1
 
 
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     args = ("--qkv", file, "--d", "8,16", "--repeats", 4, "--plot", "--format", "json", "--out", "r")
     code, out, err = run(*args)
     assert code == 0, err  # violated is a result
-    found = json.loads(out)
-    assert {"schema", "command", "source", "rows", "summary", "run"} <= set(found) and found["command"] == "theory"
-    assert {row["verdict"] for row in found["rows"]} == set(VERDICTS)
-    assert {row["method"] for row in found["rows"]} == {None, "skyformer", "nystromformer"}
+    actual = json.loads(out)
+    assert {"schema", "command", "source", "rows", "summary", "run"} <= set(actual) and actual["command"] == "theory"
+    assert {row["verdict"] for row in actual["rows"]} == set(VERDICTS)
+    assert {row["method"] for row in actual["rows"]} == {None, "skyformer", "nystromformer"}
     tables = {f"{stem}.{kind}" for stem in ("theory", "theory-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
@@ -590,7 +590,7 @@ def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
     code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
     assert code == 0 and "2 cells, 0 done in r" in out and not Path("r").exists(), err
     assert run("sweep", "c.yaml", "--out", "r")[0] == 0
-    asked = (
+    arguments = (
         "--theorem",
         "first,worst",
         "--method",
@@ -602,7 +602,7 @@ def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
         "--epsilon",
         "0.1,0.5",
     )
-    assert run("--qkv", "qkv.safetensors", *asked, "--out", "s")[0] == 0
+    assert run("--qkv", "qkv.safetensors", *arguments, "--out", "s")[0] == 0
     assert [r | {"run": ""} for r in read_records("r")] == [r | {"run": ""} for r in read_records("s")]
     assert "2 cells, 2 done in r" in run("sweep", "c.yaml", "--dry-run", "--out", "r")[1]
     gates = "gates: [{metric: measured, max: 1000, theorem: worst, method: nystromformer, d: 16}]\n"
@@ -722,8 +722,8 @@ def test_records_that_are_none_are_refused_by_a_report(run, file):
 
 def test_the_python_door_gives_findings(file):
     qkv = load_qkv(qkv=str(file), n=48)
-    found = findings(qkv, "frequency", d=(8, 16), epsilon=0.5, delta=0.2, seeds=range(3, 8))
-    assert [(one.d, one.at) for one in found] == [(d, {"epsilon": 0.5, "delta": 0.2}) for d in (8, 16)]
+    actual = findings(qkv, "frequency", d=(8, 16), epsilon=0.5, delta=0.2, seeds=range(3, 8))
+    assert [(one.d, one.at) for one in actual] == [(d, {"epsilon": 0.5, "delta": 0.2}) for d in (8, 16)]
     assert len(findings(qkv, d=8, methods=("nystromformer:inverse=pinv",))) == 2 + 4 + 1
     with pytest.raises(Unsupported):
         findings(qkv, "worst", d=64, methods=["nystromformer"])

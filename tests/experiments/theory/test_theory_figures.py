@@ -102,20 +102,20 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
         heads = [[*values[n, e, 0], *values[n, e, 1]] for e in (0.1, 0.5)]
         assert x.tolist() == [0.1, 0.5] and y == pytest.approx([quantile(some, 0.5) for some in heads])
     first = axis.collections[0].get_paths()[0].vertices
-    wanted = [quantile([*values[64, 0.1, 0], *values[64, 0.1, 1]], share) for share in (0.1, 0.9)]
-    assert sorted({y for x, y in first.tolist() if x == 0.1}) == pytest.approx(wanted)
+    expected = [quantile([*values[64, 0.1, 0], *values[64, 0.1, 1]], share) for share in (0.1, 0.9)]
+    assert sorted({y for x, y in first.tolist() if x == 0.1}) == pytest.approx(expected)
     assert [y[0] for style, _, y in shown(axis) if style == ":"] == [128, 256]  # 2n
     axis = figures["theory-tokens"].axes[0]
     assert axis.get_xlabel() == "tokens n"
     some = lambda table, e: [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
-    wanted = [
+    expected = [
         ("-", some(values, 0.1)),
         ("--", some(sufficient, 0.1)),
         ("-", some(values, 0.5)),
         ("--", some(sufficient, 0.5)),
         ("-", [128, 256]),
     ]
-    for (style, x, y), (known, numbers) in zip(shown(axis), wanted, strict=True):
+    for (style, x, y), (known, numbers) in zip(shown(axis), expected, strict=True):
         assert style == known and x.tolist() == [64, 128] and y == pytest.approx(numbers)
 
 
@@ -169,12 +169,12 @@ def test_collapse_is_drawn_layer_by_layer(drawn):
 
 def points(axis):
     """``{(marker, colour): {(x, y), …}}`` of an axis."""
-    found = {}
+    actual = {}
     for line in axis.get_lines():
         if line.get_linestyle() == "None" and len(line.get_xdata()):
             key = line.get_marker(), matplotlib.colors.to_hex(line.get_color())
-            found.setdefault(key, set()).update(zip(*(map(float, x) for x in line.get_data()), strict=True))
-    return found
+            actual.setdefault(key, set()).update(zip(*(map(float, x) for x in line.get_data()), strict=True))
+    return actual
 
 
 @pytest.mark.parametrize("sense, side", [("at most", 1), ("at least", -1)])
@@ -209,16 +209,16 @@ def test_what_is_infinite_lies_on_the_edge_and_what_was_not_measured_is_left_out
 
 
 def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
-    found = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)), layer=layer) for layer in (2, 5)]
-    axis = drawn(found)["theory-bounds-n64"].axes[0]
+    actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)), layer=layer) for layer in (2, 5)]
+    axis = drawn(actual)["theory-bounds-n64"].axes[0]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5"]
     heights = sorted((round(x), y) for some in points(axis).values() for x, y in some)
     assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
     line = next(line for line in axis.get_lines() if len(line.get_xdata()) == 2)
     assert set(line.get_ydata()) == {3.0} and axis.get_ylabel() == "measured, at most 3"
     for sense, ends in (("at most", (3.0, axis.get_ylim()[1])), ("at least", (axis.get_ylim()[0], 3.0))):
-        found = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
-        axis = drawn(found)["theory-bounds-n64"].axes[0]
+        actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
+        axis = drawn(actual)["theory-bounds-n64"].axes[0]
         shaded = axis.patches[0].get_extents().transformed(axis.transData.inverted())
         assert (shaded.y0, shaded.y1) == pytest.approx(ends)
 
@@ -229,8 +229,8 @@ def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
     records = [record(finding({"epsilon": 0.5}, 8, bound[w].tolist(), measured[w].tolist()), window=w) for w in (0, 1)]
     (one,) = theory_summary(theory_rows(records))
     for name, values in (("bound", bound), ("measured", measured)):
-        wanted = {stat: quantile(values, share) for stat, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))}
-        assert one["quantiles"][name] == pytest.approx(wanted)
+        expected = {stat: quantile(values, share) for stat, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))}
+        assert one["quantiles"][name] == pytest.approx(expected)
     assert one["verdicts"] == {
         word: n
         for word, n in (("holds", int((measured <= bound).sum())), ("violated", int((measured > bound).sum())))

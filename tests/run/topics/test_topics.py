@@ -84,10 +84,10 @@ def test_the_text_of_a_default_is_the_default(option):
 def test_what_the_command_line_gives_makes_the_default_request(name):
     command = cli.get_command(None, name)
     made = built(experiment(name).request, command.make_context(name, []).params, lambda option: option.long)
-    wanted = experiment(name).request()
+    expected = experiment(name).request()
     for option in options_of(experiment(name).request):
         value = getattr(made, option.name)
-        assert (tuple(",".join(value).split(",")) if option.repeatable else value) == getattr(wanted, option.name)
+        assert (tuple(",".join(value).split(",")) if option.repeatable else value) == getattr(expected, option.name)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -129,9 +129,9 @@ def test_plural_and_alias_are_keys_of_a_file():
 def test_help_has_its_options_by_group_and_runs_its_python(name):
     command = cli.get_command(None, name)
     text = command.get_help(click.Context(command, info_name=name))
-    found = [group for group in GROUPS if f"\n{group}:\n" in text]
-    assert [text.index(f"\n{group}:\n") for group in found] == sorted(text.index(f"\n{group}:\n") for group in found)
-    assert len(found) >= 5
+    actual = [group for group in GROUPS if f"\n{group}:\n" in text]
+    assert [text.index(f"\n{group}:\n") for group in actual] == sorted(text.index(f"\n{group}:\n") for group in actual)
+    assert len(actual) >= 5
     one = experiment(name)
     names: dict = {}
     exec(one.python[0], names)

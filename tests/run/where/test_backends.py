@@ -103,21 +103,21 @@ def measured(command, file, out, progress=lambda done, total, label: None, **res
 @pytest.fixture(scope="module")
 def alone(file, tmp_path_factory):
     """What one process makes of each command."""
-    found = {}
+    actual = {}
 
     def made(command):
-        if command not in found:
-            found[command] = measured(command, file, tmp_path_factory.mktemp(command))
-        return found[command]
+        if command not in actual:
+            actual[command] = measured(command, file, tmp_path_factory.mktemp(command))
+        return actual[command]
 
     return made
 
 
-def same(run, wanted):
+def same(run, expected):
     """The records of two runs to the last bit, in one order, and their input statistics."""
-    assert [one["key"] for one in run.outcome.records] == [one["key"] for one in wanted.outcome.records]
-    assert bits(run.outcome.records) == bits(wanted.outcome.records) == bits(read_records(run.path))
-    assert bits(read_inputs(run.path).records) == bits(read_inputs(wanted.path).records)
+    assert [one["key"] for one in run.outcome.records] == [one["key"] for one in expected.outcome.records]
+    assert bits(run.outcome.records) == bits(expected.outcome.records) == bits(read_records(run.path))
+    assert bits(read_inputs(run.path).records) == bits(read_inputs(expected.path).records)
     for path in [*run.path.glob("records*"), *run.path.glob("inputs*")]:
         keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
         assert len(keys) == len(set(keys)), path
@@ -174,8 +174,8 @@ def test_shards_make_the_records_of_one_process(file, alone, tmp_path):
 
 def children_of_ray():
     """The processes of this machine in which Ray runs what a run gave it."""
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in found if "ray::Worker" in line]
+    actual = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    return [int(line.split()[0]) for line in actual if "ray::Worker" in line]
 
 
 @pytest.mark.parametrize("backend", ["pool", pytest.param("ray", marks=pytest.mark.slow)])
@@ -518,12 +518,12 @@ def test_what_a_process_left_out_has_failed(file, alone, tmp_path, monkeypatch):
     assert len(failed) == 8 and {record["reason"] for record in failed} == {
         "its process found other inputs than the one that keeps the records"
     }
-    wanted = bits(alone("error").outcome.records)
-    assert {key for key, one in bits(records).items() if one == wanted[key]} == wanted.keys() - {
+    expected = bits(alone("error").outcome.records)
+    assert {key for key, one in bits(records).items() if one == expected[key]} == expected.keys() - {
         record["key"] for record in failed
     }
     monkeypatch.undo()
-    assert bits(measured("error", file, tmp_path / "r", retry_failed=True).outcome.records) == wanted
+    assert bits(measured("error", file, tmp_path / "r", retry_failed=True).outcome.records) == expected
 
 
 def test_another_version_or_folder_on_a_node_is_refused(tmp_path):
@@ -579,30 +579,30 @@ def test_places_that_share_a_forward_are_bundled():
         for layer in range(5)
     ]
     for most in (1, 2, 5, 100):
-        found = bundles(places, most)
-        assert [place for bundle in found for place in bundle] == places
-        assert all(len({(place.source, place.group) for place in bundle}) == 1 for bundle in found)
-        assert [len(bundle) for bundle in found] == ([1] * 5 if most == 1 else [2, 2, 1] if most == 2 else [5]) * 8
+        actual = bundles(places, most)
+        assert [place for bundle in actual for place in bundle] == places
+        assert all(len({(place.source, place.group) for place in bundle}) == 1 for bundle in actual)
+        assert [len(bundle) for bundle in actual] == ([1] * 5 if most == 1 else [2, 2, 1] if most == 2 else [5]) * 8
     assert (Alone().bundle(40), pool(2).bundle(40), pool(2).bundle(3)) == (40, 5, 1)
 
 
 def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
     def site(device, **rest):
-        with site_of(ErrorRequest(device=device, **rest), print) as found:
-            return found
+        with site_of(ErrorRequest(device=device, **rest), print) as actual:
+            return actual
 
     assert site("cpu").alone and site("auto").alone and site("cpu", jobs=2).backend.size == 2
     assert site("cpu", jobs=2).devices == ()
     for jobs in (None, 1):  # under a limit it must be possible to end the process, whose numbers are those of this one
-        found = site("cpu", jobs=jobs, cell_timeout=1.0)
-        assert (found.backend.size, found.devices, found.threads) == (1, (), torch.get_num_threads())
+        actual = site("cpu", jobs=jobs, cell_timeout=1.0)
+        assert (actual.backend.size, actual.devices, actual.threads) == (1, (), torch.get_num_threads())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     for device in ("auto", "cuda"):
-        found = site(device)
-        assert (found.backend.size, found.devices, found.threads) == (3, ("cuda:0", "cuda:1", "cuda:2"), 2)
-        assert site(device, jobs=6).devices == found.devices and site(device, jobs=6).threads == 1
+        actual = site(device)
+        assert (actual.backend.size, actual.devices, actual.threads) == (3, ("cuda:0", "cuda:1", "cuda:2"), 2)
+        assert site(device, jobs=6).devices == actual.devices and site(device, jobs=6).threads == 1
         assert site(device, jobs=1).alone
     assert site("cuda:1").alone and site("cuda:1", jobs=2).devices == ()
 
@@ -680,10 +680,10 @@ def test_a_cluster_that_is_not_there_is_said(file, tmp_path):
 @pytest.fixture
 def listener():
     """Something that listens and is no Ray."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        found.listen(5)
-        yield found
+    with socket.socket() as actual:
+        actual.bind(("", 0))
+        actual.listen(5)
+        yield actual
 
 
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nothing", "http"])

@@ -108,12 +108,12 @@ def held(q, k, v):
 
 def alive(group):
     """The processes of a group that run still."""
-    found = []
+    actual = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
             state, _, its = path.read_text().rpartition(")")[2].split()[:3]
-            found += [path.parent.name] if its == str(group) and state != "Z" else []
-    return found
+            actual += [path.parent.name] if its == str(group) and state != "Z" else []
+    return actual
 
 
 HELD = """import multiprocessing, time
@@ -136,8 +136,8 @@ def test_no_process_outlives_a_run_that_is_killed(command, file, tmp_path):
     """Neither one that measures, nor the one in which memory is measured."""
     (tmp_path / "held.py").write_text(HELD)
     source = () if command.startswith("bench") else ("--qkv", file)
-    asked = (*command.split(), *source, "--n", "32", "--method", "./held.py:held", "--out", "r")
-    run = [sys.executable, "-m", "attnprobe", *map(str, asked)]
+    arguments = (*command.split(), *source, "--n", "32", "--method", "./held.py:held", "--out", "r")
+    run = [sys.executable, "-m", "attnprobe", *map(str, arguments)]
     with open(tmp_path / "said", "w") as said:
         process = subprocess.Popen(run, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
     until = time.monotonic() + 90
