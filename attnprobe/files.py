@@ -86,19 +86,19 @@ def parse_json(text: str | bytes) -> Any:
     >>> parse_json("[" * 500 + "]" * 500)
     Traceback (most recent call last):
         ...
-    ValueError: it is nested deeper than 64 levels
+    ValueError: nested deeper than 64 levels
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"not valid JSON: {error}") from error
     level = [value]
     for _ in range(DEEPEST):
         held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
         level = [one for container in held for one in container]
         if not level:
             return value
-    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    raise ValueError(f"nested deeper than {DEEPEST} levels")
 
 
 @contextmanager

@@ -112,10 +112,10 @@ class _Replacement:
         """
         entry, feature = self.method, call.beyond()
         if feature is not None:
-            raise Unsupported(f"{call.module}: {feature}, and {entry.name} has no form for it")
+            raise Unsupported(f"{call.module}: {feature}, which {entry.name} does not support")
         if call.causal and not entry.is_causal:
             entry.check_form(causal=True, local=False)
-            raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
+            raise Unsupported(f"attention is causal, but {entry.name} looks ahead")
         if call.cached and "decodes" not in entry.tags:
             raise Unsupported(
                 f"{call.module}: a query follows a cache of keys, and rows of {entry.name} depend on how many keys "
@@ -265,7 +265,9 @@ def injected(
     missing = injection.selection.missing(injection.seen)
     if missing:
         most = 1 + max(number for number, _ in injection.seen)
-        raise UsageError(f"{type(model).__name__}: {missing} was never reached, it made {most} attention calls")
+        raise UsageError(
+            f"{type(model).__name__}: {missing} was never reached; the forward made {most} attention calls"
+        )
 
 
 def register_attention(

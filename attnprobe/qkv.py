@@ -151,7 +151,7 @@ class QKV:
         if low < 0 or high >= self.n_k:
             raise UsageError(f"positions: {low} … {high} are not all among the {self.n_k} keys")
         if self.causal and len(positions.unique()) < self.n_q:
-            raise UsageError("positions: two queries have one position")
+            raise UsageError("positions: two queries share a position")
         return positions.to(self.device)
 
     def _checked_sinks(self, logits: Tensor | None) -> Tensor | None:
@@ -334,7 +334,7 @@ class QKV:
         tensor([4, 9])
         """
         if self.mask is not None:
-            raise UsageError("queries: rows of masked inputs cannot be taken; take them of `compressed` inputs")
+            raise UsageError("queries: masked inputs have no selected rows; call `compressed` first")
         index = index.to(self.device)
         return self.replace(q=self.q[:, index], positions=self.query_positions[index])
 
@@ -358,14 +358,14 @@ PARTS = tuple(signature(QKV).parameters)
 def _three_axes(name: str, x: Tensor) -> Tensor:
     """``x`` as (h, n, p). It refuses a dtype that is not floating point, an empty axis, and values not finite."""
     if not isinstance(x, Tensor):
-        raise UsageError(f"{name}: a torch.Tensor is needed, got {type(x).__name__}")
+        raise UsageError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
     if x.dim() == 2:
         x = x[None]
     if x.dim() != 3:
         raise UsageError(f"{name}: shape {tuple(x.shape)} is not (heads, tokens, dimension)")
     for axis, size in zip(("heads", "tokens", "dimension"), x.shape, strict=True):
         if size == 0:
-            raise UsageError(f"{name}: the axis '{axis}' is empty")
+            raise UsageError(f"{name}: the axis '{axis}' has length 0")
     if x.dtype not in DTYPES:
         raise UsageError(f"{name}: dtype {x.dtype} is not one of {', '.join(map(str, DTYPES))}")
     parts = x.split(TOKENS, 1)  # a check of all at once takes as much memory again

@@ -38,7 +38,7 @@ def test_shapes_are_read_off_and_a_bare_matrix_is_one_head():
         (ones(0, 4, 3), ones(0, 4, 3), ones(0, 4, 3), "q: the axis 'heads' is empty"),
         (ones(2, 4, 3), ones(2, 0, 3), ones(2, 0, 3), "k: the axis 'tokens' is empty"),
         (ones(2, 4, 3), ones(2, 4, 3), ones(2, 4, 0), "v: the axis 'dimension' is empty"),
-        ([[1.0]], ones(2, 4, 3), ones(2, 4, 3), "q: a torch.Tensor is needed, got list"),
+        ([[1.0]], ones(2, 4, 3), ones(2, 4, 3), "q: expected a torch.Tensor, got list"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -227,7 +227,7 @@ def test_methods_without_a_form_refuse():
         ({"positions": torch.tensor([-1, 5, 6])}, "positions: -1 … 6"),
         ({"positions": torch.tensor([0, 5])}, r"positions: needs shape \(3,\)"),
         ({"positions": torch.tensor([0.0, 5, 6])}, "torch.float32"),
-        ({"positions": torch.tensor([4, 4, 6])}, "two queries have one position"),
+        ({"positions": torch.tensor([4, 4, 6])}, "two queries share a position"),
         ({"sliding_window": 0}, "sliding_window: 0 is not positive"),
         ({"sinks": -1}, "sinks: -1 is negative"),
         ({"sinks": 2, "causal": False}, "sinks: 2 is for causal inputs only"),

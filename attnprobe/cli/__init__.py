@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what click would make an exit code of its own out of is an error like any other."""
+        """Run the command. click's own exit codes become errors of this project."""
         try:
             return super().invoke(ctx)
         except (SystemExit, BrokenPipeError) as error:
@@ -113,7 +113,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(args: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code; a traceback is shown only with ``--debug``.
+    """Run the command line and exit with its code. Only ``--debug`` shows a traceback.
 
     The answer is printed last. A reader of stdout that goes away changes nothing; an answer that cannot be written
     for another reason, such as a full disk, makes a 0 a 4.
@@ -132,7 +132,7 @@ def main(args: list[str] | None = None) -> NoReturn:
 
 
 def _run(args: list[str], debug: bool) -> int:
-    """The exit code of a command; whatever it raises is one line on stderr."""
+    """The exit code of a command. An exception becomes one line on stderr."""
     try:
         with answers_last():
             code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
@@ -158,7 +158,7 @@ def _run(args: list[str], debug: bool) -> int:
 
 
 def _failed(line: str, code: int, debug: bool = False) -> int:
-    """One line on stderr, after the traceback where that is asked for."""
+    """Print one line on stderr, with ``--debug`` after the traceback."""
     if debug:
         traceback.print_exc()
     note(line)

@@ -1,4 +1,4 @@
-"""Shell completion of method names, without importing what the methods need."""
+"""Shell completion of method names, without importing the methods' modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = tuple(name for family in INDEX.values() for name in family)
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """The names, of the project and of installed packages, that go on with what is typed, and files.
+    """The methods of the project and of installed packages that begin with the typed text, and files.
 
     What stands before the last comma stays: ``skyformer,nys`` becomes ``skyformer,nystromformer``.
     """
@@ -30,7 +30,7 @@ def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def plugin_names() -> list[str]:
-    """Names of entry points; nothing of them is imported."""
+    """Names of entry points, without importing them."""
     from importlib.metadata import entry_points
 
     chosen = os.environ.get(LOAD_PLUGINS)

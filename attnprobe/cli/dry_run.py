@@ -1,4 +1,4 @@
-"""``--dry-run`` of the commands that measure."""
+"""``--dry-run`` of the measuring commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BUDGETS = 4  # that are listed one by one
 
 
 def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
-    """Print what a request asks for, a line per weights, n and layer, and about what that takes.
+    """Print the cells of a request, a line per weights, n and layer, with an estimate of time and memory.
 
     The time until a run starts is what it takes here: the same imports, and the same sources found.
 
@@ -73,7 +73,7 @@ def plan_table(cells: Sequence[CellEstimate]) -> str:
 
 
 def _budgets(budgets: Sequence[int]) -> str:
-    """Budgets, each once; of many the first and the last.
+    """Budgets without repeats; a long list is shown by its first and last.
 
     >>> _budgets([8, 16, 8]), _budgets(range(1, 100))
     ('8, 16', '1, …, 99 (99 values)')

@@ -1,4 +1,4 @@
-"""Variables of the environment that no command reads."""
+"""Environment variables that look like options but are none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["unknown_variables"]
 
 
 def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
-    """A line for each ``ATTNPROBE_…`` that is neither an option of a command nor read by the program itself."""
+    """A line for each ``ATTNPROBE_…`` variable that no command and no other part of the program reads."""
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in OWN]
     if not given:
         return []
@@ -23,7 +23,7 @@ def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
 
 
 def _written(commands: Iterable[click.Command | None]) -> dict[str, str]:
-    """What to write, by what a user may try: ``ATTNPROBE_MATRIX=0`` by ``ATTNPROBE_NO_MATRIX``."""
+    """The right variable for one that users may try: ``ATTNPROBE_MATRIX=0`` for ``ATTNPROBE_NO_MATRIX``."""
     written = {name: name for name in OWN}
     params = [param for command in commands if command is not None for param in command.params]
     for option in params:

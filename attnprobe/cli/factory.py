@@ -1,4 +1,4 @@
-"""The commands that measure, each made of its experiment: options of its fields, help of its docstring."""
+"""The measuring commands, each built from its experiment: options from its fields, help from its docstring."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def measuring_command(experiment: Experiment) -> click.Command:
 
 
 def options_in(experiment: Experiment) -> tuple[Option, ...]:
-    """The options of an experiment's command: of what is measured, then of what is shown."""
+    """The options of an experiment's command: first those of the request, then those of the output."""
     return (*options_of(experiment.request), *options_of(experiment.output))
 
 
 class MeasuringCommand(click.Command):
-    """A command whose help has its options by group, and what its gates may be about."""
+    """A command whose help groups its options and lists the metrics of its gates."""
 
     def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -73,7 +73,7 @@ class MeasuringCommand(click.Command):
 
 
 def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
-    """What stands below the options, by title."""
+    """The texts below the options, by title."""
     yield "Examples", [f"attnprobe {experiment.name} {line}" for line in experiment.examples]
     yield "In Python", experiment.python
     if experiment.gated is not None:
@@ -84,7 +84,7 @@ def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _run(experiment: Experiment, **_: Any) -> None:
-    """Measure what the options say, and show it."""
+    """Measure the request that the options describe, and show the result."""
     begin = perf_counter()
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
@@ -107,7 +107,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
 
 
 def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
-    """The kinds of figures that are asked for."""
+    """The requested kinds of figures."""
     if hasattr(output, "plots"):
         return kinds_from(output.plots, experiment.plots)
     return experiment.plots if output.plot else ()

@@ -42,7 +42,7 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
 
 
 def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
-    """What becomes of gates at the rows; nothing of a shard, whose rows are a part.
+    """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged.
 
     With ``--strict`` an undecided gate is a failed one.
     """
@@ -58,7 +58,7 @@ def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
 
 
 def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
-    """Whether a gate failed; said on stderr, as a table where a file declares gates, and as JUnit XML.
+    """Whether a gate failed. The results go to stderr, for a sweep's gates as a table, and to JUnit XML.
 
     Args:
         results: as `judged` gives them.

@@ -1,4 +1,4 @@
-"""How a command that measures runs: into its folder, and then what `attnprobe report` would show of that folder."""
+"""How a measuring command runs: it fills its folder, then shows what `attnprobe report` shows of that folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["measure_and_show"]
 def measure_and_show(
     experiment: Experiment, request: Any, output: Any, kinds: Collection[str], gates: Sequence[Gate], begin: float
 ) -> None:
-    """Measure a request, print what its folder shows, leave tables and figures there, and judge the gates.
+    """Measure a request, print its tables, write tables and figures to its folder, and judge its gates.
 
     Args:
         output: how it is shown, as the experiment's ``output`` says. kinds: of figures that are asked for.

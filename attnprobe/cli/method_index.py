@@ -1,4 +1,4 @@
-"""The built-in methods by family, a line each, without importing what they need; a test holds it to the registry."""
+"""The built-in methods by family, a line each, without importing their modules; a test compares the registry."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ INDEX = {
 
 
 def method_list(plugins: list[str]) -> str:
-    """The methods by family, and those of installed packages, a line each."""
+    """The methods by family, then those of installed packages, a line each."""
     width = max(len(name) for family in INDEX.values() for name in family) + 2
     parts = []
     for family, papers in INDEX.items():

@@ -97,7 +97,7 @@ def method_page(entry: Any) -> str:
 
 
 def _options(entry: Any, sections: dict[str, str]) -> Iterator[str]:
-    """The table of a method's options: default, what may stand there, and what its docstring says."""
+    """The table of a method's options: default, allowed values, and the text of its docstring."""
     meanings = dict(_entries(sections.get("Options", "")))
     rows = [
         (f"`{name}`", f"`{option.default_text}`", option.describe(), meanings.get(name, ""))
@@ -107,7 +107,7 @@ def _options(entry: Any, sections: dict[str, str]) -> Iterator[str]:
 
 
 def _entries(section: str) -> Iterator[tuple[str, str]]:
-    """``(name, text)`` of each ``name: text`` of a section, whose text may go on in indented lines."""
+    """``(name, text)`` of each ``name: text`` of a section; indented lines continue the text."""
     for part in re.split(r"\n(?=\S)", section):
         name, _, text = part.partition(":")
         for one in name.split(","):
@@ -115,7 +115,7 @@ def _entries(section: str) -> Iterator[tuple[str, str]]:
 
 
 def _sections(docstring: str) -> tuple[str, dict[str, str]]:
-    """A docstring as Markdown without its ``Options:`` and ``Raises:``, and these two by name."""
+    """A docstring as Markdown without ``Options:`` and ``Raises:``, and the texts of these two sections."""
     sections: dict[str, str] = {}
 
     def take(match: re.Match[str]) -> str:

@@ -65,7 +65,7 @@ def command(name: str | None, pages: str | None, long: bool, format_: str, debug
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its lists as words."""
+    """A row in which lists are text."""
     return {
         "name": row["name"],
         "kind": row["kind"],
@@ -79,7 +79,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_pages(folder: Path) -> None:
-    """Write the index and the methods' pages into ``folder``, and name it."""
+    """Write the index and the methods' pages into ``folder``, and print its name."""
     from ..errors import UsageError
     from .method_pages import method_pages
     from .streams import answer

@@ -1,4 +1,4 @@
-"""Options of the command line, made of the fields of requests, and what becomes of them."""
+"""Command-line options, built from the fields of requests, and their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def click_settings(option: Option) -> dict[str, Any]:
-    """What click is told of an option, whose value stays text where the option parses it."""
+    """The arguments of ``click.option``. If the field parses its own text, click passes the text on."""
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     default = option.text(option.default)
     if option.kind is bool:
@@ -55,7 +55,7 @@ def click_settings(option: Option) -> dict[str, Any]:
 
 
 def taking(options: Sequence[Option]) -> Decorator:
-    """Let a function take these options, in their order."""
+    """A decorator that gives a function these options in their order."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -72,7 +72,7 @@ shown_options = taking([shown[name] for name in ("format_", "columns", "legend",
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
-    """What the options of the running command say of what is measured, and of what is shown.
+    """The running command's request and its output options.
 
     Raises:
         UsageError: a value that is none, or options that exclude each other.
@@ -93,7 +93,7 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
 
 
 def output_of(**texts: Any) -> Output:
-    """What the options of `shown_options` say.
+    """The output options of a command with `shown_options`.
 
     Raises:
         UsageError: a format that nothing is rendered in, or columns of one that has none.
@@ -106,7 +106,7 @@ def output_of(**texts: Any) -> Output:
 
 
 def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Callable[[], Sequence[str]]) -> None:
-    """Refuse a name of ``--columns`` that no table has, or with csv no row, before anything is measured.
+    """Refuse an unknown name in ``--columns`` before anything is measured.
 
     Args:
         columns: all that the tables may have. fields: the names of all fields that the rows may have.
@@ -129,7 +129,7 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
 
 
 def as_shown(output: Output) -> dict[str, Any]:
-    """What `View.text` is asked for."""
+    """The arguments of `View.text`."""
     return {"format": output.format_, "columns": output.columns or (), "full": output.legend}
 
 
@@ -145,7 +145,7 @@ def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:
 
 
 def origins() -> dict[str, str]:
-    """Where each option's value came from: command line, environment, a sweep's file, or default."""
+    """The origin of each option's value: command line, environment, a sweep's file, or default."""
     ctx = click.get_current_context()
     words = {
         ParameterSource.COMMANDLINE: "command line",

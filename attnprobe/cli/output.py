@@ -1,4 +1,4 @@
-"""What a command that measures leaves behind: its answer on stdout, tables and figures in its folder, an exit code."""
+"""The results of a measuring command: its answer on stdout, tables and figures in its folder, an exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def shard_of_command() -> str | None:
-    """The ``--shard`` of the command that runs; None where it has none."""
+    """The ``--shard`` of the running command, or None."""
     ctx = click.get_current_context(silent=True)
     return None if ctx is None else ctx.params.get("shard")
 
@@ -42,7 +42,7 @@ KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables 
 def show(
     view: View, folder: Path, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()
 ) -> None:
-    """Answer with a view, and write it into ``tables/COMMAND.…`` in every kind of `KINDS`.
+    """Print a view, and write it to ``tables/COMMAND.…`` in every format of `KINDS`.
 
     What the inputs are like stands beside it in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
@@ -70,7 +70,7 @@ def show(
 
 
 def keep_files(view: View, folder: Path) -> None:
-    """Write what a view keeps beside the records."""
+    """Write the view's own files next to the records."""
     from ..records.file import strict_json
     from ..records.ownership import write_output
 
@@ -81,7 +81,7 @@ def keep_files(view: View, folder: Path) -> None:
 
 @contextmanager
 def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
-    """Let a run end although tables or figures cannot be written; yields the errors, which stderr has too."""
+    """A block in which failed writes of tables and figures are collected and printed, not raised."""
     lost: list[str] = []
     try:
         yield lost
@@ -91,7 +91,7 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
 
 
 def figure_files(folder: str | Path | None, stem: str) -> list[str]:
-    """The names of the figures of one kind, ``figures/STEM-….svg`` and the like, that this program left in a folder."""
+    """The files ``figures/STEM-….svg`` and the like of one kind of figures that this program wrote to a folder."""
     from ..figures.files import FILES
     from ..records.ownership import produced
 
@@ -122,12 +122,12 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
 
 
 def drawn_kinds(view: View, folder: Path) -> list[str]:
-    """The kinds of figures that a folder has pictures of."""
+    """The kinds of figures that a folder already has."""
     return [kind for kind, figure in view.figures.items() if figure_files(folder, figure.stem)]
 
 
 def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
-    """The files of one kind of figure; if there are none and it was ``named``, a line on stderr says why."""
+    """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
     from ..figures.files import FILES
     from ..records.ownership import remove_output, scratch, write_output
 
@@ -149,7 +149,7 @@ def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
 
 
 def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
-    """The exit of a command that measured: 1 if a gate failed, 4 if a cell is broken or a table is lost, else 0.
+    """The exit code of a measuring command: 1 if a gate failed, 4 if a cell or a table is lost, else 0.
 
     Args:
         records: of the run's cells. lost: as `tolerate_write_errors` yields it. failed: as `judge_gates` says.

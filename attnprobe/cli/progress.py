@@ -22,14 +22,14 @@ Notify = Callable[[str], None]
 
 
 class Pace:
-    """How fast cells get done, from the first report on: sources are loaded before it."""
+    """The rate at which cells finish, counted from the first report, so without the loading of sources."""
 
     def __init__(self) -> None:
         self.begin: float | None = None
         self.first = 0.0
 
     def left(self, done: float, total: int) -> float | None:
-        """The seconds left at the rate so far; None while there is no rate.
+        """The estimated seconds left; None before there is a rate.
 
         The cells done hold fractions by the work of each (see `attnprobe.run.ledger.Ledger`).
         """
@@ -40,7 +40,7 @@ class Pace:
         return (monotonic() - self.begin) * (total - done) / (done - self.first)
 
     def state(self, done: float, total: int) -> str:
-        """The share that is done and the time left, in words."""
+        """The finished share and the time left, in words."""
         left = self.left(done, total)
         share = f"{100 * done / max(total, 1):3.0f} %"
         return share if left is None else f"{share}, about {duration(left)} left"
@@ -73,7 +73,7 @@ def _log() -> Iterator[tuple[Report, Notify]]:
 
 @contextmanager
 def _bar(first: str) -> Iterator[tuple[Report, Notify]]:
-    """A bar of one line: what is measured is cut where the terminal is narrow, the share and the time left are not."""
+    """A bar of one line. A narrow terminal cuts the label, never the share or the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column

@@ -97,9 +97,11 @@ def command(
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:
-        raise UsageError("several runs need --out DIR: their page belongs to none of their folders")
+        raise UsageError("several runs need --out DIR, the folder of their common page")
     if len(runs) > 1 and output.format_ in ("json", "jsonl", "csv"):
-        raise UsageError(f"--format {output.format_} is of one run; the folder of each in --out has it for several")
+        raise UsageError(
+            f"--format {output.format_} shows one run; for several, read the tables of each run under --out"
+        )
     if len({Path(run).expanduser().resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     papers = [read_reference(path) for path in references]
@@ -121,7 +123,7 @@ def command(
 
 
 def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
-    """Where the tables and figures of each run go: beside the page, or in folders of its own beside it."""
+    """The folder of each run's tables and figures: next to the page, or one folder per run next to the page."""
     if len(runs) == 1:
         return [page]
     names: list[str] = []
@@ -133,7 +135,7 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 
 
 def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
-    """Remove the folders that an earlier report of other runs left beside its page."""
+    """Remove folders of an earlier report from next to its page."""
     from ..records.ownership import PAGE, produced, remove_report_folder
     from .streams import note
 
@@ -152,7 +154,7 @@ def _rebuilt(
     output: Output,
     kinds: Sequence[str],
 ) -> Report:
-    """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
+    """Print a run's tables, write its tables and figures to a folder, and return their names for the page."""
     from ..records.ownership import PAGE, produced
     from ..report import Report, plot_kinds
     from .output import draw, figure_files, keep_files, show

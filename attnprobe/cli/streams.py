@@ -1,4 +1,4 @@
-"""What leaves by stdout and stderr: printable text alone, the answer last, and no error where nobody reads it."""
+"""stdout and stderr: printable text only, the answer last, and no error if the reader has left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that w
 
 
 class Tolerant(io.RawIOBase):
-    """A stream that keeps the first error of its writes in ``error``, and drops what comes after it."""
+    """A stream that stores the first write error in ``error`` and drops all later text."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self.raw = raw
@@ -49,7 +49,7 @@ class Tolerant(io.RawIOBase):
 
 
 def open_streams() -> None:
-    """Make stdout and stderr usable where they are closed, lose their reader, or encode less than what tables hold."""
+    """Make stdout and stderr safe: closed streams, readers that leave, and narrow encodings raise no error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         raw = _raw(stream)
@@ -65,13 +65,13 @@ def open_streams() -> None:
 
 
 def _raw(stream: Any) -> Any:
-    """What a stream writes to, beneath its buffer; Python may have been told to do without one."""
+    """The stream beneath the buffer, if Python buffers."""
     buffer = getattr(stream, "buffer", None)
     return getattr(buffer, "raw", buffer)
 
 
 def unwritten() -> OSError | None:
-    """Why a part of the answer is lost; None where all of it arrived, or where its reader left."""
+    """The reason why part of the answer was not written; None if all was, or if the reader left."""
     sys.stdout.flush()
     raw = _raw(sys.stdout)
     error = raw.error if isinstance(raw, Tolerant) else None
@@ -93,7 +93,7 @@ def note(line: str) -> None:
 
 
 def answer(text: str, styled: bool = False) -> None:
-    """Print text on stdout once the block of `answers_last` has ended, without one at once."""
+    """Print text on stdout at the end of the `answers_last` block; without a block, now."""
     waiting = _waiting.get()
     if waiting is None:
         echo(text, styled=styled)
@@ -103,7 +103,7 @@ def answer(text: str, styled: bool = False) -> None:
 
 @contextmanager
 def answers_last() -> Iterator[None]:
-    """Print every `answer` of the block when it ends: no reader keeps a command from its files, gates and exit code."""
+    """Print each `answer` at the end of the block, so that a reader that leaves costs no files, gates or exit code."""
     waiting: list[tuple[str, bool]] = []
     token = _waiting.set(waiting)
     try:

@@ -84,14 +84,14 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
 
 
 def _check_gates(config: Config, request: Any) -> None:
-    """Refuse gates that are none, and those that no run of these settings could pass."""
+    """Refuse malformed gates and gates that no run of these settings can pass."""
     if not config.gates:
         return
     gated = experiment(config.command).gated
     if gated is None:
         where = f"{config.path}:{config.lines['gates']}"
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
-        raise UsageError(f"{where}: {config.command} has no gates; {', '.join(others)} have")
+        raise UsageError(f"{where}: {config.command} takes no gates; {', '.join(others)} take them")
     from ..gates.parse import parse_gates
     from ..gates.plan import impossible_reason
 
@@ -102,7 +102,7 @@ def _check_gates(config: Config, request: Any) -> None:
 
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:
-    """Where a sweep without ``--out`` leaves its run: the same for the same settings."""
+    """The default folder of a sweep: equal settings have equal folders."""
     from ..records.file import cell_key
 
     options = {option.name: option for option in options_in(experiment(config.command))}
@@ -111,7 +111,7 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
 
 
 def settings_of(name: str) -> dict[str, Option] | None:
-    """The options of a command that a file may set, by what it may call them."""
+    """The options of a command that a file may set, by each of their names."""
     if name not in EXPERIMENTS:
         return None
     return {key: option for option in options_in(experiment(name)) if option.in_file for key in option.keys}

@@ -120,7 +120,7 @@ def compare_runs(
         return Comparison(with_verdicts(drafts, tolerance, level), sources, notes)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
-            raise UsageError(f"--metric {metric}: no value of it is better than another; choose another metric")
+            raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
         if metric not in DIRECTED:
             raise unknown("metric", metric, DIRECTED)
     runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]

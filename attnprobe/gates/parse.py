@@ -85,7 +85,7 @@ def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Seque
 def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where}: {entry!r} is no mapping; write {{metric: bad_rows, max: 0}}")
+        raise UsageError(f"{where}: {entry!r} is not a mapping; write {{metric: bad_rows, max: 0}}")
     keys, metrics = gated.keys, gated.names
     for key in entry:
         if key not in keys:
@@ -105,7 +105,7 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     if gated.better(metric) == "larger" and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
     if metric in gated.over_all_n and "n" in entry:
-        raise UsageError(f"{where}: {metric} is of all n together; leave n out")
+        raise UsageError(f"{where}: {metric} describes all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places: dict[str, Any] = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
     names: dict[str, Any] = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
@@ -117,7 +117,7 @@ def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
         return None
     value = entry[key]
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{where}: {key}: {value!r} is no name")
+        raise UsageError(f"{where}: {key}: expected a name, got {value!r}")
     return value.strip()
 
 
@@ -149,7 +149,7 @@ def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] 
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
     if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-        raise UsageError(f"{where}: {key}: {entry[key]!r} is no whole number and no list of them")
+        raise UsageError(f"{where}: {key}: expected a whole number or a list of them, got {entry[key]!r}")
     return tuple(values)
 
 
@@ -158,7 +158,7 @@ def _factors(entry: Mapping[str, Any], key: str, where: str) -> tuple[float, ...
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
     if not values or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        raise UsageError(f"{where}: {key}: {entry[key]!r} is no number and no list of them")
+        raise UsageError(f"{where}: {key}: expected a number or a list of numbers, got {entry[key]!r}")
     return tuple(values)
 
 
@@ -167,5 +167,5 @@ def _words(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | 
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
     if not values or not all(isinstance(value, str) and value.strip() for value in values):
-        raise UsageError(f"{where}: {key}: {entry[key]!r} is no word and no list of them")
+        raise UsageError(f"{where}: {key}: expected a word or a list of words, got {entry[key]!r}")
     return tuple(value.strip() for value in values)

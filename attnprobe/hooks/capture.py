@@ -66,12 +66,14 @@ def capture(
     ([('encoder.layer.0.attention.self', 0)], torch.Size([1, 2, 6, 4]))
     """
     if model.training:
-        raise UsageError(f"{type(model).__name__} is in training mode, where dropout is part of it: call model.eval()")
+        raise UsageError(f"{type(model).__name__} is in training mode, which applies dropout: call model.eval()")
     recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
     _run(recorder, model, lambda: model(**inputs))
     missing = recorder.selection.missing(recorder.seen)
     if missing:
-        raise UsageError(f"{recorder.model}: {missing} was never reached, it made {recorder.calls} attention calls")
+        raise UsageError(
+            f"{recorder.model}: {missing} was never reached; the forward made {recorder.calls} attention calls"
+        )
     return recorder.by_name()
 
 
@@ -123,7 +125,7 @@ def capture_layers(
     _run(recorder, model, forward)
     missing = recorder.selection.missing(recorder.seen)
     if missing:
-        raise SourceError(f"{name}: {missing} was never reached, it made {recorder.calls} attention calls")
+        raise SourceError(f"{name}: {missing} was never reached; the forward made {recorder.calls} attention calls")
     return recorder.captured
 
 

@@ -127,7 +127,7 @@ class Selection:
             else:
                 self.numbers |= set(parse_numbers(str(part), "layer"))
         if not self.numbers and not any(self.patterns):
-            raise UsageError("layer: none is named")
+            raise UsageError("layer: name at least one")
 
     @property
     def last(self) -> int | None:

@@ -144,7 +144,7 @@ def shared_matrix_errors(
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
         if len(padded) < len(approximations):
-            raise UsageError("an operator has another padding mask than the exact one")
+            raise UsageError("the padding masks of the operator and the exact matrix differ")
         exact, approximations = exact.operator, [op.operator for op in padded]
     for op in approximations:
         if op.shape != exact.shape:

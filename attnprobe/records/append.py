@@ -97,7 +97,7 @@ class RecordWriter:
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             if not is_record(file.readline()):
-                raise UsageError(f"{self.path}: its first line is no record of a run; move the file away")
+                raise UsageError(f"{self.path}: its first line is not a record of attnprobe; move the file away")
 
     def _repair(self) -> None:
         """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""

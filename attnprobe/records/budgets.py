@@ -57,22 +57,22 @@ def read_budgets(path: str | Path) -> Budgets:
     with reading(path):
         contents = read_json(Path(path).expanduser(), LARGEST)
     if not isinstance(contents, dict):
-        raise UsageError(f"{path}: a file of budgets holds an object with method and budgets")
+        raise UsageError(f"{path}: expected an object with method and budgets")
     schema, method, options = contents.get("schema", SCHEMA), contents.get("method"), contents.get("options") or {}
     if not _is_count(schema) or not 1 <= schema <= SCHEMA:
         raise UsageError(f"{path}: schema {schema!r} is not {SCHEMA}, which this version reads")
     if not isinstance(method, str) or not method:
-        raise UsageError(f"{path}: method: {method!r} is no name")
+        raise UsageError(f"{path}: method: expected a name, got {method!r}")
     if not isinstance(options, dict):
-        raise UsageError(f"{path}: options: {options!r} is no object")
+        raise UsageError(f"{path}: options: expected an object, got {options!r}")
     entries = contents.get("budgets")
     if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path}: budgets: a list of {{layer, head, d}} is needed")
+        raise UsageError(f"{path}: budgets: expected a list of {{layer, head, d}}")
     budgets: dict[tuple[int, int], int | None] = {}
     for number, entry in enumerate(entries):
         place, d = _entry(entry, f"{path}: budgets[{number}]")
         if place in budgets:
-            raise UsageError(f"{path}: budgets[{number}]: layer {place[0]}, head {place[1]} stands there already")
+            raise UsageError(f"{path}: budgets[{number}]: layer {place[0]}, head {place[1]} is listed twice")
         budgets[place] = d
     about = {name: value for name, value in contents.items() if name not in ("schema", "method", "options", "budgets")}
     return Budgets(method, options, budgets, about)
@@ -81,13 +81,13 @@ def read_budgets(path: str | Path) -> Budgets:
 def _entry(entry: Any, where: str) -> tuple[tuple[int, int], int | None]:
     """One entry: its (layer, head) and its budget."""
     if not isinstance(entry, dict):
-        raise UsageError(f"{where}: {entry!r} is no object")
+        raise UsageError(f"{where}: expected an object, got {entry!r}")
     for name in ("layer", "head"):
         if not _is_count(entry.get(name)) or entry[name] < 0:
-            raise UsageError(f"{where}: {name}: {entry.get(name)!r} is no number of a {name}")
+            raise UsageError(f"{where}: {name}: expected the number of a {name}, got {entry.get(name)!r}")
     d = entry.get("d", "nothing")
     if d is not None and (not _is_count(d) or d < 1):
-        raise UsageError(f"{where}: d: {d!r} is neither a budget nor null")
+        raise UsageError(f"{where}: d: expected a budget or null, got {d!r}")
     return (entry["layer"], entry["head"]), d
 
 

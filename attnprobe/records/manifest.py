@@ -60,15 +60,15 @@ def _read(path: Path, malformed: list[Malformed]) -> Manifest:
     """One manifest without the fields that are not of their type, which are added to ``malformed``."""
     from .shapes import MANIFEST
 
-    way_out = "correct it, or remove the file, and the records alone are shown"
+    way_out = "correct it, or delete it to show the records alone"
     with reading(path):
         data = read_regular(path, LARGEST)
     try:
         contents = parse_json(data)
     except ValueError as error:
-        raise UsageError(f"{path}: this is no manifest: {error}; {way_out}") from error
+        raise UsageError(f"{path}: not a manifest: {error}; {way_out}") from error
     if not isinstance(contents, dict):
-        raise UsageError(f"{path}: this is no manifest: it is no object; {way_out}")
+        raise UsageError(f"{path}: not a manifest: expected an object; {way_out}")
     problems = MANIFEST.by_field(contents)
     malformed += [Malformed(path, None, None, problem) for problem in problems.values()]
     return MANIFEST.known({name: value for name, value in contents.items() if name not in problems})

@@ -52,15 +52,13 @@ def refuse_foreign(folder: Path) -> None:
     manifests = [name for name in names if MANIFEST.fullmatch(name)]
     if not any(_is_manifest(folder / name) for name in manifests):
         if manifests:
-            raise UsageError(
-                f"{folder / manifests[0]}: this is no manifest of a run; repair it, or choose another --out"
-            )
-        raise UsageError(f"--out {folder} holds files, and no manifest of a run: choose a folder that is new or empty")
+            raise UsageError(f"{folder / manifests[0]}: not the manifest of a run; repair it, or choose another --out")
+        raise UsageError(f"--out {folder} holds files but no run: choose a new or empty folder")
     for name in names:
         if FILES.fullmatch(name) or FOLDERS.fullmatch(name):
             _refuse_other(folder / name, stat.S_ISDIR if FOLDERS.fullmatch(name) else stat.S_ISREG)
         if name.endswith(".jsonl") and FILES.fullmatch(name) and not _begins_with_record(folder / name):
-            raise UsageError(f"{folder / name}: its first line is no record of a run; choose another --out")
+            raise UsageError(f"{folder / name}: its first line is not a record of attnprobe; choose another --out")
 
 
 def write_output(folder: Path, name: str, data: str | bytes) -> Path:
@@ -208,4 +206,4 @@ def _refuse_other(path: Path, kind: Any) -> None:
         raise UsageError(f"{path} is a symbolic link, which is not followed; remove it, or choose another folder")
     if not kind(mode):
         what = "directory" if kind is stat.S_ISDIR else "regular file"
-        raise UsageError(f"{path} is no {what}; remove it, or choose another folder")
+        raise UsageError(f"{path} is not a {what}; remove it, or choose another folder")

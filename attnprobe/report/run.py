@@ -125,7 +125,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     if path.is_file():
         raise UsageError(f"{path} is a file; name the run's folder")
     if not path.is_dir():
-        raise UsageError(f"{path}: no such folder; the folders of runs stand under outputs/")
+        raise UsageError(f"{path}: no such folder; runs are in folders under outputs/")
     manifest, fields = read_manifest(path)
     read, inputs = read_run(path), read_inputs(path)
     if measured is None and not read.required():
@@ -142,7 +142,9 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     shown = {command: _ordered(group, manifest) for command, group in by_command.items() if command in EXPERIMENTS}
     unknown = [command for command in by_command if command not in EXPERIMENTS]
     if not shown:
-        raise UsageError(f"{path}: its records are of '{unknown[0]}', which this version cannot show; upgrade")
+        raise UsageError(
+            f"{path}: its records are of '{unknown[0]}', which this version does not know; upgrade attnprobe"
+        )
     counts = (
         len({record["key"] for record in read.records} - {record["key"] for record in records}),
         sum(len(by_command[command]) for command in unknown),

@@ -1,4 +1,4 @@
-"""Cells, each of which is one record, and the places that they share: what a command measures of a request."""
+"""Cells and places. A cell becomes one record; the cells of a place share their inputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group of cells is: the number of its source, its n and window, its layer; None is several together."""
+    """The place of a group of cells: number of the source, n and window, and the layer (None: several together)."""
 
     source: int
     group: Group
@@ -54,7 +54,7 @@ class Place:
 
 
 class Cell(Protocol):
-    """What is one record."""
+    """One measurement, which becomes one record."""
 
     @property
     def key(self) -> str: ...
@@ -69,7 +69,7 @@ class Cell(Protocol):
 
 
 class Cells:
-    """What a command measures of a request: its sources, and the cells of every place.
+    """The cells of a request: its sources, and the cells of each place.
 
     A process of its own makes them from the request, as ``open(request, notify, timings)``, where ``open`` is the
     class of a command. What they find there must be what they find here.
@@ -101,15 +101,15 @@ class Cells:
         self.send = lambda kind, value: None
 
     def plan(self) -> dict[str, Any]:
-        """What is measured, as a manifest shows it."""
+        """The plan as the manifest shows it."""
         raise NotImplementedError
 
     def ordered(self) -> Iterable[Any]:
-        """The cells of the request's shard in the order of its plan, which is that of its tables."""
+        """The cells of the request's shard in the order of the plan, which is the order of its tables."""
         return (cell for cells in self.by_place.values() for cell in cells)
 
     def all_keys(self) -> set[str]:
-        """The keys of all cells of the request, those of other shards included."""
+        """The keys of all cells of the request, with those of other shards."""
         return {cell.key for place in self.places for cell in self.cells_at(place)}
 
     def heads(self, place: Place) -> Sequence[int] | None:
@@ -117,11 +117,12 @@ class Cells:
         raise NotImplementedError
 
     def head(self, place: Place, cell: Any) -> dict[str, Any]:
-        """What a cell's record says beside its place before anything is measured."""
+        """The fields of a cell's record that are known before it is measured, without its place."""
         raise NotImplementedError
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Any, Result]]:
-        """What the cells of each place are measured on, and what records say of it: Q, K and V of the place's heads.
+        """The inputs of the cells of each place, here Q, K and V of its heads, and the fields that records have of
+        them.
 
         Args:
             places: of one source, n and window, whose forward they share. keeper: of what Q, K and V are like.
@@ -137,7 +138,7 @@ class Cells:
             yield place, qkv, {"duplicates": repeated_rows(qkv)}
 
     def measured(self, place: Place, inputs: Any, done: Done) -> Iterator[tuple[Any, Result]]:
-        """The cells of a place that are not done, in their order, each with what was measured: one after the other."""
+        """The unfinished cells of a place in their order, each with its result."""
         for cell in self.by_place[place]:
             if cell.key not in done:
                 self.show(self.label(place, cell))
@@ -152,7 +153,7 @@ class Cells:
         self.one(place, cell, inputs, result)
 
     def one(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
-        """Measure a cell into ``result``, where cells share nothing but their inputs; it may raise anything.
+        """Measure a cell into ``result``, if cells share nothing but their inputs. It may raise anything.
 
         What stands in ``result`` when it raises stays in the record.
         """
@@ -170,7 +171,7 @@ class Cells:
             self.send("limit", None)
 
     def show(self, label: str, begun: Mapping[str, float] | None = None) -> None:
-        """Say what is measured just now.
+        """Report the current step.
 
         Args:
             begun: shares of the work of cells that are done before their records are sent, by key.
@@ -180,25 +181,25 @@ class Cells:
         self.send("show", label)
 
     def label(self, place: Place, cell: Any) -> str:
-        """A cell where progress is shown."""
+        """A cell as progress shows it."""
         return f"n={place.group.n} layer {place.layer} {title(cell)}"
 
     def work(self, place: Place, cell: Any) -> Cost:
-        """About what a cell costs."""
+        """The estimated cost of a cell."""
         raise NotImplementedError
 
     def works(self, place: Place, keys: Collection[str]) -> dict[str, Work]:
-        """About what each cell with one of these keys costs, when these alone are measured at a place."""
+        """The estimated cost of each cell with one of these keys, if only these are measured at the place."""
         inputs = self.work_of_inputs(place) / len(keys) if keys else 0.0
         costs = {cell.key: self.work(place, cell) for cell in self.by_place[place] if cell.key in keys}
         return {key: Work(inputs, own, size) for key, (own, size) in costs.items()}
 
     def work_of_inputs(self, place: Place) -> float:
-        """About how many multiply-adds the inputs of a place take, with their exact output and statistics."""
+        """The estimated multiply-adds of a place's inputs, with their exact output and statistics."""
         return work_of_inputs(place.group.n, len(self.head_numbers(place)), self.request.input_statistics)
 
     def source_name(self, place: Place) -> str:
-        """A place's source in a plan: its weights, and the factor of its scores where it has one."""
+        """A place's source in a plan: its weights, and the factor of its scores if there is one."""
         facts = self.sources[place.source].facts
         word, factor = str(facts.get("weights") or "file"), facts.get("scale_inputs")
         return word if factor is None else f"{word}, scores x {factor:g}"
@@ -210,7 +211,7 @@ class Cells:
 
 
 class OpenCells(Protocol):
-    """The class of a command's cells, which makes them from a request."""
+    """The class of a command's cells, which builds them from a request."""
 
     @property
     def exclusive(self) -> bool: ...
@@ -219,7 +220,7 @@ class OpenCells(Protocol):
 
 
 class PlannedCells(Cells):
-    """Cells of sources that have a plan each.
+    """Cells whose sources each have a plan.
 
     Args:
         parts: every source with its plan. cells: of a plan, a group, a layer and the facts of a source.
@@ -260,12 +261,12 @@ class PlannedCells(Cells):
 
 
 def title(cell: Cell) -> str:
-    """A cell's name, with its budget where it has one."""
+    """A cell's name, with its budget if it has one."""
     return cell.name + ("" if cell.d is None else f" d={cell.d}")
 
 
 def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A manifest's plan: that of all sources, or by the word of their weights; factors of scores share theirs."""
+    """A manifest's plan: that of all sources, or one for each weights. Sources that differ in scale share a plan."""
     plans = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
     return next(iter(plans.values())) if len(plans) == 1 else plans
 
@@ -279,7 +280,7 @@ def key_of(
 
 
 def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
-    """The places of a request's shard, None where it has none; dealt by a hash of what determines their inputs."""
+    """The places of the request's shard, None without a shard. A hash of their inputs' identity deals them."""
     shard = parse_shard(request.shard)
     if shard is None:
         return None

@@ -1,4 +1,4 @@
-"""About what the parts of a cell cost, to plan by: multiply-adds in float32, and bytes beside Q, K and V."""
+"""Estimated costs of the parts of a cell: multiply-adds in float32, and bytes in addition to Q, K and V."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERHEAD = 1.2e8  # multiply-adds in the time that the many small operations of 
 
 @dataclass(frozen=True)
 class Work:
-    """What a cell costs beside the other cells of its place.
+    """The cost of a cell in addition to the other cells of its place.
 
     Attributes:
         inputs: its equal share of the place's inputs, in multiply-adds. own: what it takes itself, in multiply-adds.
@@ -49,7 +49,7 @@ def work_of_inputs(n: int, heads: int, statistics: bool) -> float:
 
 
 def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False) -> Cost:
-    """A method of low rank, with its matrix errors where they are measured."""
+    """A method of low rank, with its matrix errors if they are measured."""
     d = d or D
     work, size = heads * (8.0 * n * d * P + 40.0 * d**3), 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
@@ -58,17 +58,17 @@ def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False) -> C
 
 
 def work_of_passes(n: int, d: int | None, heads: int) -> float:
-    """The matrix errors of one method, of which several share the scores."""
+    """The matrix errors of one method, if several methods share the scores."""
     return heads * float(n) ** 2 * (PASSES + (d or D))
 
 
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:
-    """Decompositions of so many n x n matrices of each head, in float64."""
+    """``count`` decompositions of n x n matrices of each head, in float64."""
     return matrices * heads * 24.0 * n**3, 32.0 * n * n
 
 
 def work_of_check(n: int, heads: int, decompositions: int, draws: int) -> Cost:
-    """The check of a theorem, which takes so many decompositions of n x n matrices of each head for each draw.
+    """The check of a theorem that needs ``count`` decompositions of n x n matrices of each head for each draw.
 
     The constants are measured: n = 64, 128 and 256, two heads, one thread.
     """

@@ -1,4 +1,4 @@
-"""How a method that ran has ended: with an output that is finite, or not."""
+"""The status of a method that ran: ok, or diverged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 
 
 def ending(approx: Approximation, qkv: QKV) -> dict[str, Any]:
-    """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
+    """The status and reason of a method that ran: ``diverged`` if an output is not finite."""
     if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
         return {}
     broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]

@@ -1,4 +1,4 @@
-"""What a request would measure: its cells without measuring any, what is done already, and about what is left."""
+"""The cells of a request without measuring any: which are finished, and an estimate for the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 @dataclass(frozen=True)
 class CellEstimate:
-    """One cell that a request asks for.
+    """One cell of a request.
 
     Attributes:
         place: weights (and a factor of the scores), n, window and layer (``all`` where several are one cell).
@@ -40,7 +40,7 @@ class CellEstimate:
 def estimate_cells(
     open_cells: Callable[..., Cells], request: Any, notify: Callable[[str], None] = lambda line: None
 ) -> list[CellEstimate]:
-    """Every cell of a request in its order.
+    """The cells of a request in their order.
 
     Raises:
         UsageError, SourceError: as a run would.
@@ -61,7 +61,7 @@ def estimate_cells(
 
 
 def seconds_of(cells: list[CellEstimate]) -> float:
-    """About how long the cells that are not done take here, from the speed of a matrix product measured now.
+    """The estimated seconds of the unfinished cells on this machine, from a matrix product timed now.
 
     A guess to plan by: loading the model comes on top, and a method's own cost is taken for that of a low rank.
     """
@@ -69,7 +69,7 @@ def seconds_of(cells: list[CellEstimate]) -> float:
 
 
 def speed() -> float:
-    """Multiply-adds a second of a float32 product of 512 x 512 matrices, measured now in a hundredth of a second."""
+    """Multiply-adds per second of a float32 product of 512 x 512 matrices, timed now for about 10 ms."""
     x = torch.randn(512, 512)
     x @ x
     begin = perf_counter()

@@ -1,4 +1,4 @@
-"""The folder of a run: made or gone on with, locked, described by a manifest, and in order however the run ends."""
+"""The folder of a run: created or resumed, locked, described by a manifest, complete however the run ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def recorded(
     notify: Callable[[str], None],
     measure: Callable[[RecordWriter, Mapping[str, Record], str], Outcome],
 ) -> tuple[Outcome, Path]:
-    """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
+    """Open or resume the run's folder, call ``measure(writer, done, run)``, and complete the manifest and the locks on
+    success, error or Ctrl-C.
 
     A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
@@ -75,7 +76,9 @@ def recorded(
 def _in_order(
     path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None], shard: Shard | None
 ) -> Iterator[None]:
-    """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
+    """Hold the run's folder for a block: locked, with a manifest of how the run ended. A run without records leaves no
+    folder.
+    """
     locks = _locked(path, shard)
     manifest_file = _file(path, "manifest.json", shard)
     try:
@@ -88,7 +91,7 @@ def _in_order(
         if made and not _has_records(path):
             _remove(path, shard)
         elif interrupted:
-            notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
+            notify(f"interrupted; finished cells are kept: run the same command with --out {path} to resume")
             error.args = ("announced",)
         raise
     finally:
@@ -103,12 +106,12 @@ def _in_order(
 
 
 def held_already(request: Any, cells: Cells) -> dict[str, Record]:
-    """The records that a request's folder holds, by key; none where there is no folder yet."""
+    """The records of a request's folder by key; empty if there is no folder yet."""
     return {} if request.out is None else _earlier(Path(request.out).expanduser(), cells)
 
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
-    """A run whose records vanished, or in which no requested cell could run at all, is none."""
+    """Refuse a run whose records vanished, or in which no requested cell could run."""
     if not (path / "records.jsonl").is_file():
         raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
     requested = [record for record in outcome.records if record["requested"]]
@@ -119,7 +122,7 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
 
 
 def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
-    """The run's folder, and whether it was made now."""
+    """The run's folder, and whether this run created it."""
     if request.out is not None and not request.out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
     if request.out is None and request.shard is not None:
@@ -140,7 +143,7 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
         probe.unlink()
     except (OSError, RuntimeError) as error:
         if isinstance(error, FileNotFoundError):  # of a parent that can hold no folders
-            raise UsageError(f"--out {request.out[:80]}: no folder can be made there; choose another") from error
+            raise UsageError(f"--out {request.out[:80]}: no folder can be created there; choose another") from error
         raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
     return path, made
 
@@ -150,7 +153,7 @@ def _file(path: Path, name: str, shard: Shard | None) -> Path:
 
 
 def _locked(path: Path, shard: Shard | None) -> list[int]:
-    """Descriptors under locks, so that two runs never write to one file.
+    """Descriptors of locked files, so that two runs never write to one file.
 
     A run locks its folder for itself. Shards share the folder's lock, and each has one of its own. Where a file system
     has no locks, nothing is locked.
@@ -186,7 +189,7 @@ def _has_records(path: Path) -> bool:
 
 
 def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda line: None) -> dict[str, Record]:
-    """The records that a folder holds already, by key; ``notify`` gets a line for each of ``cells`` that is none."""
+    """The records that a folder already has, by key. ``notify`` gets a line for each malformed record."""
     if not _has_records(path):
         return {}
     earlier = read_typed(path, lambda command: cells.shape if command == cells.command else None)
@@ -196,7 +199,7 @@ def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda li
 
 
 def _remove(path: Path, shard: Shard | None) -> None:
-    """Take back a folder that this run made and left without a record."""
+    """Remove a folder that this run created and left without a record."""
     with suppress(OSError):
         for name in ("manifest.json", "records.jsonl", "inputs.jsonl", *([] if shard is None else [".lock"])):
             _file(path, name, shard).unlink(missing_ok=True)
@@ -204,14 +207,14 @@ def _remove(path: Path, shard: Shard | None) -> None:
 
 
 def _origin(request: Any, option: Option) -> str:
-    """Where an option's value came from; a request made in Python knows no more than that it is not the default."""
+    """The origin of an option's value. For a request from Python: the default or not."""
     if option.name in request.origin:
         return request.origin[option.name]
     return "default" if getattr(request, option.name) == option.default else "python"
 
 
 def _manifest(request: Any, cells: Cells, start: datetime) -> dict[str, Any]:
-    """What a run's folder says of itself; ``source`` is a list where there are several."""
+    """The manifest of a run; ``source`` is a list if there are several."""
     config = {
         one.name: {"value": getattr(request, one.name), "origin": _origin(request, one)}
         for one in options_of(type(request))

@@ -1,4 +1,4 @@
-"""Work on groups of cells, in the process that it is started in, and what that process says of itself."""
+"""Work on groups of cells in one process, and the facts of that process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSIONS = ("torch", "transformers", "numpy")
 
 @dataclass(frozen=True)
 class GroupWork:
-    """Measures bundles of places in the process that it is started in, which makes the cells and their inputs itself.
+    """Measures bundles of places in the process in which it is started, which builds the cells and their inputs.
 
     What it is told of a bundle are the keys of the cells that are done. It sends ``show`` with what is measured,
     ``note`` with a line for a person, ``inputs`` with records of input statistics, ``record``, and ``timings`` with
@@ -62,7 +62,7 @@ class GroupWork:
         return {} if self.made else _facts_of(cells), do
 
     def _opened(self, number: int, send: Send) -> tuple[Cells, Timings]:
-        """The cells of the request, on the device that is this process's."""
+        """The cells of the request on the device of this process."""
         request, timings = self.request, Timings()
         torch.set_num_threads(self.threads or torch.get_num_threads())
         if self.devices:
@@ -75,7 +75,7 @@ class GroupWork:
 
 
 def _facts_of(cells: Cells) -> dict[str, Any]:
-    """What a process says of itself: its machine, device and threads, and the versions that may change a number."""
+    """The facts of a process: machine, device, threads, and versions of packages that can change a number."""
     device, installed = device_name(str(cells.sources[0].device)), versions()
     return {
         "host": platform.node(),
@@ -86,7 +86,7 @@ def _facts_of(cells: Cells) -> dict[str, Any]:
 
 
 def _measure(cells: Cells, bundle: Sequence[Place], done: Done, run: str, keeper: InputKeeper) -> None:
-    """Measure the cells of a bundle that are not done: their inputs are read once for all of it."""
+    """Measure the unfinished cells of a bundle; their inputs are read once for the bundle."""
     places = [place for place in bundle if any(cell.key not in done for cell in cells.by_place[place])]
     if not places:
         return

@@ -1,4 +1,4 @@
-"""What the Q, K and V of a run are like: one record per layer read, in ``inputs.jsonl`` beside the records of cells."""
+"""Statistics of the Q, K and V of a run: one record per layer, in ``inputs.jsonl`` next to the records of cells."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exact_norms_of(
     devices: Sequence[torch.device | str] | None = None,
     progress: Callable[[str, float], None] = lambda label, share: None,
 ) -> ExactNorms:
-    """The norms of the exact matrix of a place: computed once for its input statistics, for all its cells and runs."""
+    """The norms of the exact matrix of a place, computed once for its input statistics, all its cells and all runs."""
     norms = lambda: exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
     order = "" if devices is None else ", in spans"  # another order of sums
     what = f"norms of the exact matrix, {target}, to {tol:g}{order}"
@@ -47,7 +47,7 @@ def exact_norms_of(
 
 
 class InputKeeper:
-    """Keeps `input_statistics` of each layer that a run reads, once, whatever the number of its cells.
+    """Writes `input_statistics` of each layer that a run reads, once for all its cells.
 
     A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
     ``metrics``, the statistics by name with one number per head. They stand in a file of their own: ``records.jsonl``
@@ -74,7 +74,9 @@ class InputKeeper:
         self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
     def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
-        """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""
+        """Write the record of a layer, for the heads of ``qkv``. On a full disk the record is lost, and the run
+        continues.
+        """
         place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
         key = cell_key(command="inputs", source=identity_facts(source.facts), **place)
         if not self.enabled or key in self.there:
@@ -99,18 +101,18 @@ class InputKeeper:
         self.write(record)
 
     def write_once(self, record: Mapping[str, Any]) -> None:
-        """Append a record that another process made, unless it is there."""
+        """Append another process's record, unless its key is there."""
         if record["key"] not in self.there:
             self.there.add(record["key"])
             self.write(record)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record to the file, where there is room."""
+        """Append a record to the file, if the disk has room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:
             writer.append(record)
 
 
 def keeper_of(request: Any, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
-    """What keeps the input statistics of a request's run in its folder."""
+    """The `InputKeeper` of a request's run."""
     shard = parse_shard(request.shard)
     return InputKeeper(folder, run, getattr(request, "input_statistics", False), request.force, timings, shard)

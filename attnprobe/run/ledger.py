@@ -1,4 +1,4 @@
-"""What a run has and what it still lacks: every record is written by the one process that was asked for the run."""
+"""The finished and the missing cells of a run. Only the process that started the run writes records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Ledger", "Outcome"]
 
 @dataclass
 class Outcome:
-    """What a run gave: every record of its cells, those found done and those measured now.
+    """The result of a run: the records of all its cells, earlier ones and new ones.
 
     ``processes`` are the others that measured, each as it tells of itself, and ``deaths`` why some of them ended.
     """
@@ -72,7 +72,7 @@ class Ledger:
         self.outcome = Outcome(done_before=len(self.records))
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
-        """Have everything that is missing measured; the records of all cells in their order.
+        """Measure everything that is missing, and return the records of all cells in their order.
 
         Several processes begin with the longest sequences, so that they end together.
         """
@@ -89,12 +89,12 @@ class Ledger:
         return self.outcome
 
     def done_keys(self, bundle: tuple[Place, ...]) -> Done:
-        """The keys of the cells that are done, with the reasons that their records give."""
+        """The keys of finished cells, with the reasons of their records."""
         cells = (cell for place in bundle for cell in self.cells.by_place[place])
         return {cell.key: self.records[cell.key].get("reason") for cell in cells if cell.key in self.records}
 
     def began(self, facts: Mapping[str, Any]) -> None:
-        """Say so where another process may give other numbers, and keep for the manifest what it is."""
+        """Add the facts of a process to the manifest, and warn if its numbers may differ."""
         if facts in self.outcome.processes:
             return
         self.outcome.processes.append(dict(facts))
@@ -124,7 +124,7 @@ class Ledger:
 
     @property
     def done(self) -> float:
-        """The cells that are done, of those measured now by their work."""
+        """The number of finished cells. Cells of this run count by their work."""
         before = self.outcome.done_before
         if not self.all_work:
             return self.total

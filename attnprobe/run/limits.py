@@ -1,4 +1,4 @@
-"""What one attempt to measure may do: raise anything, take too long, need more memory than there is."""
+"""One attempt to measure: a method may raise anything, take too long, or need too much memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Result = TypeVar("Result")
 
 
 class CellTimeout(BaseException):
-    """A cell ran longer than it may. It is no `Exception`: ``except Exception`` in a method's loop lets it pass."""
+    """A cell ran longer than its limit. It is no `Exception`, so ``except Exception`` in a method does not catch it."""
 
 
 def check_limit(seconds: float | None) -> None:
-    """Refuse a time limit that is none.
+    """Refuse an impossible time limit.
 
     Raises:
         UsageError: a number that is not above 0 and at most `LONGEST`.
@@ -43,7 +43,7 @@ def check_limit(seconds: float | None) -> None:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `CellTimeout` in the block once it has run for ``seconds``, and again each second; None is no limit.
+    """Raise `CellTimeout` in the block after ``seconds``, and then every second; None is no limit.
 
     A block that took longer raises it at its end at the latest, whatever it did with the first. Python handles the
     alarm signal between two of its instructions: a single call into compiled code ends first, and a block that catches
@@ -69,7 +69,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def _alarm(seconds: float, reason: str) -> Iterator[None]:
-    """Raise `CellTimeout` in the block after so many seconds, and each second from then on, where there is a signal."""
+    """Raise `CellTimeout` in the block after so many seconds, and then every second, if the platform has the signal."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,7 +91,7 @@ def _alarm(seconds: float, reason: str) -> Iterator[None]:
 
 @dataclass
 class Attempt:
-    """What became of a block: its status in a record, and the reason of one that is not ``ok``."""
+    """The outcome of a block: the status of its record, and the reason of a status that is not ``ok``."""
 
     status: str = "ok"
     reason: str | None = None
@@ -102,13 +102,13 @@ class Attempt:
 
     @property
     def state(self) -> dict[str, str | None]:
-        """The fields of a record that say how it ended."""
+        """The record's fields ``status`` and ``reason``."""
         return {"status": self.status, "reason": self.reason}
 
 
 @contextmanager
 def attempt(limit: float | None = None) -> Iterator[Attempt]:
-    """A block in which a method may raise anything and take too long: that ends the block, and the run goes on.
+    """A block in which a method may raise anything or take too long. That ends the block, not the run.
 
     ``skipped`` is what raises `Unsupported`, ``diverged`` what makes Q, K or V that are not finite, ``failed`` all
     else, and what takes longer than ``limit`` seconds. Ctrl-C alone passes.
@@ -130,7 +130,7 @@ def attempt(limit: float | None = None) -> Iterator[Attempt]:
 
 
 def with_smaller_blocks(work: Callable[[], Result]) -> Result:
-    """``work()``, again with blocks half as large where the device runs out of memory, four times at most.
+    """``work()``, repeated with blocks half as large when the device runs out of memory, at most four times.
 
     The blocks stay that small for the rest of the process.
     """

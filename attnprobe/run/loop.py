@@ -1,4 +1,4 @@
-"""A command's run from start to end: its cells, where they are measured, its records."""
+"""A command's run from start to end: cells, processes, records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOWEST = 1e9  # multiply-adds a second of any machine: less work takes less tim
 
 @dataclass
 class Session:
-    """A finished run: its records, folder and sources, and why maps that were asked for are missing, by key."""
+    """A finished run: its records, folder and sources, and the reasons of missing maps by key."""
 
     outcome: Outcome
     path: Path
@@ -45,7 +45,8 @@ def measure_cells(
     timings: Timings | None = None,
     after: Callable[[Cells, Outcome, Path], None] = lambda cells, outcome, folder: None,
 ) -> Session:
-    """Measure every cell of a request that its folder does not hold, where the request says (see `site_of`).
+    """Measure every cell of a request that its folder does not have, in the processes that the request names (see
+    `site_of`).
 
     Args:
         open_cells: the class of a command's cells. after: called in the run's folder once all records are there.

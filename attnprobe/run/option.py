@@ -1,4 +1,4 @@
-"""An option is a field of a request: its name, type, default and help are written once, at the field."""
+"""An option is a field of a request: name, type, default and help are written once, at the field."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def opt(
 
 @dataclass(frozen=True)
 class Option:
-    """What a field says of itself.
+    """The properties of a field that is an option.
 
     Attributes:
         name: of the field. kind: bool, int, float or str, of a value or of the items of a list.
@@ -132,11 +132,11 @@ class Option:
         return [flag.removeprefix("--") for flag in self.flag.split("/")]
 
     def names_folder(self, text: Any) -> bool:
-        """Whether its value is part of what names a sweep's folder."""
+        """Whether its value is part of the name of a sweep's folder."""
         return self.role == KEYS and not (self.later and text == self.text(self.default))
 
     def text(self, value: Any) -> Any:
-        """A value as the command line takes it.
+        """A value as text for the command line.
 
         >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, what: ())
         >>> option.text(option.default)
@@ -151,7 +151,7 @@ class Option:
         return str(value) if self.parse else value
 
     def arguments(self, value: Any) -> list[str]:
-        """The words of the command line that give a value, as a manifest holds it; none for the default.
+        """The command-line arguments for a value of a manifest; empty for the default.
 
         >>> option = Option("matrix", bool, False, False, True, "", "", "--matrix/--no-matrix")
         >>> option.arguments(False), option.arguments(True)
@@ -166,7 +166,7 @@ class Option:
         return [word for one in (text if isinstance(text, tuple) else (text,)) for word in (yes, str(one))]
 
     def value(self, text: Any, what: str) -> Any:
-        """The typed value of what the command line, the environment or a file gives.
+        """The typed value of a text from the command line, the environment or a file.
 
         Raises:
             UsageError: it is none; ``what`` is what the message calls the option.
@@ -176,7 +176,7 @@ class Option:
         return text.strip() if text.strip() in self.words else self.parse(text, what)
 
     def checked(self, value: Any) -> Any:
-        """A value of Python, with any sequence as a tuple.
+        """A value from Python, with any sequence as a tuple.
 
         Raises:
             UsageError: an impossible one.
@@ -200,7 +200,7 @@ class Option:
         return repr((value,) if value is not None else self.default or ())
 
     def _refuse_function(self, value: Any) -> None:
-        """Refuse a function in the place of a method's name: a cell's key holds the text of its file."""
+        """Refuse a function as a method: a cell's key needs the text of its file."""
         for one in value if isinstance(value, Sequence) else (value,):
             if callable(one):
                 name = getattr(one, "__name__", type(one).__name__)
@@ -250,7 +250,7 @@ def _option(one: dataclasses.Field, hint: Any) -> Option:
 
 
 def check_fields(request: Any) -> None:
-    """Refuse a request with an impossible value; its sequences become tuples.
+    """Refuse a request with an impossible value, and make its sequences tuples.
 
     Raises:
         UsageError: it names the option and the values that are possible.
@@ -260,7 +260,7 @@ def check_fields(request: Any) -> None:
 
 
 def built(request: type[T], texts: Mapping[str, Any], called: Callable[[Option], str], **more: Any) -> T:
-    """A request from what the command line, the environment or a file gives, by the names of fields.
+    """A request from texts of the command line, the environment or a file, by the names of fields.
 
     Args:
         texts: may hold more. called: what messages call an option. more: fields that are no options.

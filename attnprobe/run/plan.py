@@ -1,4 +1,4 @@
-"""What a run shall measure: the plan, its cells, and the grammar of its lists."""
+"""The plan of a run: its methods, its cells, and the grammar of ``--method``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTED = 100_000  # cells, from which listing them takes so long that it is said
 
 @dataclass(frozen=True)
 class MethodRequest:
-    """One entry of ``--method``: what names the method, and the options off their default."""
+    """One entry of ``--method``: the name of a method, and its options that differ from the default."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,23 +42,23 @@ class MethodRequest:
 
     @cached_property
     def entry(self) -> Method:
-        """The method itself; that of a file stays the one that was there when it was first asked for."""
+        """The method. A file is read once, at the first access."""
         return get(self.name)
 
     @property
     def label(self) -> str:
-        """The method's name in rows: a file's without its folder."""
+        """The method's name in rows; for a file, without its folder."""
         return self.name if self.name == LOWER_BOUND else self.entry.name
 
     @property
     def sha256(self) -> str | None:
-        """Of a user's file, None for the project's own methods."""
+        """The hash of a user's file, None for a method of the project."""
         known = None if self.name == LOWER_BOUND else self.entry.provenance
         return known and known.sha256
 
 
 def method_identity(request: MethodRequest | None) -> dict[str, Any]:
-    """What of a method determines a result; nulls where there is none."""
+    """The fields that identify a method in a key; null without a method."""
     if request is None:
         return {"method": None, "options": {}}
     content = {} if request.sha256 is None else {"method_sha256": request.sha256}
@@ -66,7 +66,7 @@ def method_identity(request: MethodRequest | None) -> dict[str, Any]:
 
 
 def method_facts(request: MethodRequest | None) -> dict[str, Any]:
-    """A method as records and manifests tell it; ``method_file`` says where a user's comes from."""
+    """The fields of a method in records and manifests; ``method_file`` is the origin of a user's method."""
     known = None if request is None or request.name == LOWER_BOUND else request.entry.provenance
     content = {} if known is None else {"method_file": asdict(known)}
     return {"method": request and request.label, "options": dict(request.options) if request else {}, **content}
@@ -119,16 +119,16 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
 
 
 def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
-    """Refuse files with different methods whose rows nobody could tell apart."""
+    """Refuse different methods of one name, whose rows could not be told apart."""
     names: dict[str, MethodRequest] = {}
     for request in requests:
         other = names.setdefault(request.label, request)
         if other.sha256 != request.sha256:
-            raise UsageError(f"{other.name} and {request.name} are two methods of the name {request.label}: rename one")
+            raise UsageError(f"{other.name} and {request.name} share the name {request.label}: rename one")
 
 
 def method_entry(request: MethodRequest) -> dict[str, Any]:
-    """A method in the list of a manifest's plan."""
+    """A method as an entry of a manifest's plan."""
     facts = method_facts(request)
     return {"name": facts.pop("method"), **facts}
 
@@ -145,7 +145,7 @@ def _add_option(named: tuple[str, dict[str, str]], item: str) -> None:
 
 @dataclass(frozen=True)
 class ErrorPlan:
-    """Everything that ``attnprobe error`` measures, apart from where Q, K, V come from.
+    """Everything that ``attnprobe error`` measures, apart from the source of Q, K, V.
 
     Args:
         tol: the width of the intervals of matrix errors; None measures none.
@@ -167,12 +167,12 @@ class ErrorPlan:
     rows: bool = False
 
     def groups(self) -> list[Group]:
-        """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
+        """One group per (n, window). Layers share a model's forward pass; methods share an exact output."""
         return [Group(n, window) for n in self.n for window in range(self.windows)]
 
     @property
     def count(self) -> int:
-        """How many cells there are at all places, counted without listing them.
+        """The number of cells at all places, computed without listing them.
 
         >>> plan = ErrorPlan(
         ...     (MethodRequest("skyformer"), MethodRequest("svd")), (64, 128), (4, 8, 16), (0,), None, 5, 0, 7
@@ -188,7 +188,7 @@ class ErrorPlan:
         return each * len(self.n) * self.windows * len(self.layers)
 
     def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
-        """The cells of one group and layer: the lower bound, V-Mean, then what was asked for."""
+        """The cells of one group and layer: the lower bound, V-Mean, then the requested methods."""
         requests = list(self.methods)
         if all((request.name, dict(request.options)) != ("vmean", {}) for request in requests):
             requests.insert(0, MethodRequest("vmean", requested=False))
@@ -201,7 +201,8 @@ class ErrorPlan:
         return cells
 
     def batches(self, cells: Sequence[Cell], qkv: QKV) -> list[list[Cell]]:
-        """The cells of one layer in the batches whose operators are held together and share the passes over B.
+        """The cells of one layer in batches. The operators of a batch are in memory together and share the passes over
+        B.
 
         At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
         p for d where it has no budget, and a user's ``h n_q n_k``, which it may hold. What is done already has no say,
@@ -245,7 +246,7 @@ class ErrorPlan:
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 
     def facts(self) -> dict[str, Any]:
-        """The plan as a manifest shows it."""
+        """The plan as the manifest shows it."""
         return {
             "methods": [method_entry(m) for m in self.methods],
             "n": self.n,
@@ -262,7 +263,7 @@ class ErrorPlan:
         }
 
     def refusal(self) -> str | None:
-        """Why no requested cell can run, or None: the first reason, where each of them has one."""
+        """The first reason why a requested cell cannot run, if none can; else None."""
         reason = None
         for request in self.methods:
             for n in self.n:
@@ -275,7 +276,7 @@ class ErrorPlan:
 
 
 def refuse_endless(cells: int, notify: Callable[[str], None] = lambda line: None) -> None:
-    """Refuse more cells than can be listed, and say so where it takes a while.
+    """Refuse more cells than can be listed. A line says so if the listing takes long.
 
     Raises:
         UsageError: more than `MOST_CELLS`.
@@ -289,7 +290,7 @@ def refuse_endless(cells: int, notify: Callable[[str], None] = lambda line: None
 
 
 def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str | None:
-    """Why a method cannot take these settings; None where it can."""
+    """The reason why a method cannot take these settings; None if it can."""
     entry = request.entry
     if target not in entry.targets:
         return f"{entry.name} does not take target={target}; it takes {', '.join(entry.targets)}"
@@ -302,7 +303,7 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that share one forward of the model: a sequence length and a text window."""
+    """Cells that share one forward pass of the model: one sequence length and text window."""
 
     n: int
     window: int

@@ -1,4 +1,4 @@
-"""What methods are measured on: the sources and plans of a request, refused where nothing can run."""
+"""The sources and plans of a request. Requests in which nothing can run are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prepared(
     rows: bool = False,
     refuse: bool = True,
 ) -> list[tuple[Any, ErrorPlan]]:
-    """The sources of a request, each with its plan, once nothing in them is impossible.
+    """The sources of a request, each with its plan, after both have been checked.
 
     Args:
         request: has ``methods``, ``target`` and ``seed``, and the fields of `OnTensors` that name sources and places.

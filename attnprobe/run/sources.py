@@ -15,7 +15,7 @@ __all__ = ["heads_of", "layers_of", "once", "sources_of"]
 
 
 def once(notify: Callable[[str], None]) -> Callable[[str], None]:
-    """``notify``, but for lines that it was called with already."""
+    """``notify`` that skips lines it has already passed on."""
     lines: set[str] = set()
 
     def tell(line: str) -> None:
@@ -27,7 +27,7 @@ def once(notify: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) -> list[Source]:
-    """One source for each of a request's ``weights`` and ``scale_inputs``; two that are the same count once."""
+    """One source for each of a request's ``weights`` and ``scale_inputs``; equal ones count once."""
     spec = request.source
     words = (request.weights,) if isinstance(request.weights, str) else request.weights
     if len(words) > 1 and spec.qkv is not None:
@@ -45,7 +45,7 @@ def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) ->
 
 
 def layers_of(layer: tuple[int, ...] | str | None, source: Source) -> tuple[int, ...]:
-    """The layers that a request names; None is layer 0, or the first that a Q/K/V file has."""
+    """The layers that a request names; None is layer 0, or a file's first layer."""
     if layer is None:
         return (0,) if 0 in source.available else source.available[:1]
     return available_ones(layer, "layer", source.available)

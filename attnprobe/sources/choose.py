@@ -51,7 +51,7 @@ class _Substitutions:
 
     def add(self, missing: str, instead: str, way_out: str, cause: Exception | None = None) -> None:
         if self.strict:
-            raise SourceError(f"{missing}, and --strict takes no substitute: {way_out}") from cause
+            raise SourceError(f"{missing}, and --strict forbids a substitute: {way_out}") from cause
         self.lines.append(f"using {instead}: {missing}")
         self.notify(self.lines[-1])
 
@@ -151,7 +151,7 @@ def _tokenizer_sha256(name: str | None) -> str | None:
         return hashlib.sha256(read_regular(path, LARGEST)).hexdigest()
     folder = directory(name) if looks_like_a_path(name) else cached_tokenizer(name)
     if folder is None:
-        raise SourceError(f"the tokenizer {name} is not at hand")
+        raise SourceError(f"the tokenizer {name} is not on this machine")
     return settings_sha256(folder)
 
 

@@ -132,9 +132,9 @@ def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
     """The layers, heads and head dimension of a configuration."""
     inner = config.get_text_config()
     if not isinstance(getattr(inner, "vocab_size", None), int):
-        raise SourceError(f"{name}: a {config.model_type} reads no text (its configuration states no vocab_size)")
+        raise SourceError(f"{name}: a {config.model_type} does not read text (its configuration has no vocab_size)")
     try:
         layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
         return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise SourceError(f"{name}: its configuration states no layers and heads of attention ({error})") from error
+        raise SourceError(f"{name}: its configuration has no numbers of layers and heads ({error})") from error

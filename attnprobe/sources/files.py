@@ -181,7 +181,7 @@ class FileSource(Source):
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
         if not layers:
-            raise UsageError("layer: none is named")
+            raise UsageError("layer: name at least one")
         for layer in layers:
             if layer not in self.available:
                 raise UsageError(f"layer {layer}: {self.name} has {_counted('layer', self.available)}")
@@ -263,7 +263,7 @@ class FileSource(Source):
         if self.selection is None:
             rows = (positions < n).nonzero()[:, 0]
             if len(rows) == 0:
-                raise UsageError(f"n={n}: all queries of {self.name} stand behind its first {n} tokens")
+                raise UsageError(f"n={n}: all queries of {self.name} come after its first {n} tokens")
             return rows, positions[rows]
         row_of = {position: row for row, position in enumerate(positions.tolist())}
         selected = self.selection.positions(n)
@@ -279,7 +279,7 @@ class FileSource(Source):
         try:
             file = safe_open(self.path, framework="pt")
         except (SafetensorError, OSError, ValueError) as error:
-            raise SourceError(f"{self.name} is not a (whole) safetensors file: {error}") from error
+            raise SourceError(f"{self.name} is not a complete safetensors file: {error}") from error
         with file:
             yield file
 

@@ -108,7 +108,7 @@ class ModelSource(Source):
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
         if not layers:
-            raise UsageError("layer: none is named")
+            raise UsageError("layer: name at least one")
         for layer in layers:
             if not 0 <= layer < self.layers:
                 raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")

@@ -75,7 +75,7 @@ class Needle:
         room = count - sum(map(len, stated)) - len(last)
         if room < 0:
             raise UsageError(
-                f"text {self.name}: its statements and its question have {count - room} tokens, and n leaves {count}: "
+                f"text {self.name}: its statements and its question have {count - room} tokens, but n leaves {count}: "
                 "choose a larger n or fewer statements"
             )
         draws = generator(self.seed, "needle places", self.groups, self.links, window)

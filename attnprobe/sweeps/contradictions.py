@@ -76,14 +76,14 @@ def refuse_pairs(given: Given) -> None:
         _refuse_with_split_rows(given)
     text = texts.get("text")
     if "split" in texts and given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
-        raise UsageError(f"{given.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
+        raise UsageError(f"{given.called('split')} names a split of Wikitext-2, but the text is '{text}': drop it")
     if (
         texts.get("junit") is not None
         and not (texts.get("gates") or texts.get("floors"))
         and not (given.config and given.config.gates)
     ):
         raise UsageError(
-            f"{given.called('junit')} reports gates, and there are none; give --fail-above or "
+            f"{given.called('junit')} reports gates, but none is set; give --fail-above or "
             "--fail-below METRIC[.STAT]=VALUE, or gates in the file of a sweep"
         )
 
@@ -114,7 +114,7 @@ def _refuse_with_shards(given: Given) -> None:
     for option in given.options:
         if option.of_whole and given.texts.get(option.name) and given.origins.get(option.name) != "file":
             raise UsageError(
-                f"{given.called(option.name)} and shard exclude each other: {option.of_whole} are of the whole run; "
+                f"{given.called(option.name)} and shard exclude each other: {option.of_whole} need the whole run; "
                 "give it without --shard, once all shards have run"
             )
 

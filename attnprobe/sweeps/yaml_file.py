@@ -59,7 +59,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
     command = contents.pop("command", "error")
     settings = settings_of(command) if isinstance(command, str) else None
     if settings is None:
-        raise UsageError(f"{path}:{lines.get('command', 1)}: there is no command '{command}' to sweep")
+        raise UsageError(f"{path}:{lines.get('command', 1)}: unknown command '{command}'")
     gates = contents.pop("gates", [])
     if not isinstance(gates, list) or ("gates" in lines and not gates):
         raise UsageError(f"{path}:{lines['gates']}: gates: a list is needed, such as [{{metric: …, max: …}}]")
@@ -72,7 +72,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
             raise UsageError(f"{where}: unknown key '{key}' of command {command}{nearest(key, known)}")
         setting = settings[name]
         if setting.name in values:
-            raise UsageError(f"{where}: {key} says again what another key says")
+            raise UsageError(f"{where}: {key} repeats the option of another key")
         values[setting.name] = _value(value, setting, f"{where}: {key}")
     places = [f"{path}:{line}: gate {number}" for number, line in enumerate(pairs["gates"].items if gates else (), 1)]
     return Config(path, command, values, list(map(_gate, gates, places)), places, lines)
@@ -113,9 +113,9 @@ def _pairs(path: Path) -> dict[str, _Entry]:
                 line = key_node.start_mark.line + 1
                 key = loader.construct_object(key_node, deep=True)
                 if not isinstance(key, str):
-                    raise UsageError(f"{path}:{line}: the key {shown(key)} is no option name")
+                    raise UsageError(f"{path}:{line}: the key {shown(key)} is not an option name")
                 if key in pairs:
-                    raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
+                    raise UsageError(f"{path}:{line}: duplicate key '{key}' (first on line {pairs[key].line})")
                 nodes = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
                 items = tuple(node.start_mark.line + 1 for node in nodes)
                 try:
@@ -126,7 +126,7 @@ def _pairs(path: Path) -> dict[str, _Entry]:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else 1
-            raise UsageError(f"{path}:{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+            raise UsageError(f"{path}:{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
     return pairs
 
 
@@ -138,7 +138,7 @@ def _value(value: Any, setting: Option, where: str) -> Any:
         if not value:
             raise UsageError(f"{where} is an empty list; leave the key out for the default")
         if not (setting.is_list or setting.repeatable):
-            raise UsageError(f"{where} takes one value, and this is a list")
+            raise UsageError(f"{where} takes one value, not a list")
     if setting.repeatable:
         if isinstance(value, bool) and setting.bare is not None:  # `plot: true` is the bare flag
             return (setting.bare,) if value else ()

@@ -163,7 +163,7 @@ def check_format(format: str, columns: Sequence[str] = ()) -> None:
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if columns and format in ("json", "jsonl"):
-        raise UsageError(f"--columns is of tables and of csv; {format} has every field")
+        raise UsageError(f"--columns applies to tables and csv; {format} has every field")
 
 
 def flat_view(command: str, rows: Sequence[AnyRow], header: Header | None = None) -> View:

@@ -441,13 +441,13 @@ def test_a_folder_with_a_damaged_manifest_is_named_by_its_manifest(run, qkv, tmp
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     (tmp_path / "r/manifest.json").write_text("{")
     code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    assert code == 2 and "r/manifest.json: this is no manifest of a run; repair it" in one_line(err)
+    assert code == 2 and "r/manifest.json: not the manifest of a run; repair it" in one_line(err)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="a folder that can hold none")
 def test_a_folder_below_one_that_can_hold_none_is_refused_in_words(run, qkv):
     code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "/proc/attnprobe")
-    assert code == 2 and "--out /proc/attnprobe: no folder can be made there" in one_line(err)
+    assert code == 2 and "--out /proc/attnprobe: no folder can be created there" in one_line(err)
 
 
 def test_two_runs_do_not_share_a_folder(run, qkv, tmp_path):

@@ -478,7 +478,7 @@ BAD = {
     "a budget as words": ({"records.jsonl": a_record(d="4")}, 'field d: expected a valid integer, got "4"'),
     "no heads": ({"records.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
     "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "this is no manifest"),
-    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "this is no manifest: it is no JSON"),
+    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
 }
 
 

@@ -209,7 +209,7 @@ def test_an_interruption_keeps_what_is_done_and_says_once_how_to_go_on(run, conf
         with_function(patch, "performer", interrupted)
         code, _, err = run("sweep", config, "--out", "r")
     said = [line for line in err.splitlines() if "interrupted" in line]
-    assert code == 130 and len(said) == 1 and "--out r to go on" in said[0], err
+    assert code == 130 and len(said) == 1 and "--out r to resume" in said[0], err
     assert json.loads(Path("r/manifest.json").read_text())["status"] == "interrupted" and read_records("r")
     assert run("sweep", config, "--out", "r")[0] == 0 == run("sweep", config, "--out", "whole")[0]
     assert records_of("r") == records_of("whole")

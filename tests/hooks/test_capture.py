@@ -171,7 +171,7 @@ def test_the_label_is_json_and_complete(tiny_bert, text_file):
         (1, 1, [0], "n=1: attention needs at least 2 tokens"),
         (64, 1, [3], "layer 3: the model has layers 0-2"),
         (64, 1, [-1], "layer -1: the model has layers 0-2"),
-        (64, 1, [], "layer: none is named"),
+        (64, 1, [], "layer: name at least one"),
         (64, 0, [0], "windows=0"),
         (400, 1, [0], "n=400 needs 350 tokens, but the text"),
         (160, 3, [0], "n=160 in 3 windows needs 420 tokens"),
@@ -253,7 +253,7 @@ def families(tmp_path_factory):
         ("deberta", 0, "bypasses transformers' attention interface (DebertaV2Model made no call)"),
         ("longformer", 1, "bypasses transformers' attention interface (LongformerModel made no call)"),
         ("t5", 0, "refused at layer 0: it adds a bias to its scores"),
-        ("vit", 0, "a vit reads no text"),
+        ("vit", 0, "a vit does not read text"),
     ],
 )
 def test_models_that_q_k_v_alone_do_not_describe_are_refused_by_name(families, text_file, name, layer, says):

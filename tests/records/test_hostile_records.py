@@ -226,7 +226,7 @@ def report_with_manifest(command, some, tmp_path):
             cli, ["report", str(tmp_path / "r"), "--plot", "none", "--out", str(tmp_path / "o")]
         )
         assert isinstance(result.exception, SystemExit | UsageError | None), (manifest, repr(result.exception))
-        assert result.exit_code in (0, 4) or "manifest.json: this is no manifest: it is nested" in str(result.exception)
+        assert result.exit_code in (0, 4) or "manifest.json: not a manifest: nested" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", ["error", "bench"])

@@ -136,7 +136,7 @@ def test_a_bench_of_several_devices_has_a_process_for_each_where_it_is_asked_to(
     assert site().alone and site(jobs=1).alone
     assert [site(jobs=jobs).backend.size for jobs in (2, 8)] == [2, 3]
     assert (site(jobs=2).devices, site(jobs=8).threads) == (("cuda:0", "cuda:1", "cuda:2"), 8)
-    with pytest.raises(UsageError, match="times are of one machine"):
+    with pytest.raises(UsageError, match="times belong to one machine"):
         site(backend="ray", ray_address="local")
 
 

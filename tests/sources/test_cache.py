@@ -170,7 +170,7 @@ def test_a_substitute_is_told_by_the_run_that_finds_it_in_the_cache_too(cache, m
         actual.qkv(24, [0], 0)
         told.append((lines, actual.facts["fallback"]))
     assert told[0] == told[1] and len(told[0][0]) == 1 and actual.facts["captured"] == "cache"
-    with pytest.raises(SourceError, match="--strict takes no substitute"):
+    with pytest.raises(SourceError, match="--strict forbids a substitute"):
         source(model, text_file, weights="initialized", strict=True)
 
 

@@ -255,7 +255,7 @@ def test_gates_narrow_by_factor():
         == "scale_inputs=2 is not measured; scale_inputs is 1,4"
     )
     assert impossible_reason(gates[1], {"scale_inputs": (1.0, 4.0)}, {}) is None
-    with pytest.raises(UsageError, match="is no number and no list"):
+    with pytest.raises(UsageError, match="expected a number or a list"):
         parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], GATED)
 
 

@@ -172,7 +172,7 @@ def test_windows_sinks_and_positions_of_another_program(write, tensors):
     assert torch.equal(got.sink_logits, more["sink_logits"]) and torch.equal(got.positions, more["positions"])
     fewer = source.qkv(8, [0], 0)[0]
     assert fewer.positions.tolist() == [7, 2] and fewer.n_k == 8 and torch.equal(fewer.q, tensors["q"][:, :2])
-    with pytest.raises(UsageError, match="n=2: all queries of .* stand behind its first 2 tokens"):
+    with pytest.raises(UsageError, match="n=2: all queries of .* come after its first 2 tokens"):
         source.qkv(2, [0], 0)
 
 
@@ -215,13 +215,13 @@ def test_files_that_are_none(tmp_path):
     bad = tmp_path / "bad"
     for data in (b"", b"hello", b"\x80\x02}q\x00.", b"\xff" * 100):
         bad.write_bytes(data)
-        assert "is not a (whole) safetensors file" in refused(bad)
+        assert "is not a complete safetensors file" in refused(bad)
 
 
 def test_a_truncated_file(write, tensors, tmp_path):
     path = tmp_path / "cut"
     path.write_bytes(Path(write(tensors)).read_bytes()[:-8])
-    assert "is not a (whole) safetensors file" in refused(path)
+    assert "is not a complete safetensors file" in refused(path)
 
 
 def test_wrong_names_list_what_is_there(write, tensors):
@@ -282,7 +282,7 @@ def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_
         (1, 1, [0], "n=1: attention needs at least 2 tokens"),
         (24, 1, [1], "layer 1: .* has layers 0, 2"),
         (24, 3, [0], "window 2 of layer 0: .* has windows 0, 1"),
-        (24, 1, [], "layer: none is named"),
+        (24, 1, [], "layer: name at least one"),
     ):
         with pytest.raises(UsageError, match=says):
             kept.check(n, windows, layers)

@@ -139,7 +139,7 @@ def test_what_was_named_never_falls_back(unreachable):
 
 
 def test_strict_refuses_every_substitute(unreachable):
-    assert "bert-base-cased is out of reach, and --strict takes no substitute" in unreachable["answers"][4][2]
+    assert "bert-base-cased is out of reach, and --strict forbids a substitute" in unreachable["answers"][4][2]
     assert "the tokenizer of bert-base-cased is not at hand, and --strict" in unreachable["answers"][5][2]
 
 

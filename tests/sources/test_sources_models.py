@@ -134,7 +134,7 @@ def test_trained_weights_without_a_tokenizer_are_refused(copy, text_file):
     (copy / "vocab.txt").unlink()
     assert "has no tokenizer" in refused(copy, text_file)
     assert read(copy, text_file, weights="initialized")[0].label["tokenizer"] == f"words of {text_file}"
-    with pytest.raises(SourceError, match="--strict takes no substitute: use --tokenizer"):
+    with pytest.raises(SourceError, match="--strict forbids a substitute: use --tokenizer"):
         read(copy, text_file, weights="initialized", strict=True)
 
 

@@ -76,7 +76,7 @@ class Question:
         if self.target not in entry.targets:
             raise Unsupported(f"{entry.name} does not take target={self.target}; it takes {', '.join(entry.targets)}")
         if entry.budget is None:
-            raise Unsupported(f"{entry.name} has no budget: there is none to find")
+            raise Unsupported(f"{entry.name} has no budget to search for")
         limit = n_k if entry.limit is None else entry.limit(n_q, n_k)
         most = min(limit, max(1, min(n_q, n_k) // 2) if self.d_max is None else self.d_max)
         least = max(self.d_min, entry.least)
@@ -245,7 +245,7 @@ class _Errors:
         for first in range(0, len(self.seeds), step):
             operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
             if None in operators:
-                raise Unsupported(f"{self.request.label} gives no operator: it has output errors alone")
+                raise Unsupported(f"{self.request.label} gives no operator, so it has no matrix errors")
             measure = lambda batch=operators: shared_matrix_errors(
                 exact(part, self.question.target), batch, tol=self.question.tol
             )

@@ -91,7 +91,7 @@ def _read(path: Path, heads: int) -> np.ndarray | None:
         if blocks.ndim != 3 or len(blocks) != heads or blocks.dtype.kind != "f":
             raise ValueError
     except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{path}: this is no map; remove it, and it is made again") from error
+        raise UsageError(f"{path}: not a map; delete it, and the next run writes it again") from error
     return blocks.astype(np.float64)
 
 

@@ -96,8 +96,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     budgets = None if request.budgets is None else read_budgets(request.budgets)
     if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
         raise UsageError(
-            f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
-            "that a method takes the place of is softmax"
+            f"{request.budgets}: its budgets are for target={budgets.about['target']}, but inject "
+            "replaces softmax attention"
         )
     whole_model = replace(request, layer=request.layer or "all")
     if budgets is not None:
@@ -152,7 +152,7 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
     path, name = request.budgets, budgets.method
     if request.origin.get("methods", "default") == "default" and request.methods == InjectRequest.methods:
         if name not in METHODS:
-            raise UsageError(f"{path}: its method {name} is no method of attnprobe; name it with --method, and it runs")
+            raise UsageError(f"{path}: its method {name} is not part of attnprobe; name its file with --method")
         return _text_of(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
     for one in parse_methods(request.methods, "softmax"):
         if one.label == short_name(name) and one.options == one.entry.check("softmax", budgets.options):
@@ -160,9 +160,9 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
             if sha256 is None and one.sha256 is not None:
                 notify(f"{path}: it does not say of which contents of {name} its budgets are")
             elif sha256 != one.sha256:
-                raise UsageError(f"{path}: its budgets are of other contents of {name}; run `attnprobe budget` again")
+                raise UsageError(f"{path}: {name} has changed since `attnprobe budget` wrote this file; run it again")
             return _text_of(one)
-    raise UsageError(f"{path}: its budgets are of {budgets.item}, and --method names {','.join(request.methods)}")
+    raise UsageError(f"{path}: its budgets belong to {budgets.item}, but --method names {','.join(request.methods)}")
 
 
 def _text_of(request: MethodRequest) -> str:

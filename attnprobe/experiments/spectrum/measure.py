@@ -204,7 +204,7 @@ def _parsed(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[
     matrices = [one for one in of if isinstance(one, str)]
     if request.target != "softmax" and len(matrices) == len(of):
         raise UsageError(
-            f"target={request.target} is the matrix that methods stand for, and of={','.join(matrices)} names "
+            f"target={request.target} is for methods, but of={','.join(matrices)} names "
             "none; ask for --of gaussian, or drop the target"
         )
     n, d = request.n, request.d

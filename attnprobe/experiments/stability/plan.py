@@ -83,7 +83,7 @@ def parse_tasks(texts: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
 def _add(task: str, options: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not value or key not in KINDS:
-        raise UsageError(f"task {task}: '{text}' is no option{nearest(key, KINDS)}")
+        raise UsageError(f"task {task}: '{text}' is not an option{nearest(key, KINDS)}")
     if key in options:
         raise UsageError(f"task {task}: {key} is given twice")
     try:

@@ -126,7 +126,7 @@ class _Text(TaskSource):
         self.classes = len(documents.classes)
         if len(self.documents.texts) < self.batch:
             raise UsageError(
-                f"text {documents.name}: {len(self.documents.texts)} documents of at least {self.shortest} bytes, and "
+                f"text {documents.name}: {len(self.documents.texts)} documents of at least {self.shortest} bytes, but "
                 f"a batch takes {self.batch}; give a longer text, or a smaller --batch or --n"
             )
         self.facts |= documents.facts | {"documents": len(self.documents.texts), "shortest": self.shortest}
@@ -160,7 +160,7 @@ class _Stored(TaskSource):
         self.classes = max(2, int(self.labels.max()) + 1)
         self.vocabulary = max(256, int(self.inputs.max()) + 1)
         if len(self.labels) < self.batch:
-            raise UsageError(f"{name}: {path} holds {len(self.labels)} examples, and a batch takes {self.batch}")
+            raise UsageError(f"{name}: {path} holds {len(self.labels)} examples, but a batch takes {self.batch}")
         self.facts |= {"data": path, "data_sha256": digest, "examples": len(self.labels), "classes": self.classes}
 
     def _made(self, seed: int, step: int) -> list[Example]:
@@ -281,7 +281,7 @@ def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tupl
         ("lengths", lengths, 2, inputs.shape[2]),
     ):
         if x.is_floating_point() or x.dtype == torch.bool or not low <= int(x.min()) <= int(x.max()) <= high:
-            raise SourceError(f"data {path}: {key} holds what is no whole number from {low} to {high}")
+            raise SourceError(f"data {path}: {key} must hold whole numbers from {low} to {high}")
     if lengths.shape != inputs.shape[:2]:
         raise SourceError(f"data {path}: lengths {tuple(lengths.shape)} for inputs {tuple(inputs.shape)}")
     return inputs, labels.long(), lengths.long()

@@ -156,9 +156,9 @@ def _check(
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.visible is not None and not theorem.causal:
         form = "is causal" if qkv.sliding_window is None else "has a sliding window"
-        raise Unsupported(f"attention {form}, and the theorem is about attention to all tokens")
+        raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
     if qkv.sink_logits is not None:
-        raise Unsupported("heads have sinks of their own, and the theorem is about rows that sum to 1")
+        raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
     if method is not None:
         tried = {
@@ -184,7 +184,7 @@ def _check(
             result["findings"] = [_as_record(one) for one in findings]
             result["refused"] = [{"d": d, "reason": why} for d, why in reasons.items()]
     if not findings:
-        raise BadResult("it gave no finding")
+        raise BadResult("the theorem gave no finding")
     if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
         result |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
 

@@ -1,4 +1,4 @@
-"""The options that commands share, by topic: a request inherits those that it has."""
+"""The options that commands share, by topic. A request inherits the topics that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headings of the help, in their order."""
+"""The headings of the help, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of an option, from the text that a user writes."""
+"""Options that are lists, parsed from a user's text."""
 
 from __future__ import annotations
 

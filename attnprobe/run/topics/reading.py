@@ -1,4 +1,4 @@
-"""What is measured of what: methods, budgets, places, and where Q, K and V come from."""
+"""Options of what is measured: methods, budgets, places, and the source of Q, K and V."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Windows:
 
 @dataclass(frozen=True, kw_only=True)
 class Places(Layers, Windows):
-    """Where in the model and the text."""
+    """The place in the model and the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Statistics):
-    """What is made of Q, K and V before anything is measured."""
+    """Changes of Q, K and V before anything is measured."""
 
     scale_inputs: tuple[float, ...] = opt(
         (1.0,),
@@ -122,7 +122,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Split):
-    """Which model reads which text."""
+    """The model and its text."""
 
     model: str | None = opt(
         None,
@@ -160,7 +160,7 @@ READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  
 
 @dataclass(frozen=True, kw_only=True)
 class Tensors:
-    """What is taken from a model that reads a text, or from a file."""
+    """Q, K and V: from a model that reads a text, or from a file."""
 
     positions: str = opt(
         "segment",
@@ -187,7 +187,7 @@ class Tensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Where is computed, and whether a source may be substituted."""
+    """The device, and whether a source may be substituted."""
 
     device: str = opt(
         "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
@@ -211,4 +211,4 @@ class Dtype:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Reading, WeightsWord, Tensors, Device, Dtype):
-    """A source by itself."""
+    """A source on its own."""

@@ -1,4 +1,4 @@
-"""How a run goes: its folder, and the processes that measure."""
+"""Options of a run: its folder, and the processes that measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Elsewhere", "Folder", "OnTensors", "RunRequest"]
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """The run's folder, and what becomes of what it holds."""
+    """The run's folder, and the treatment of earlier records."""
 
     out: str | None = opt(
         None,
@@ -48,7 +48,7 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Which groups of cells a run measures, and in which processes."""
+    """The groups of cells that a run measures, and its processes."""
 
     shard: str | None = opt(
         None,
@@ -102,7 +102,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(Device, Folder, Elsewhere):
-    """What every command that leaves a run is asked for.
+    """The options of every command that writes a run.
 
     Attributes:
         base: where new folders are made. origin: where each value came from, for the manifest, which calls other
@@ -117,7 +117,7 @@ class RunRequest(Device, Folder, Elsewhere):
 
     @property
     def source(self) -> SourceSpec:
-        """What is read, with the first of the weights."""
+        """The source, with the first of the weights."""
         from ...sources import SourceSpec
 
         given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
@@ -126,16 +126,16 @@ class RunRequest(Device, Folder, Elsewhere):
         return SourceSpec(**given)
 
     def known(self) -> dict[str, Any]:
-        """The values of options, but for those that something else decides."""
+        """The values of options, without those that another option decides."""
         return {one.name: getattr(self, one.name) for one in options_of(type(self))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnTensors(Places, Inputs, Reading, Tensors, Dtype, RunRequest):
-    """A command that measures on Q, K and V of a model or a file."""
+    """Options of a command that measures Q, K and V of a model or a file."""
 
     def known(self) -> dict[str, Any]:
-        """The values of options, but for those that something else decides."""
+        """The values of options, without those that another option decides."""
         values = super().known()
         if self.qkv is not None:
             del values["weights"]

@@ -1,4 +1,4 @@
-"""What a command shows of a run, and what it may not exceed."""
+"""Options of a command's output, and its gates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Gates", "Output", "Timed", "gates_option", "plot_option"]
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What a command shows of a run."""
+    """The output of a command."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,7 +81,7 @@ def plot_option(help: str) -> Any:
 
 
 def gates_option(value: str) -> Any:
-    """The field of ``--fail-above``; ``value`` is what a gate is held against."""
+    """The field of ``--fail-above``; a gate compares ``value``."""
     return opt(
         (),
         f"Exit with 1 if {value} exceeds VALUE or is missing.",
@@ -95,7 +95,7 @@ def gates_option(value: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Gates:
-    """Limits on values, and where it is written whether they hold."""
+    """Limits on values, and the file of their results."""
 
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a table row")
     floors: tuple[str, ...] = opt(

@@ -1,4 +1,4 @@
-"""Where groups of work are done: in this process, or by a crew of others that are replaced when they die."""
+"""Groups of work, in this process or in a crew of processes that are replaced when they die."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ Send = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Limit:
-    """What a process may take so many seconds for, from when it sends this until it sends another or None."""
+    """A time limit of a process: it holds from this message until the next limit or None."""
 
     what: tuple[str, ...]
     seconds: float
 
 
 class Work(Protocol):
-    """What is done with groups. It is pickled; what it needs there it makes in the process that uses it."""
+    """Work on groups. It is pickled; each process builds the other objects that it needs."""
 
     def start(self, number: int, send: Send) -> tuple[Any, Callable[[Any, Any], None]]:
-        """Called once in the ``number``-th process; gives what that says of itself, and what does a group.
+        """Called once in the ``number``-th process. Returns the facts of the process and a function that does a group.
 
         The latter is called with a group and what its process is told of it; ``send(kind, value)`` hands the listener
         what is found, as it is found; ``send("limit", value)`` is for the backend, a `Limit` or None.
@@ -54,40 +54,40 @@ class Work(Protocol):
 
 
 class Listener(Protocol):
-    """What the process that asked for the work makes of it."""
+    """The receiver of results, in the process that started the work."""
 
     def done_keys(self, group: Any, /) -> Any:
-        """What a process is told of a group when it gets it."""
+        """The message for a process that gets the group."""
 
     def received(self, group: Any, kind: str, value: Any, /) -> None:
-        """Called with whatever work sends; ``end`` is sent when a group is done."""
+        """Called with each message of the work; ``end`` follows a finished group."""
 
     def died(self, reason: str) -> None:
-        """Called when a process that had begun died; what it did is done again by another."""
+        """Called when a working process died. Another process repeats its group."""
 
     def lost(self, group: Any, reason: str, /) -> None:
         """Called with a group that is given up."""
 
     def overran(self, group: Any, limit: Limit, /) -> None:
-        """Called when a process was ended that went on beyond a limit; the rest of its group is done by another."""
+        """Called when a process exceeded a limit and was ended. Another process does the rest of its group."""
 
     def began(self, facts: Any) -> None:
-        """Called with what a process says of itself before its first group."""
+        """Called with the facts of a process before its first group."""
 
 
 class Backend(Protocol):
-    """One way of doing groups: each gives a listener the same, to the last bit where threads are the same."""
+    """A way to run groups. All backends give the same results, bit for bit at equal thread counts."""
 
     def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
-        """Do every group. What work raises is raised here, and so is Ctrl-C; nothing is left running."""
+        """Do every group. Errors of the work and Ctrl-C are raised here, after all processes have ended."""
 
     def bundle(self, count: int) -> int:
-        """How many of ``count`` groups one process may do in a row, so that they share what they can."""
+        """How many of ``count`` groups one process may take at once, so that they share inputs."""
         ...
 
 
 class Alone:
-    """This process, one group after the other. Nothing can end what goes on beyond a `Limit` here."""
+    """This process, one group after the other. It cannot end work that exceeds a `Limit`."""
 
     def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
         groups = deque(groups)
@@ -110,7 +110,7 @@ class Alone:
 
 @dataclass
 class Member:
-    """A process of a crew: its number, the group that it does, whether it has begun, and the limit that it is under."""
+    """A process of a crew: its number, its group, whether it is ready, and its time limit."""
 
     number: int
     group: Hashable | None = None
@@ -125,7 +125,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Died:
-    """How a process ended that should not have."""
+    """The reason why a process ended unexpectedly."""
 
     reason: str
 
@@ -134,29 +134,29 @@ One = TypeVar("One", bound=Member)
 
 
 class Crew(Protocol[One]):
-    """Processes that do groups, wherever they run.
+    """Processes that work on groups, on any machine.
 
     What `hear` gives of a member is ``("ready", facts)`` once, then what its work sends, ``("end", None)`` after each
     group, ``("raised", error)`` where work raised, and `Died` in the place of a pair.
     """
 
     def hire(self, work: Work, number: int) -> One:
-        """A new process, which begins by itself."""
+        """Start a new process."""
         ...
 
     def give(self, member: One, group: Any, done: Any) -> None:
-        """Let a process that is ready do a group."""
+        """Give a ready process a group."""
 
     def hear(self, members: Sequence[One]) -> Iterable[tuple[One, Any]]:
-        """Wait for something, and give it."""
+        """Wait for messages, and yield them."""
         ...
 
     def dismiss(self, members: Sequence[One]) -> None:
-        """End every process: those without a group by themselves, the others at once."""
+        """End every process: idle ones by a message, the others at once."""
 
 
 class Crewed:
-    """A crew of ``size`` processes. Only this process hears what was found.
+    """A crew of ``size`` processes. Only this process receives results.
 
     One that dies is replaced, and its group done again, `TRIES` times in all; then the group is lost. One that goes on
     `GRACE` seconds beyond a limit is ended and replaced, and the rest of its group is done. What it sent before stands.
@@ -185,7 +185,7 @@ class Crewed:
 
 
 class _Shift:
-    """One run of a crew: the groups that wait, and the members at work."""
+    """One run of a crew: the waiting groups, and the members at work."""
 
     def __init__(self, crewed: Crewed, groups: Iterable[Any], work: Work, listener: Listener) -> None:
         self.crew, self.hint, self.work, self.listener = crewed.crew, crewed.hint, work, listener
@@ -215,7 +215,7 @@ class _Shift:
                     self._overran(member, member.limit)
 
     def _give(self, member: Member) -> None:
-        """Give a member that is free the next group."""
+        """Give a free member the next group."""
         if self.waiting and member.ready and member.group is None:
             member.group = self.waiting.popleft()
             self.crew.give(member, member.group, self.listener.done_keys(member.group))
@@ -244,7 +244,7 @@ class _Shift:
             self._again(member.group, reason)
 
     def _overran(self, member: Member, limit: Limit) -> None:
-        """End a member that goes on beyond its limit: the listener gives that up, and another does the rest."""
+        """End a member that exceeded its limit. The listener gives up the cell; another member does the rest."""
         self.crew.dismiss([member])
         self._left(member)
         self.listener.overran(member.group, limit)
@@ -259,7 +259,7 @@ class _Shift:
         self.free.append(member.number)
 
     def _again(self, group: Any, reason: str) -> None:
-        """Have a group done by another process, or give it up."""
+        """Let another process do a group, or give the group up."""
         self.tries[group] += 1
         if self.tries[group] < TRIES:
             self.waiting.appendleft(group)
@@ -268,5 +268,5 @@ class _Shift:
 
 
 def raisable(error: BaseException) -> Exception:
-    """An error as another process can raise it: its own kind where it is this project's, else its name in words."""
+    """An error that another process can raise: of its own type if that is this project's, else as text."""
     return error if isinstance(error, AttnprobeError) else RuntimeError(reason_of(error))

@@ -1,4 +1,4 @@
-"""A crew of processes of this machine, from the standard library alone."""
+"""A crew of processes on this machine, with the standard library only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK = 1.0  # seconds between two looks at who is alive
 
 
 def pool(jobs: int) -> Crewed:
-    """``jobs`` spawned processes that do groups side by side (see `Crewed`)."""
+    """``jobs`` spawned processes that work on groups (see `Crewed`)."""
     return Crewed(Processes(), jobs, "drop --jobs and --cell-timeout to see why")
 
 
@@ -85,7 +85,7 @@ class Processes:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """What starts in the block never hears of Ctrl-C, which the terminal sends to all: this process ends the others.
+    """Processes started in the block ignore Ctrl-C, which the terminal sends to all. This process ends them.
 
     It hears of one itself once the block ends, whichever of its threads got it; ignored, it would be lost.
     """
@@ -104,14 +104,14 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _join(member: _Process) -> None:
-    """Wait for the end of a process, but not for that of what it forked."""
+    """Wait for the end of a process, but not of the processes that it forked."""
     until = time.monotonic() + GRACE
     while member.process.exitcode is None and time.monotonic() < until:
         member.process.join(0.1)
 
 
 def _exit_text(member: _Process) -> str:
-    """How a process ended, in words."""
+    """How a process ended, as text."""
     member.connection.close()
     _join(member)
     code = member.process.exitcode
@@ -122,7 +122,7 @@ def _exit_text(member: _Process) -> str:
 
 
 def _serve(connection: Connection, work: Work, number: int) -> None:
-    """The life of a process of the pool, no longer than that of the one that hired it."""
+    """The main function of a process of the pool. It ends when its parent ends."""
     follow_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before it began

@@ -1,4 +1,4 @@
-"""A crew of actors on a Ray cluster that was joined."""
+"""A crew of actors on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 60.0  # seconds without a process that could be, before the run gives
 
 
 class Mailbox:
-    """What processes sent and nobody took yet; an actor beside the process that takes it."""
+    """Messages of processes in an actor, until the crew's process takes them."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -37,14 +37,14 @@ class Mailbox:
 
 
 class Worker:
-    """The life of a process on the cluster: an actor, whose calls come one after the other in its main thread."""
+    """A process on the cluster: an actor whose calls run one after the other in its main thread."""
 
     def __init__(self, mailbox: Any, folder: str, version: str) -> None:
         self.mailbox, self.folder, self.version = mailbox, folder, version
         self.shown = 0.0
 
     def start(self, work: Work, number: int) -> tuple[str, Any]:
-        """What a `Crew` hears of a process that begins."""
+        """The first message of a process to its `Crew`."""
         version_here = versions()["attnprobe"]
         if self.version != version_here:
             return "raised", UsageError(
@@ -83,7 +83,7 @@ class _Actor(Member):
 
 
 class Actors:
-    """Actors of Ray, each with its CPUs and GPUs; what they send comes through a mailbox."""
+    """Actors of Ray, each with its CPUs and GPUs. Their messages come through a mailbox."""
 
     def __init__(self, ray: Any, room: Room) -> None:
         self.ray, self.room = ray, room
@@ -111,7 +111,8 @@ class Actors:
             sent = self.ray.get(self.mailbox.take.remote())
         except self.ray.exceptions.RayError as error:
             raise SourceError(
-                f"ray: the cluster is gone: {_reason(str(error))}; what is done is kept: run the same command to go on"
+                f"ray: the cluster is gone: {_reason(str(error))}; finished cells are kept: "
+                "run the same command to resume"
             ) from error
         for number, kind, value in sent:  # what came before the end of a call
             member = self.numbers.get(number)
@@ -126,7 +127,7 @@ class Actors:
         self._refuse_to_wait(members)
 
     def _result(self, call: Any) -> Any:
-        """What a call gave, or how its process died."""
+        """The result of a call, or how its process died."""
         try:
             return self.ray.get(call)
         except self.ray.exceptions.RayTaskError as error:
@@ -135,15 +136,15 @@ class Actors:
             return Died(f"its process on the cluster died: {_reason(str(error))}")
 
     def _refuse_to_wait(self, members: Sequence[_Actor]) -> None:
-        """Give up where no process is left and no node could have one."""
+        """Give up if no process is left and no node has room for one."""
         if any(member.ready for member in members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
             self.without_room_since = None
             return
         self.without_room_since = self.without_room_since or time.monotonic()
         if time.monotonic() > self.without_room_since + PATIENCE:
             raise UsageError(
-                f"ray: for {PATIENCE:g} s no node of the cluster has had room for a process; what is done "
-                "is kept: run the same command to go on"
+                f"ray: for {PATIENCE:g} s no node of the cluster had room for a process; finished cells "
+                "are kept: run the same command to resume"
             )
 
     def dismiss(self, members: Sequence[_Actor]) -> None:
@@ -158,7 +159,7 @@ class Actors:
 
 
 def _reason(text: str) -> str:
-    """What matters of what Ray says over many lines."""
+    """The relevant line of a long message of Ray."""
     text = text.split("Some common causes", 1)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     known = [line for line in lines if line.startswith("The actor is dead") or "exit type" in line or "Error:" in line]

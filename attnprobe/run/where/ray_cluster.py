@@ -1,4 +1,4 @@
-"""Joining a Ray cluster that the user names; none is ever started unless the address is ``local``."""
+"""Joining a Ray cluster that the user names. A cluster is started only for the address ``local``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cluster(
     device: str,
     notify: Callable[[str], None],
 ) -> Iterator[tuple[Crewed, str]]:
-    """Join the cluster at an address, or start one of this machine for ``local``, for the length of a block.
+    """Join the cluster at an address for the length of a block; ``local`` starts one on this machine.
 
     Gives the backend, and the device of its processes. What the cluster has is compared with what is asked before
     anything runs: Ray itself waits for ever for a GPU that no node has.
@@ -63,7 +63,7 @@ def cluster(
 
 
 def _refuse(device: str, gpus: float | None) -> None:
-    """Refuse a device and GPUs that cannot be, or contradict each other."""
+    """Refuse an impossible device or number of GPUs, and a contradiction between them."""
     if gpus is not None and not (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())):
         raise UsageError(f"gpus-per-task={gpus:g}: choose 0, a fraction from 0.01 to 1, or a whole number")
     if device.startswith("cuda:"):
@@ -75,7 +75,7 @@ def _refuse(device: str, gpus: float | None) -> None:
 
 
 def _gpus(ray: Any, device: str, gpus: float | None) -> float:
-    """GPUs of a process: where none are given one, if there are any or the device asks for it, and none on a CPU."""
+    """GPUs of a process. The default is one if the cluster has GPUs or the device needs one, and none on a CPU."""
     if gpus is not None or device == "cpu":
         return gpus or 0.0
     return 1.0 if device == "cuda" or ray.cluster_resources().get("GPU", 0) else 0.0
@@ -101,7 +101,7 @@ def _imported(address: str | None) -> Any:
 
 
 def _this_cluster() -> str:
-    """The address of the cluster that this node is of, as ``ray start`` leaves it.
+    """The address of this node's cluster, from RAY_ADDRESS or from `ray start`.
 
     Raises:
         SourceError: it is of none.
@@ -110,21 +110,21 @@ def _this_cluster() -> str:
     address = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
     if ":" not in address:
         raise SourceError(
-            "ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
+            "ray: this node belongs to no cluster (RAY_ADDRESS is not set, and `ray start` left no address); give "
             "--ray-address HOST:PORT, or local"
         )
     return address
 
 
 def _refuse_form(address: str) -> None:
-    """Refuse what is no host and port."""
+    """Refuse an address that is not a host and a port."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
         raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
 
 
 def _joined(ray: Any, address: str) -> None:
-    """Connect; Ray's own lines are kept off the terminal, as ours say what matters."""
+    """Connect. Ray's own lines are kept off the terminal."""
     private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

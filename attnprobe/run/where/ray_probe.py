@@ -1,4 +1,4 @@
-"""Whether a Ray cluster answers at an address: joined by a process of its own, which can be ended."""
+"""Whether a Ray cluster answers at an address. A separate process joins it, so that it can be ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ os._exit(0)
 
 
 def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
-    """Return once a process has joined the cluster at an address and left it.
+    """Return after a process has joined the cluster at an address and left it.
 
     Ray's own calls cannot be interrupted, and try for minutes to reach what is no Ray.
 
@@ -62,7 +62,7 @@ def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
         answer = lines.get(timeout=deadline).strip()
     except queue.Empty:
         raise SourceError(
-            f"ray: no cluster at {address}: what listens there did not answer as Ray within {deadline:g} s"
+            f"ray: no cluster at {address}: the server there did not answer as Ray within {deadline:g} s"
         ) from None
     finally:
         with suppress(OSError):

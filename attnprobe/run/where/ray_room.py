@@ -1,4 +1,4 @@
-"""What processes ask of a Ray cluster, and how many of them it has room for."""
+"""The size of processes on a Ray cluster, and how many of them it can hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Room", "room_of"]
 
 @dataclass(frozen=True)
 class Room:
-    """What each process asks for, and how many of them the nodes of a cluster have room for.
+    """The size of each process, and how many of them the nodes of a cluster can hold.
 
     Attributes:
         nodes: CPUs and GPUs of each node that is alive.
@@ -24,7 +24,7 @@ class Room:
 
     @property
     def places(self) -> int:
-        """How many processes fit, node by node: none is split over two."""
+        """How many processes fit. No process is split over two nodes."""
         return sum(self._on(*node) for node in self.nodes)
 
     def _on(self, cpus: float, gpus: float) -> int:
@@ -34,7 +34,7 @@ class Room:
         return min(by_cpus, int(gpus) * int(1 / self.gpus + 1e-9)) if self.gpus else by_cpus
 
     def refuse(self, jobs: int | None) -> int:
-        """How many processes there shall be.
+        """The number of processes.
 
         Raises:
             UsageError: more than fit, or none does.
@@ -59,6 +59,6 @@ class Room:
 
 
 def room_of(ray: Any, cpus: int, gpus: float) -> Room:
-    """The room that the cluster has now for processes of so many CPUs and GPUs."""
+    """How many processes of so many CPUs and GPUs the cluster can hold now."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return Room(cpus, gpus, tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes))

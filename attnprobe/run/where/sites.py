@@ -1,4 +1,4 @@
-"""Where a run is measured: in this process, in several of this machine, or on a Ray cluster."""
+"""Where a run is measured: in this process, in several on this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 1024  # processes
 
 @dataclass(frozen=True)
 class Site:
-    """Where the cells of a request are measured.
+    """The processes that measure the cells of a request.
 
     Attributes:
         threads, devices: as `GroupWork` takes them. device: where this process keeps Q, K and V, None is the request's.
@@ -36,11 +36,11 @@ class Site:
 
     @property
     def alone(self) -> bool:
-        """Whether all is measured in this process."""
+        """Whether this process measures everything."""
         return isinstance(self.backend, Alone)
 
     def local_request(self, request: Any) -> Any:
-        """The request as this process reads its sources."""
+        """The request with the device on which this process reads its sources."""
         if self.device is None:
             return request
         return replace(request, device=self.device)
@@ -48,7 +48,7 @@ class Site:
 
 @contextmanager
 def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool = False) -> Iterator[Site]:
-    """Where a request is measured: one process per visible GPU where it names none, and one on a CPU, unless it says.
+    """The site of a request. The default is one process per visible GPU, and one on a CPU.
 
     A single process is this one; under a time limit it is another, which can be ended.
 
@@ -61,7 +61,7 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
     _refuse(request)
     if request.backend == "ray":
         if exclusive:
-            raise UsageError("backend ray: times are of one machine; give --jobs, or a --shard for each machine")
+            raise UsageError("backend ray: times belong to one machine; give --jobs, or run a --shard on each machine")
         from .ray_cluster import cluster
 
         with cluster(
@@ -101,4 +101,4 @@ def _refuse(request: RunRequest) -> None:
         return
     for name in ("ray_address", "gpus_per_task", "cpus_per_task"):
         if getattr(request, name) is not None:
-            raise UsageError(f"{name.replace('_', '-')} is of backend ray, and the backend is {request.backend}")
+            raise UsageError(f"{name.replace('_', '-')} needs backend ray, but the backend is {request.backend}")

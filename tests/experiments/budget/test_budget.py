@@ -607,7 +607,7 @@ def test_exit_codes(run, file):
     code, out, _ = run(*args, "--method", "lost", "--out", "s")
     assert code == 4 and "diverged, the error is not finite at any budget in head 1" in out
     code, out, _ = run(*args, "--method", "vmean,svd", "--out", "t")
-    assert code == 0 and "– vmean layer 0 n = 48: skipped, vmean has no budget: there is none to find" in out
+    assert code == 0 and "– vmean layer 0 n = 48: skipped, vmean has no budget to search for" in out
     for rest, words in (
         (("--method", "vmean"), "has no budget"),
         (("--metric", "seconds"), "unknown metric"),

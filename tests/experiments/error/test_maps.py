@@ -501,7 +501,7 @@ def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
     assert not (tmp_path / "f").exists()
     for content in (b"", b"not an array", maps[0].tobytes()):
         map_path(tmp_path, "k").write_bytes(content)
-        with pytest.raises(UsageError, match=r"k\.npy: this is no map; remove it"):
+        with pytest.raises(UsageError, match=r"k\.npy: not a map; delete it"):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")
     for wrong in (maps[0], maps[:1], maps.astype(int)):
         np.save(map_path(tmp_path, "k"), wrong)

@@ -441,8 +441,8 @@ def test_gradients_flow_through_heads_of_different_budgets():
     ("text", "says"),
     [
         ("{", "no JSON"),
-        ("[]", "holds an object"),
-        ('{"method": 3}', "method: 3 is no name"),
+        ("[]", "expected an object with method"),
+        ('{"method": 3}', "method: expected a name, got 3"),
         ('{"method": "a", "options": []  , "budgets": 1}', "a list of {layer, head, d}"),
         ('{"method": "a", "options": [1]}', "options: [1] is no object"),
         ('{"schema": 2, "method": "a"}', "schema 2 is not 1"),
@@ -453,7 +453,7 @@ def test_gradients_flow_through_heads_of_different_budgets():
         ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 0}]}', "budgets[0]: d: 0"),
         (
             '{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 8}, {"layer": 0, "head": 1, "d": 8}]}',
-            "budgets[1]: layer 0, head 1 stands there already",
+            "budgets[1]: layer 0, head 1 is listed twice",
         ),
     ],
 )
@@ -495,7 +495,7 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
         (("--method", "skyfromer"), "did you mean 'skyformer'"),
         (("--windows", 99), "choose at most"),
         (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
-        (("--budgets", "b.json", "--method", "mss"), "budgets are of skyformer:sampler=iid, and --method names mss"),
+        (("--budgets", "b.json", "--method", "mss"), "budgets belong to skyformer:sampler=iid, but --method names mss"),
         (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
         (("--format", "xml"), "unknown format 'xml'"),
         (("--fail-above", "top1_agreement=1"), "larger is better there"),

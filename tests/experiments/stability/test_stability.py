@@ -388,7 +388,7 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(SourceError, match="without a folder of .txt files"):
         text_task(tmp_path / "empty")
     (tmp_path / "short.txt").write_text("word " * 100)
-    with pytest.raises(UsageError, match="1 documents of at least 256 bytes, and a batch takes 3"):
+    with pytest.raises(UsageError, match="1 documents of at least 256 bytes, but a batch takes 3"):
         text_task(tmp_path / "short.txt")
 
 
@@ -560,7 +560,7 @@ def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
     [
         (("--task", "listop"), "unknown task 'listop'; did you mean 'listops'"),
         (("--task", "listops,listops"), "task listops is named twice"),
-        (("--task", "listops:m=3"), "'m=3' is no option"),
+        (("--task", "listops:m=3"), "'m=3' is not an option"),
         (("--task", "listops:n=x"), "n=x is not a number"),
         (("--task", "pathfinder"), "needs its data"),
         (("--n", "4"), "n=4: choose a number of tokens from 16"),

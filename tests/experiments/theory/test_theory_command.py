@@ -388,7 +388,10 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(here, file, tmp
         theorem(name, paper="p", says="s", cost="c")(check)
     records = measured(file, tmp_path, theorems=("nothing,slow,confused,first",), cell_timeout=0.3).records
     assert [r["status"] for r in records] == ["failed", "failed", "failed", "ok"]
-    assert records[0]["reason"] == "it gave no finding" and "longer than --cell-timeout 0.3" in records[1]["reason"]
+    assert (
+        records[0]["reason"] == "the theorem gave no finding"
+        and "longer than --cell-timeout 0.3" in records[1]["reason"]
+    )
     assert len(records[1]["findings"]) == 1
 
 

@@ -297,7 +297,7 @@ def test_a_name_is_a_file_only_with_its_suffix(mine):
     other = mine.parent / "b" / "mine.py"
     other.parent.mkdir()
     other.write_text(MINE + "#")
-    with pytest.raises(UsageError, match="are two methods of the name mine.py:matrix: rename one"):
+    with pytest.raises(UsageError, match="share the name mine.py:matrix: rename one"):
         parse_methods([f"{mine}:matrix,{other}:matrix"], "softmax")
 
 

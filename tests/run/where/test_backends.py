@@ -566,7 +566,7 @@ def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, mon
     monkeypatch.setattr("attnprobe.run.where.ray_actors.PATIENCE", 1.0)
     with cluster(address, 2, 1, 0, "cpu", print) as (backend, _):
         backend.crew = Actors(backend.crew.ray, Room(64, 0, ()))
-        with pytest.raises(UsageError, match="no node of the cluster has had room"):
+        with pytest.raises(UsageError, match="no node of the cluster had room"):
             backend.run("ab", Dying(tmp_path, {}), Heard())
 
 
@@ -643,8 +643,8 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
         ({"backend": "slurm"}, "unknown backend 'slurm'"),
         ({"backend": "ray"}, "name the cluster; give --ray-address"),
         ({"backend": "ray", "ray_address": "ray://x:1"}, "Ray Client is not supported"),
-        ({"ray_address": "local"}, "ray-address is of backend ray"),
-        ({"gpus_per_task": 1}, "gpus-per-task is of backend ray"),
+        ({"ray_address": "local"}, "ray-address needs backend ray"),
+        ({"gpus_per_task": 1}, "gpus-per-task needs backend ray"),
         ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
         ({"backend": "ray", "ray_address": "x"}, "'x' is not HOST:PORT, auto or local"),
         ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("inf")}, "gpus-per-task=inf: choose"),
@@ -744,7 +744,7 @@ def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, 
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     auto = lambda: measured("error", file, tmp_path / "r", backend="ray", ray_address="auto")
-    with pytest.raises(SourceError, match="this node is of no cluster"):
+    with pytest.raises(SourceError, match="this node belongs to no cluster"):
         auto()
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9\n")
