@@ -1,4 +1,4 @@
-"""The cells of a run of `error` by what they are, and whether two runs read the same sources."""
+"""The cells of a run of `error` by identity, and whether two runs have the same sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 
 
 def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCell]:
-    """The cells of a run by identity: of records that share one, the best, and then the one measured most closely."""
+    """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance."""
     cells: dict[Key, ComparedCell] = {}
     commands: set[str] = set()
     for record in records:
@@ -50,7 +50,7 @@ def _cell_key(record: ComparedCell) -> Key:
 
 
 def _quality(record: ComparedCell) -> tuple[int, float]:
-    """Smaller is better: the status, then the tolerance of matrix errors."""
+    """The order of records: the status, then the tolerance of matrix errors; smaller is better."""
     tol = record.get("matrix_tol")
     return STATUSES.index(record["status"]), math.inf if tol is None else tol
 
@@ -58,7 +58,7 @@ def _quality(record: ComparedCell) -> tuple[int, float]:
 def shared_sources(
     a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The facts of the sources in both runs, and the names of the facts in which several such sources differ.
+    """The facts of the sources in both runs, and the names of the facts that differ between these sources.
 
     Raises:
         UsageError: each run has a source that the other lacks; the message names the facts that differ.
@@ -81,7 +81,7 @@ def _differing(x: Mapping[str, Any], y: Mapping[str, Any]) -> list[str]:
 
 
 def _fact(source: Mapping[str, Any], name: str) -> str:
-    """A fact in words; a hash also with the name of what it is the hash of."""
+    """A fact in words; a hash with the name of the hashed file."""
     if name not in source:
         return "absent"
     text = short_hashes(json.dumps(source[name], ensure_ascii=False)).strip('"')

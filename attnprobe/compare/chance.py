@@ -1,4 +1,4 @@
-"""What chance makes of a difference between two runs: tests over heads and over text windows, and Holm's correction."""
+"""The role of chance in a difference between two runs: tests over heads and windows, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Statistic = Callable[..., np.ndarray]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of the chance in one difference.
+    """The evidence that one difference is not chance.
 
     Attributes:
         test: ``heads``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
@@ -63,7 +63,7 @@ def over_windows(differences: Sequence[float]) -> Evidence:
 
 
 def over_heads(x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean) -> Evidence:
-    """The permutation test of paired values: in every pair, which of the two is A's is as likely as not.
+    """The permutation test of paired values: under no change, the two values of a pair are exchangeable.
 
     The p-value is the share of exchanges under which the statistics of y and of x differ by at least as much: of all
     2^h up to `EXACT` pairs, of `RESAMPLES` fixed ones and the identity beyond. Rests on pairs that are drawn
@@ -84,7 +84,7 @@ def over_heads(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
 
 @cache
 def _exchanges(pairs: int) -> np.ndarray:
-    """Which pairs are exchanged, (exchanges, pairs); the first exchanges none."""
+    """The exchanged pairs of each permutation, (exchanges, pairs); the first exchanges none."""
     if pairs <= EXACT:
         return (np.arange(2**pairs)[:, None] >> np.arange(pairs) & 1).astype(bool)
     drawn = np.random.default_rng(0).integers(2, size=(RESAMPLES + 1, pairs)).astype(bool)
@@ -114,12 +114,12 @@ def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
 
 
 def within_rounds(noise: float | None) -> Evidence:
-    """The noise of timings, of which rounds of one process give no p-value: they share its caches and its load."""
+    """The noise of timings. Rounds of one process share caches and load, so they give no p-value."""
     return Evidence("rounds", noise=noise, why="one round has no spread" if noise is None else "the rounds")
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """That of the mean of independent values; None of fewer than 2."""
+    """The standard error of the mean of independent values; None for fewer than 2."""
     return None if len(values) < 2 else float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 

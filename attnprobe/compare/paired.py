@@ -1,4 +1,4 @@
-"""The rows of one place of two runs: what was measured of every metric there, and what became of the cells' status."""
+"""The rows of one place of two runs: each metric, and the change of the cells' status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["blank", "drafted"]
 
 
 def blank(place: Place, cells: Sequence[ComparedCell]) -> Change:
-    """A row of a place in which nothing is compared."""
+    """A row of a place without a comparison."""
     return {
         **place,
         "metric": None,
@@ -44,7 +44,7 @@ def blank(place: Place, cells: Sequence[ComparedCell]) -> Change:
 
 
 def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]:
-    """A draft for each metric that either run has, or one of them where a status says more than any metric."""
+    """A draft for each metric that either run has, or one draft if the status decides."""
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
@@ -77,7 +77,7 @@ def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draf
 def _changed(
     pairs: Sequence[tuple[ComparedCell, ComparedCell]], a: Sequence[ComparedCell], b: Sequence[ComparedCell], fall: bool
 ) -> str:
-    """How a status got worse, or where not ``fall`` better, from A to B, in words; empty where none did."""
+    """How a status got worse, or without ``fall`` better, from A to B, in words; empty if none did."""
     rank = lambda cell: STATUSES.index(cell["status"])
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]
     changed = [(x, y) for x, y in compared if (rank(y) > rank(x) if fall else rank(y) < rank(x))]

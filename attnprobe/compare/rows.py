@@ -1,4 +1,4 @@
-"""The cells that are compared, as records hold them, and the rows of a comparison."""
+"""Types of the compared cells and of the rows of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONLY: dict[str, Verdict] = {"A": "only in A", "B": "only in B"}
 
 
 class ComparedCell(TypedDict):
-    """What is read of a record of errors."""
+    """The compared fields of a record of errors."""
 
     method: str
     status: str
@@ -39,7 +39,7 @@ class ComparedCell(TypedDict):
 
 
 class TimedCell(TypedDict):
-    """What is read of a record of times."""
+    """The compared fields of a record of times."""
 
     command: NotRequired[str]
     method: str
@@ -56,7 +56,7 @@ class TimedCell(TypedDict):
 
 
 class ComparedTime(TypedDict):
-    """What is read of a row of times."""
+    """The compared fields of a row of times."""
 
     method: str
     options: Mapping[str, Any]
@@ -76,7 +76,7 @@ class ComparedTime(TypedDict):
 
 
 class Place(TypedDict):
-    """Where a row is; ``source`` holds the facts in which the runs' sources differ."""
+    """The place of a row; ``source`` has the facts in which the runs' sources differ."""
 
     method: str
     options: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Place(TypedDict):
 
 
 class Numbers(TypedDict):
-    """The two values of a row and what follows from them."""
+    """The two values of a row, with their difference and ratio."""
 
     a: float | None
     b: float | None

@@ -1,4 +1,4 @@
-"""Two runs, cell by cell: what differs, by how much, and whether that is worse or may be chance."""
+"""Two runs, cell by cell: what differs, by how much, and whether that may be chance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_runs` found.
+    """The result of `compare_runs`.
 
     Attributes:
         rows: one per row of the table and metric, and one per row of the table with cells that only one run has.
@@ -46,7 +46,7 @@ class Comparison:
         return [row for row in self.rows if row["verdict"] == "undecided"]
 
     def sources_in_words(self) -> list[str]:
-        """A line for each source: what it is called, and what else determines it."""
+        """A line for each source: its label, and the other facts of its identity."""
         names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
         lines = []
         for facts in self.sources:
@@ -147,7 +147,7 @@ def compare_runs(
 
 
 def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, ComparedCell]]]) -> None:
-    """Raise for a metric that was asked for and that one run lacks."""
+    """Refuse a requested metric that one run lacks."""
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
@@ -158,7 +158,7 @@ def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Ma
 
 
 def _requested(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> set[Key]:
-    """The rows that somebody asked for: that two runs agree on V-Mean says nothing."""
+    """The requested rows. References are left out: that V-Mean agrees says nothing."""
     return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
 
 
@@ -179,7 +179,7 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
 
 
 def _place(cells: Mapping[Key, ComparedCell], varying: Sequence[str]) -> Place:
-    """What every row says of where it is; ``source`` holds the facts in which the runs' sources differ."""
+    """The place of a row; ``source`` has the facts in which the runs' sources differ."""
     first = next(iter(cells.values()))
     facts = first["source"]
     return {
@@ -196,7 +196,7 @@ def _place(cells: Mapping[Key, ComparedCell], varying: Sequence[str]) -> Place:
 
 
 def _cells_in_words(cells: Sequence[ComparedCell]) -> str:
-    """Which windows, seeds and heads.
+    """Windows, seeds and heads in words.
 
     >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
     'windows 1-2; seed 0; heads 0-2, 7'
@@ -234,7 +234,7 @@ def _has_ok(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> bool:
 
 
 def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[str]) -> list[str]:
-    """The metrics of `COMPARED` that can be compared; a run in which nothing is ok lacks none."""
+    """The metrics of `COMPARED` in both runs. A run without any ok cell counts as having them."""
     common = []
     for metric in COMPARED:
         has = [_measured(rows, metric) or not _has_ok(rows) for rows in (a, b)]
@@ -246,7 +246,7 @@ def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[st
 
 
 def _pairings(rows: Sequence[Change]) -> list[str]:
-    """What a reader should know of rows whose cells did not pair one by one."""
+    """Notes on rows whose cells do not pair one to one."""
     notes = []
     for kind, pairing in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
         loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
@@ -258,7 +258,7 @@ def _pairings(rows: Sequence[Change]) -> list[str]:
 
 
 def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list[str]:
-    """Intervals of matrix errors that closed to different widths, or did not close."""
+    """Notes on intervals of matrix errors that have different widths, or did not reach theirs."""
     notes = []
     widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]
     if widths[0] and widths[1] and widths[0] != widths[1]:

@@ -1,4 +1,4 @@
-"""What two runs measured of one metric in one row: the values that pair, their statistics, and the chance in both."""
+"""The samples of one metric in one row of two runs: paired values, statistics, and evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATISTICS: Mapping[str, Statistic] = {"mean": np.mean, "median": np.median, SOU
 
 @dataclass(frozen=True)
 class Pairing:
-    """How the cells of a row are paired (see `compare_runs`), and those of each run that take part.
+    """The pairing of a row's cells (see `compare_runs`), and the paired cells of each run.
 
     With ``kind`` "cells" both hold the same keys.
     """
@@ -40,14 +40,14 @@ class Pairing:
 
     @property
     def same_draws(self) -> bool:
-        """Whether all cells that both runs could measure had the same random numbers, or drew none."""
+        """Whether all common cells had the same random numbers, or drew none."""
         both = [pair for pair in self.pairs if all(cell["status"] in MEASURED for cell in pair)]
         known = all("draws_hash" in cell for pair in both for cell in pair)
         return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
 
 
 def paired(ours: Mapping[Key, ComparedCell], others: Mapping[Key, ComparedCell]) -> Pairing:
-    """The pairing of a row's cells; where one run has none, no cell takes part."""
+    """The pairing of a row's cells; empty if one run has none."""
     if not ours or not others:
         return Pairing(None, {}, {})
     common = [key for key in ours if key in others]
@@ -63,7 +63,7 @@ def paired(ours: Mapping[Key, ComparedCell], others: Mapping[Key, ComparedCell])
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a metric in one row.
+    """One metric in one row of both runs.
 
     Attributes:
         statistic: one of `STATISTICS`, of ``count`` values in each run, which is ``a`` in A and ``b`` in B.
@@ -81,7 +81,7 @@ class Measured:
 
 
 def per_head(cell: ComparedCell, metric: str) -> list[float | None] | None:
-    """The values of a cell, None where there is none finite; None where it was not measured at all."""
+    """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
     metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
     if metric_values is None:
         return None
@@ -98,7 +98,7 @@ class _Value(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """What is paired: the values of both runs at one window and head, and seed where the runs share it."""
+    """A pair: the values of both runs at one window and head, and seed if the runs share it."""
 
     window: Any
     a: list[_Value]
@@ -114,7 +114,7 @@ class _Unit(NamedTuple):
 
 
 def measured(metric: Metric, pairing: Pairing) -> Measured:
-    """What the cells of a pairing have of a metric, by the first statistic that rounded rows do not carry."""
+    """A metric of a pairing's cells, by the first statistic that does not depend on rounded rows."""
     a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
     carried = {name for cells in (pairing.a, pairing.b) for name in fragile_statistics(cells.values(), metric.name)}
     statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
@@ -135,7 +135,7 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
 
 
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
-    """The chance in units that both runs have."""
+    """The evidence of units that both runs have."""
     windows: dict[Any, list[_Unit]] = {}
     for unit in units:
         windows.setdefault(unit.window, []).append(unit)
@@ -157,7 +157,7 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
 
 
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
-    """Of runs that share no window, whose means over windows are two samples."""
+    """The comparison of runs that share no window: their means over windows are two samples."""
     lost, gained = _lost([(a, b)])
     samples = [
         [value for value in values if value.number is not None and not (statistic == SOUND and value.doubtful)]
@@ -178,7 +178,7 @@ def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, floa
 
 
 def _values(cells: Iterable[ComparedCell], metric: Metric) -> list[_Value]:
-    """All values, in an order of their own; of a metric that a cell lacks, one without a number for each head."""
+    """All values in a fixed order. A cell without the metric gives one value without a number for each head."""
     sample = []
     for cell in cells:
         heads = [tuple(cell["heads"])] if metric.name == "seconds" else cell["heads"]
@@ -190,7 +190,7 @@ def _values(cells: Iterable[ComparedCell], metric: Metric) -> list[_Value]:
 
 
 def _units(a: Sequence[_Value], b: Sequence[_Value], kind: str) -> list[_Unit]:
-    """The units of a pairing: each window, head and seed, or each window and head where the seeds differ."""
+    """The units of a pairing: each window, head and seed, or each window and head if the seeds differ."""
     units: dict[Any, _Unit] = {}
     for run, values in (("a", a), ("b", b)):
         for value in values:
@@ -200,7 +200,7 @@ def _units(a: Sequence[_Value], b: Sequence[_Value], kind: str) -> list[_Unit]:
 
 
 def _lost(groups: Iterable[tuple[Sequence[_Value], Sequence[_Value]]]) -> tuple[int, int]:
-    """How many values are finite in A alone and in B alone, by their shares in each group."""
+    """The numbers of values that are finite in A alone and in B alone, by their shares in each group."""
     lost = gained = 0
     for a, b in groups:
         finite = [sum(value.number is not None for value in values) / len(values) for values in (a, b)]

@@ -1,4 +1,4 @@
-"""Two runs that time calls on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
+"""Two runs of times on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
 def timed_rows(records: Iterable[TimedCell]) -> Callable[[Sequence[TimedCell]], Sequence[ComparedTime]] | None:
-    """What makes the rows of records whose times are compared; None where these are none, or of several commands."""
+    """The function that makes the rows of records with times; None for records without times or of several commands."""
     names = {record.get("command") for record in records}
     if len(names) != 1 or not names <= {*EXPERIMENTS}:
         return None
@@ -74,7 +74,7 @@ def _key(record: TimedCell) -> tuple[Any, ...]:
 
 
 def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> None:
-    """Times of two machines say nothing about what was timed."""
+    """Refuse times of different machines, which cannot be compared."""
     ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
     if ours.keys() == others.keys():
         return
@@ -88,7 +88,7 @@ def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> No
 
 
 def _blank(row: ComparedTime) -> Change:
-    """A row in which nothing is compared."""
+    """A row without a comparison."""
     return {
         "method": row["method"],
         "options": row["options"],
@@ -116,7 +116,7 @@ def _blank(row: ComparedTime) -> Change:
 
 
 def _draft(a: ComparedTime, b: ComparedTime, metric: str) -> Draft | None:
-    """One metric of one row; None where neither run has it."""
+    """One metric of one row; None if neither run has it."""
     values = numbers(a[metric], b[metric])
     row: Change = {**_blank(a), **values, "metric": metric, "statistic": "median", "paired": "cells"}
     evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else certain()
@@ -128,7 +128,7 @@ def _draft(a: ComparedTime, b: ComparedTime, metric: str) -> Draft | None:
 
 
 def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
-    """Up to which difference two times, or their ratios to exact attention, may be equal; None of single rounds."""
+    """The largest difference of two times, or ratios to exact attention, that is noise; None for single rounds."""
     spreads = [row[SPREADS[metric]] for row in (a, b)]
     if None in spreads:
         return None
@@ -137,6 +137,6 @@ def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
 
 
 def _notes(a: Iterable[TimedCell], b: Iterable[TimedCell]) -> list[str]:
-    """Versions that differ: no reason to refuse, as they may be what is compared."""
+    """Versions that differ. They may be what is compared, so they are not refused."""
     ours, others = (next(iter(run))["versions"] for run in (a, b))
     return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in ours if ours[name] != others.get(name)]

@@ -1,4 +1,4 @@
-"""From what two runs measured to a verdict: same, better, worse or undecided, and why."""
+"""From the numbers of two runs to a verdict: same, better, worse or undecided, with the reason."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Draft:
 
     @property
     def table(self) -> Any:
-        """The table that the row stands in, over whose rows p-values are corrected."""
+        """The table of the row, over whose rows p-values are corrected."""
         return self.metric.name, strict_json([self.row.get(name) for name in ("source", "layer", "n", "target")])
 
 
 def numbers(a: float | None, b: float | None, se: float | None = None) -> Numbers:
-    """The two values of a row and what follows from them."""
+    """The two values of a row, with their difference and ratio."""
     difference = None if a is None or b is None else b - a
     return {
         "a": a,
@@ -88,7 +88,7 @@ def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Chang
 
 
 def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[Verdict, str | None]:
-    """The verdict on the numbers alone, with the corrected p-value."""
+    """The verdict on the numbers alone, from the corrected p-value."""
     metric, evidence = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
     if a is None or b is None:

@@ -22,12 +22,12 @@ TESTS = {
 
 
 def comparison_view(rows: Sequence[Change], header: Header) -> View:
-    """What two runs side by side show."""
+    """The view of a comparison."""
     return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS)
 
 
 def comparison_tables(rows: Sequence[Change]) -> list[Table]:
-    """One table per metric, source, layer, n and target, then those of cells that one run alone has.
+    """One table per metric, source, layer, n and target, then those of cells that only one run has.
 
     The notes are the reasons behind verdicts.
     """
@@ -42,7 +42,7 @@ def comparison_tables(rows: Sequence[Change]) -> list[Table]:
 
 
 def comparison_legend(rows: Sequence[Change]) -> list[str]:
-    """What the columns and verdicts mean."""
+    """The meaning of the columns and verdicts."""
     compared = [row for row in rows if row["metric"] is not None]
     if any(row["test"] == "rounds" for row in compared) or not any("windows" in row for row in rows):
         return [
@@ -66,7 +66,7 @@ def comparison_legend(rows: Sequence[Change]) -> list[str]:
 
 
 def comparison_line(row: Change) -> str:
-    """A row in words, for a log."""
+    """A row as a line of a log."""
     ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
@@ -90,7 +90,7 @@ def _label(row: Change) -> str:
 
 
 def _statistic(row: Change) -> str:
-    """What is judged, where it is not the mean."""
+    """The judged statistic, unless it is the mean."""
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
 
 

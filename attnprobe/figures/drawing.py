@@ -1,4 +1,4 @@
-"""How the figures of a run are drawn: their size and type, and what is known of the run, for captions."""
+"""How the figures of a run are drawn: size, type, and the facts of the run for captions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Style:
     size: float
 
     def inches(self, across: int) -> float:
-        """The width of a figure with so many panels side by side."""
+        """The width of a figure with so many panels in a row."""
         return self.narrow if across == 1 else self.wide
 
     def across(self, width: float) -> int:
-        """How many panels of at least this width, in inches, stand side by side.
+        """How many panels of at least this width, in inches, fit in a row.
 
         >>> STYLES["paper"].across(2.1), STYLES["slide"].across(10.0)
         (3, 1)
@@ -36,7 +36,7 @@ class Style:
         return max(1, int(self.wide / width))
 
     def down(self, height: float) -> int:
-        """How many panels of this height, in inches, stand one beneath the other; an inch is for title and legend."""
+        """How many panels of this height, in inches, fit in a column; title and legend take an inch."""
         return max(1, int((self.tall - 1) / height))
 
 

@@ -1,4 +1,4 @@
-"""The pages of a figure, and its files, which are the same to the byte for the same rows."""
+"""The pages of a figure, and its files. The same rows give the same bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drawn(pages: Sequence[Page], draw: Callable[[Page], Sheet], stem: Path, draw
 
 
 def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
-    """The figure as SVG, PNG and PDF, and its caption as text, the same to the byte for the same rows.
+    """Save the figure as SVG, PNG and PDF, and its caption as text. The same rows give the same bytes.
 
     Title and caption stand in the metadata of each file too; no file holds a date. The figure is laid out once for all:
     a layout takes as long as a drawing. A character that the font lacks is drawn as a box; SVG, which holds every text
@@ -79,7 +79,7 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
 
 
 def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What each kind of file says of itself."""
+    """The metadata of each kind of file."""
     text = "\n".join(filter(None, lines))
     return {
         "svg": {"Title": title, "Description": text, "Creator": "attnprobe", "Date": None},
@@ -90,7 +90,7 @@ def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _captioned(figure: Any, lines: Sequence[str], size: float) -> Any:
-    """Draw a caption in small type below a figure that is laid out; what is to be saved, in inches."""
+    """Draw a caption in small type below a finished figure. Returns the saved area in inches."""
     from matplotlib.transforms import Bbox
 
     wide, tall = figure.get_size_inches()
@@ -108,7 +108,7 @@ def _captioned(figure: Any, lines: Sequence[str], size: float) -> Any:
 
 @contextmanager
 def fixed_settings(drawing: Drawing) -> Iterator[None]:
-    """matplotlib's own defaults whatever the user's matplotlibrc says, with ids that do not vary."""
+    """matplotlib's own defaults without the user's matplotlibrc, with fixed ids."""
     import matplotlib
 
     size = drawing.sizes.size

@@ -16,7 +16,7 @@ DENSE = 300  # a scale whose ends are less apart has numbers between the powers 
 
 
 def colours(scale: tuple[float, float]) -> dict[str, Any]:
-    """What maps of one figure are painted with."""
+    """The colours of the maps of one figure."""
     import matplotlib
     from matplotlib.colors import LogNorm
 
@@ -26,7 +26,7 @@ def colours(scale: tuple[float, float]) -> dict[str, Any]:
 def heat_map(
     axis: Any, values: Any, layers: Sequence[int], heads: Sequence[int], left: bool, lowest: bool, **look: Any
 ) -> Any:
-    """Draw values, (layers, heads), NaN where there is none, as square cells beneath each other; the mesh.
+    """Draw values, (layers, heads), as square cells; NaN is no cell. Returns the mesh.
 
     Args:
         left, lowest: whether the panel names its layers, and its heads. look: of `colours`, and of the cells.

@@ -30,17 +30,17 @@ class Sheet:
 
 
 def letters(inches: float, size: float) -> int:
-    """How many letters of type of this size, in points, stand in a line."""
+    """The number of letters of this type size, in points, on a line."""
     return max(8, int(inches * 134 / size))
 
 
 def title_lines(title: str, inches: float, size: float) -> list[str]:
-    """A title in lines that are no longer than the figure."""
+    """A title as lines that are no wider than the figure."""
     return textwrap.wrap(printable(title), letters(inches, size))
 
 
 def title_inches(lines: Sequence[str], size: float) -> float:
-    """How tall the lines of a title are."""
+    """The height of a title's lines."""
     return len(lines) * size * LEADING / 72
 
 
@@ -53,7 +53,7 @@ def canvas(
     panels: int | None = None,
     **sharing: Any,
 ) -> tuple[Sheet, list[Any]]:
-    """A figure under its title, and its panels row by row.
+    """A figure with its title, and its panels row by row.
 
     Args:
         title: what is drawn, and which statistic. caption: sentences that say the rest.
@@ -86,7 +86,7 @@ def grid(
     columns: int = 3,
     shared: bool = True,
 ) -> tuple[Sheet, list[Any]]:
-    """A figure with a panel of each name, at most ``columns`` beside each other, under its title.
+    """A figure with a panel of each name, at most ``columns`` in a row, and its title.
 
     Args:
         width, height: of a panel, in inches; the width is the least. shared: whether all panels have the same axes.
@@ -102,7 +102,7 @@ def grid(
 
 
 def columns_for(lengths: Sequence[int]) -> int:
-    """Panels side by side, of panels for these n: a column per n where there are several rows, else at most three."""
+    """Panels in a row: one per n if there are several rows, else at most three."""
     distinct = len(set(lengths))
     if 1 < distinct <= 4 and len(lengths) > distinct:
         return distinct
@@ -110,7 +110,7 @@ def columns_for(lengths: Sequence[int]) -> int:
 
 
 def columns_of(panels: Sequence[Any]) -> int:
-    """How many panels of a figure stand side by side."""
+    """The number of panels in a row."""
     return panels[0].get_gridspec().ncols
 
 
@@ -118,31 +118,31 @@ def columns_of(panels: Sequence[Any]) -> int:
 
 
 def legend(sheet: Sheet, handles: Mapping[str, Any], columns: int, **look: Any) -> None:
-    """The legend beneath all panels; none without entries."""
+    """The legend below all panels; none without entries."""
     if handles:
         place = {"loc": "outside lower center", "frameon": False}
         sheet.figure.legend(handles.values(), handles.keys(), ncols=columns, **place, **look)
 
 
 def legend_below(axis: Any, handles: Mapping[str, Any], drop: float, **look: Any) -> None:
-    """A panel's own legend, so far beneath it."""
+    """A panel's own legend, this far below it."""
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -drop), "frameon": False, "fontsize": "small"}
     axis.legend(handles.values(), handles.keys(), **place, **look)
 
 
 def legend_columns(labels: Sequence[str], inches: float, size: float = 8) -> int:
-    """How many legend entries stand side by side."""
+    """The number of legend entries in a row."""
     longest = max((len(plain_math(label)) for label in labels), default=1)
     return max(1, min(len(labels), int(inches / (0.45 + 0.0075 * (size - 1) * longest))))
 
 
 def legend_inches(labels: Sequence[str], inches: float, size: float = 8) -> float:
-    """How tall a legend beneath the panels is."""
+    """The height of a legend below the panels."""
     return math.ceil(len(labels) / legend_columns(labels, inches, size)) * 1.45 * size / 72 if labels else 0.0
 
 
 def plain_math(label: str) -> str:
-    """A label about as long as it is drawn, without the commands of mathematics."""
+    """A label without the commands of mathematics, about as long as it is drawn."""
     return re.sub(r"\\[a-z]+|[${}\\]", "", label)
 
 
@@ -150,7 +150,7 @@ def plain_math(label: str) -> str:
 
 
 def logarithmic(axis: Any) -> None:
-    """Both axes logarithmic, with numbers at powers of ten alone."""
+    """Make both axes logarithmic, with labels at powers of ten only."""
     from matplotlib.ticker import NullFormatter
 
     axis.set_xscale("log")
@@ -160,7 +160,7 @@ def logarithmic(axis: Any) -> None:
 
 
 def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None = None) -> None:
-    """A horizontal axis on which doubling is one step, with ticks at the values alone."""
+    """A horizontal axis with equal steps for doublings, and ticks only at the values."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axis.set_xscale("log", base=2)
@@ -170,7 +170,7 @@ def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None
 
 
 def plain_ticks(axis: Any, ends: tuple[float, float], dense: float = 60) -> None:
-    """Ticks of a logarithmic axis without exponents: at 1, 2 and 5 where its ends are less than ``dense`` apart."""
+    """Ticks of a logarithmic axis without exponents; at 1, 2 and 5 if its range is below a factor ``dense``."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = ends

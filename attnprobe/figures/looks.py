@@ -1,4 +1,4 @@
-"""The colour and marker of every method, by its name alone: the same in every figure of every run.
+"""The colour and marker of each method, by its name alone: the same in all figures of all runs.
 
 A look in `LOOKS` never changes, and a new method gets a pair of its own. The methods that papers compare (`COMPARED`)
 have colours that differ for readers with red-green blindness too.
@@ -101,7 +101,7 @@ COMPARED = (
 
 
 def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """Colour, marker and kind of line of methods, each by its name and its label ``NAME[:k=v,…]``.
+    """The colour, marker and line style of methods, each by its name and its label ``NAME[:k=v,…]``.
 
     A method with options has its name's colour, a marker of `SPARE` and a kind of dashes; a method of a user has a
     colour and a marker of `SPARE`. Both follow from a hash of the label. Where two labels of a figure fall on the same
@@ -120,12 +120,12 @@ def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 def _line(look: Look) -> tuple[Any, Any]:
-    """What tells a line from another where markers are small."""
+    """The line style, which distinguishes lines with small markers."""
     return look["color"], look["linestyle"]
 
 
 def _candidates(name: str, label: str) -> list[Look]:
-    """The looks that a label may have, the first that its hash points to."""
+    """The possible looks of a label, beginning with the one that its hash selects."""
     if label == name and name in LOOKS:
         colour, marker = LOOKS[name]
         return [{"color": colour, "marker": marker, "linestyle": YARDSTICKS.get(name, "-")}]

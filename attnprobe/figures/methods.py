@@ -1,4 +1,4 @@
-"""How figures show methods: a look for each, marks of bad rows, crosses, axes of errors."""
+"""Methods in figures: looks, marks of bad rows, crosses, axes of errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
 def scale(
     panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool, low: float = 0.0, high: float = math.inf
 ) -> None:
-    """A logarithmic error axis where the values span more than a factor of 20, else one that starts at zero.
+    """Make an error axis logarithmic if the values span more than a factor of 20; else it starts at zero.
 
     Values outside ``low`` to ``high`` do not stretch it.
     """
@@ -96,24 +96,24 @@ def _style(row: Method, look: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_label(row: Method) -> str:
-    """The legend's text; a dollar would start mathematics, and matplotlib hides what starts with an underscore."""
+    """The legend's text, escaped: a dollar begins mathematics, and matplotlib hides a leading underscore."""
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
     return escaped(method_label(row))
 
 
 def flagged(rows: Iterable[MethodRow]) -> set[str]:
-    """The labels of methods that left bad rows as they are."""
+    """The labels of methods with bad rows left as they are."""
     return {text_label(row) for row in rows if mark(row) == "!"}
 
 
 def legend_text(label: str, marked: Iterable[str]) -> str:
-    """A method's entry in a legend: with ``!`` where it is one of those that are marked."""
+    """A method's legend entry, with ``!`` if it is flagged."""
     return f"{label} !" if label in marked else label
 
 
 def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
-    """A cross on what did not converge; at the edge of the panel, in the method's colour, where it has no value."""
+    """A cross in the method's colour where cells did not converge; at the panel's edge without a value."""
     from matplotlib.lines import Line2D
 
     look = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
@@ -129,14 +129,14 @@ def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[st
 
 
 def panel_title(row: MethodRow, budgets: Sequence[int] = ()) -> str:
-    """Where the rows of a panel are: source, layer, n, and a target that is not softmax."""
+    """The place of a panel's rows: source, layer, n, and a target that is not softmax."""
     target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
     parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 
 def where(rows: Sequence[Any], *names: str) -> str:
-    """Where rows are and what they are over, as a sentence of a caption.
+    """The place of rows and what they are over, as a sentence of a caption.
 
     Args:
         names: what is counted: heads, windows, repeats.
@@ -156,14 +156,14 @@ def where(rows: Sequence[Any], *names: str) -> str:
 
 
 def _in_words(values: Sequence[Any]) -> str:
-    """Numbers in words; of many that follow each other the first and the last."""
+    """Numbers in words; three or more consecutive ones as a range."""
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} to {values[-1]}"
     return ", ".join(map(str, values[:-1])) + f" and {values[-1]}" if len(values) > 1 else str(values[0])
 
 
 def marks(rows: Iterable[MethodRow], name: str, bad: str = HOLLOWED) -> list[str]:
-    """Sentences of a caption on the marks that rows of a metric have; ``bad`` is how bad rows are marked."""
+    """Sentences of a caption on the marks of a metric's rows; ``bad`` is the mark of bad rows."""
     rows = list(rows)
     lines = []
     if flagged(rows):
@@ -176,21 +176,21 @@ def marks(rows: Iterable[MethodRow], name: str, bad: str = HOLLOWED) -> list[str
 
 
 def rank_of(d: int | None, budgets: Sequence[int]) -> float:
-    """How large a budget is among all, from 0 to 1; 1 where there is one alone."""
+    """The rank of a budget among all, from 0 to 1; 1 for a single one."""
     return 1.0 if d is None or len(budgets) < 2 else budgets.index(d) / (len(budgets) - 1)
 
 
 def drawable(value: float | None) -> float:
-    """The value as far as it can be drawn; NaN for null."""
+    """The value clipped to the drawable range; NaN for null."""
     return math.nan if value is None else min(value, HUGE)
 
 
 def has(row: MethodRow, name: str) -> bool:
-    """Whether the row has a median of the metric that can be drawn."""
+    """Whether the row has a drawable median of the metric."""
     median = (row["metrics"].get(name) or {}).get("median")
     return median is not None and median <= HUGE
 
 
 def crossed(row: MethodRow, name: str) -> bool:
-    """Whether the row is marked by a cross: cells that diverged or failed, or a median beyond drawing."""
+    """Whether a cross marks the row: cells that diverged or failed, or a median beyond the drawable range."""
     return row["status"] in ("failed", "diverged") or (name in row["metrics"] and not has(row, name))

@@ -1,4 +1,4 @@
-"""How figures name metrics and begin sentences."""
+"""Names of metrics and beginnings of sentences in figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def symbol(metric: str) -> str:
 
 
 def formula(metric: str) -> str:
-    """A metric as a formula without mathematics' commands, for captions.
+    """A metric as a formula without the commands of mathematics, for captions.
 
     >>> formula("output_spectral")
     '‖(B − B~)V‖₂'
@@ -36,7 +36,7 @@ def formula(metric: str) -> str:
 
 
 def in_words(metric: str) -> str:
-    """A metric as a title has it.
+    """A metric's name in a title.
 
     >>> in_words("output_spectral_relative"), in_words("max_abs")
     ('relative output error (spectral norm)', 'max abs')
@@ -49,7 +49,7 @@ def in_words(metric: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A text with a capital at its beginning, unless that is a symbol or the name of a file.
+    """A text with a capital first letter, unless it begins with a symbol or a file name.
 
     >>> sentence("layer 0"), sentence("n = 512"), sentence("q.safetensors, n = 512")
     ('Layer 0', 'n = 512', 'q.safetensors, n = 512')
@@ -59,7 +59,7 @@ def sentence(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Text in which a dollar starts no mathematics, and which matplotlib does not hide for its first underscore.
+    r"""Text in which a dollar begins no mathematics and a leading underscore is shown.
 
     >>> print(escaped("a$b"), escaped("_c"))
     a\$b  _c

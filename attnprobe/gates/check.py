@@ -1,4 +1,4 @@
-"""Gates: limits on the rows of requested methods, which fail closed; `parse` reads them from text and mappings."""
+"""Gates: limits on the rows of requested methods. A gate without a row fails. `parse` reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = ("metric", "stat", "method", *PLACES, "max", "min")  # of a gate in a swe
 
 @dataclass(frozen=True)
 class Gated:
-    """What the gates of a command may be about.
+    """The metrics and places that a command's gates may name.
 
     Attributes:
         metrics: they know which way is better. over_all_n: names of those that are of all n together. keys: of a gate
@@ -44,13 +44,13 @@ class Gated:
         return tuple(metric.name for metric in self.metrics)
 
     def better(self, name: str) -> str | None:
-        """Which way a metric is better (see `Metric`)."""
+        """The better direction of a metric (see `Metric`)."""
         return next(metric.better for metric in self.metrics if metric.name == name)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """``min <= METRIC.STAT <= max``, for the rows of requested methods that are at the places named.
+    """``min <= METRIC.STAT <= max``, for the rows of requested methods at the named places.
 
     ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
     rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
@@ -84,7 +84,7 @@ class Gate:
 
     @property
     def selection(self) -> str:
-        """Which rows are meant, in words; nothing where all are.
+        """The selected rows in words; empty if all are.
 
         >>> Gate("delta", max=1, method="mss", d=(64, 128), weights=("pretrained",)).selection
         ' for mss d=64,128 weights=pretrained'
@@ -97,7 +97,7 @@ class Gate:
         return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
     def covers(self, row: Judged) -> bool:
-        """Whether the row answers for the gate's metric, and is at the places that the gate names."""
+        """Whether the row has the gate's metric and is at the places that the gate names."""
         if self.metric not in row.get("judges", (self.metric,)):
             return False
         if not all(self.meets(name, row) for name in PLACES):
@@ -114,7 +114,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What became of a gate at one row, or of one that no row answers to (``where`` is then empty).
+    """The result of a gate at one row. ``where`` is empty if no row matches the gate.
 
     ``message`` is why it failed or is undecided, and empty where it passed; ``value`` is None where there was none to
     compare; ``seconds`` is the time that the row's cells took, None where it is not known. A gate is undecided where
@@ -186,7 +186,7 @@ def _result(gate: Gate, row: Judged) -> GateResult:
 
 
 def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float | None, str | None, bool]:
-    """The value on one side, why it does not pass there (``None`` where it does), and whether it is undecided."""
+    """The value on one side, the reason why it does not pass (None if it does), and whether it is undecided."""
     metrics = row.get("metrics") or {}
     name, end = gate.metric, ""
     if f"{name}_upper" in metrics:
@@ -214,7 +214,7 @@ def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float |
 
 
 def _seconds(row: Judged) -> float | None:
-    """The time that the row's cells took together."""
+    """The total time of the row's cells."""
     statistics = (row.get("metrics") or {}).get("seconds") or {}
     mean, count = statistics.get("mean"), statistics.get("count")
     if isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean):
@@ -230,7 +230,7 @@ def _where(row: Judged) -> str:
 
 
 def _nothing(gate: Gate, rows: Sequence[Judged]) -> str:
-    """Why a gate covers no row: the first of its places that no row has."""
+    """The reason why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
     for name, name_of_gate in (("theorem", gate.theorem), ("task", gate.task)):
@@ -249,7 +249,7 @@ def _nothing(gate: Gate, rows: Sequence[Judged]) -> str:
 
 
 def _absent(gate: Gate, covered: Sequence[Judged]) -> str:
-    """Which of the places that a gate lists no row has that it covers."""
+    """The listed places of a gate that no covered row has."""
     absent = []
     for name in PLACES:
         have = {value for row in covered for value in _places(row, name)}
@@ -259,7 +259,7 @@ def _absent(gate: Gate, covered: Sequence[Judged]) -> str:
 
 
 def _places(row: Judged, name: str) -> list[Any]:
-    """What the row answers to at a place; to the weights also by the label of its source."""
+    """The names that match the row at a place; for weights also the label of its source."""
     values = (row.get(name), row.get("source") if name == "weights" else None)
     return [value for value in values if value is not None]
 
@@ -269,7 +269,7 @@ def _joined(values: Iterable[Any]) -> str:
 
 
 def _is_method(label: str, row: Judged) -> bool:
-    """Whether a label means the row's method: any options for a bare name, else just these."""
+    """Whether a label matches the row's method: a bare name matches all options, else they must be equal."""
     name, text = parts(label)
     if short_name(name) != row.get("method"):
         return False
@@ -279,7 +279,7 @@ def _is_method(label: str, row: Judged) -> bool:
 
 
 def _value(value: Any) -> Any:
-    """An option's value for comparison: a number, or text in which case does not matter."""
+    """An option's value for comparison: a number, or text in lower case."""
     text = str(value).strip().lower()
     try:
         return float(text)

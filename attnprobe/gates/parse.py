@@ -1,4 +1,4 @@
-"""The forms in which gates are given: ``--fail-above`` and the mappings of a config."""
+"""Gates as text and as mappings: ``--fail-above`` and a sweep's ``gates``."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def _is_finite(value: float) -> bool:
-    """Whether a number is finite as a float: a whole number may be too large to be one."""
+    """Whether a number is finite as a float. Large integers are not."""
     return abs(value) <= sys.float_info.max
 
 

@@ -1,4 +1,4 @@
-"""Gates that no run of some settings could pass, told before the run: they would fail after hours of it."""
+"""Gates that no run with given settings can pass, refused before the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPEN = ("all", "own")  # words whose meaning the source or the method decides
 
 
 def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping[str, str]) -> str | None:
-    """Why a gate can only fail under these settings of a command; None where it may pass, or that is not known yet.
+    """The reason why a gate must fail under a command's settings; None if it may pass, or if that is not known yet.
 
     Args:
         settings: the values of options by name. What lacks is not known.
@@ -47,7 +47,7 @@ def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping
 
 
 def _measured(value: Any) -> tuple[Any, ...] | None:
-    """The values of a place; None where only the source tells."""
+    """The values of a place; None if only the source knows them."""
     if value is None or value in OPEN:
         return None
     return tuple(value) if isinstance(value, tuple) else (value,)
@@ -58,7 +58,7 @@ def _text(value: Any) -> str:
 
 
 def _methods(texts: Iterable[str] | None) -> list[str] | None:
-    """The names in ``--method`` items; None where they are not given, or are ``all``."""
+    """The names in ``--method`` items; None for ``all`` or no items."""
     items = [item.strip() for text in texts or () for item in text.split(",")]
     names = [short_name(parts(item)[0]) for item in items if parts(item)[1] is not None or "=" not in item]
     return None if not names or "all" in names else list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""What became of gates: a table for people, JUnit XML for CI."""
+"""Results of gates: a table, Markdown, and JUnit XML for CI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["gates_markdown", "gates_table", "junit_xml"]
 
 
 def gates_table(results: Sequence[GateResult]) -> str:
-    """A line for each gate and row: its outcome, the value and the limit; then why some did not pass, and a count."""
+    """A line for each gate and row: outcome, value and limit. Then the reasons of failures, and a count."""
     remarks = sorted((result for result in results if not result.passed), key=lambda result: result.undecided)
     notes = [f"{_sign(result)} {one_line(result.line)}" for result in remarks]
     failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
@@ -43,7 +43,7 @@ COLUMNS: tuple[Column[GateResult], ...] = (
 
 
 def gates_markdown(results: Sequence[GateResult]) -> list[str]:
-    """The verdict as a heading in Markdown, then a line for each gate and row; nothing without gates."""
+    """The verdict as a heading in Markdown, then a line for each gate and row; empty without gates."""
     if not results:
         return []
     failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
@@ -58,7 +58,7 @@ def gates_markdown(results: Sequence[GateResult]) -> list[str]:
 
 
 def _sign(result: GateResult) -> str:
-    """Nothing where it passed, ``≈`` where it is undecided, ``✗`` where it failed."""
+    """Empty if it passed, ``≈`` if it is undecided, ``✗`` if it failed."""
     return "" if result.passed else "≈" if result.undecided else "✗"
 
 

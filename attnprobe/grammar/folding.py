@@ -1,4 +1,4 @@
-"""Text as wide as a terminal: docstrings, whose paragraphs are folded again, and names, which are folded at signs."""
+"""Folding text to a width: docstrings by paragraph, and names at signs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fold_text(text: str, width: int) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[list[str]]:
-    """The lines that belong together: those of a paragraph, and an indented entry with its further lines."""
+    """Groups of lines: a paragraph, or an indented entry with its continuation lines."""
     paragraph: list[str] = []
     for line in text.splitlines():
         if paragraph and not _continues(paragraph[0], line):
@@ -53,7 +53,7 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 
 
 def _continues(first: str, line: str) -> bool:
-    """Whether a line goes on with what the ``first`` one begins."""
+    """Whether a line continues what the ``first`` one begins."""
     if not line.strip() or not first.strip():
         return False
     if _indent(first) == 0 and not first.startswith("- "):
@@ -66,7 +66,7 @@ def _indent(line: str) -> int:
 
 
 def name_parts(name: str) -> list[str]:
-    """The parts of a name that stay together on a line.
+    """The parts of a name that are never split.
 
     >>> name_parts("skyformer:guard=sampled,rtol=0.1 (ref.)")
     ['skyformer:', 'guard=sampled,', 'rtol=0.1 ', '(ref.)']
@@ -75,7 +75,7 @@ def name_parts(name: str) -> list[str]:
 
 
 def fold_name(name: str, width: int) -> str:
-    """A name in lines of at most ``width`` where its parts allow it, the later ones indented.
+    """A name in lines of at most ``width`` if its parts allow it; later lines are indented.
 
     >>> print(fold_name("skyformer:guard=sampled,rtol=0.1", 16))
     skyformer:

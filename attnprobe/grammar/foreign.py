@@ -1,4 +1,4 @@
-"""Text from elsewhere: names of files, keys, metadata, messages of exceptions.
+"""Text from outside: file names, keys, metadata, messages of exceptions.
 
 Such text may hold characters that move a cursor, change colours, reverse a line or have no encoding. Everything that
 leaves the program passes `printable` on its way to a terminal, a file or a page, and records hold text that has passed
@@ -25,7 +25,7 @@ LINE_BREAKS = re.compile(r"\s*[\r\n]\s*|[\t\v\f]")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with every character that steers a terminal or has no encoding as its escape; newlines and tabs stay.
+    r"""``text`` with control characters and unencodable characters as escapes; newlines and tabs stay.
 
     >>> print(printable("a\x1b[31mb\u202ec\udc80 \U000e0041"))
     a\x1b[31mb\u202ec\udc80 \U000e0041
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def printable_within(value: Any) -> Any:
-    r"""What JSON holds, with every string and key `printable`.
+    r"""A JSON value in which every string and key is `printable`.
 
     >>> printable_within({"a\x1b": [1, None, "b\x07"]})
     {'a\\x1b': [1, None, 'b\\x07']}
@@ -65,7 +65,7 @@ def first_line(text: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """What an exception says; the name of its type where it says nothing, or raises when it is asked.
+    """The text of an exception; the name of its type if the text is empty, or if asking for it raises.
 
     >>> message(ValueError("no such head")), message(KeyError())
     ('no such head', 'KeyError')

@@ -1,4 +1,4 @@
-"""The grammar of lists: of whole numbers, ``512,1024``, ``0-5``, ``all``, and of positive ones, ``0.05,0.1``."""
+"""The grammar of lists: integers, ``512,1024``, ``0-5``, ``all``, and positive numbers, ``0.05,0.1``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
 
 def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
-    """A list of whole numbers and ranges; ``all`` is everything ``available``. Doubles count once.
+    """A list of integers and ranges; ``all`` is everything ``available``. Repeats count once.
 
     Raises:
         UsageError: a part that is no number or range, a number below 0, or one that is not available.
@@ -46,7 +46,7 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
 
 
 def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
-    """The wanted numbers; ``all`` is everything ``available``.
+    """The requested numbers, if they are available; ``all`` is everything ``available``.
 
     Raises:
         UsageError: one that is not available.
@@ -63,7 +63,7 @@ def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[
 
 
 def parse_positive(text: str, what: str) -> list[float]:
-    """A list of numbers above 0, in rising order. Doubles count once.
+    """A list of numbers above 0, in rising order. Repeats count once.
 
     Raises:
         UsageError: as `positive`.
@@ -97,7 +97,7 @@ def positive(text: str, what: str) -> float:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """``0-11``, or the numbers where they are not consecutive."""
+    """``0-11`` for consecutive numbers, else the numbers."""
     numbers = list(numbers)
     if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}"

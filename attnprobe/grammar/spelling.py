@@ -1,4 +1,4 @@
-"""How a method is spelt: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
+"""The spelling of methods: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPELLING = re.compile(r"(?P<name>torch:[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>
 
 
 def parts(text: str) -> tuple[str, str | None]:
-    """The name of a method and the text of its options, None without a colon behind the name.
+    """The name of a method and the text of its options, None without a colon after the name.
 
     >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("torch:flex")
     (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('torch:flex', None))
@@ -21,7 +21,7 @@ def parts(text: str) -> tuple[str, str | None]:
 
 
 def file_and_function(name: str) -> tuple[str, str] | None:
-    """The file and the function of ``PATH.py:FUNCTION``, the function empty where none is named; None for other names.
+    """The file and the function of ``PATH.py:FUNCTION``; the function may be empty. None for other names.
 
     >>> file_and_function("a/mine.py:fn"), file_and_function("mine.py"), file_and_function("svd")
     (('a/mine.py', 'fn'), ('mine.py', ''), None)
@@ -31,7 +31,7 @@ def file_and_function(name: str) -> tuple[str, str] | None:
 
 
 def short_name(name: str) -> str:
-    """The name that rows and legends have: without the folder of a file.
+    """The name in rows and legends: without the folder of a file.
 
     >>> short_name("a/mine.py:fn"), short_name("svd")
     ('mine.py:fn', 'svd')

@@ -1,4 +1,4 @@
-"""Names of texts: which of them mean Wikitext-2."""
+"""Names of texts that mean Wikitext-2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext
 
 
 def wikitext_name(name: str) -> str | None:
-    """The name of Wikitext-2 that ``name`` is, in British or American spelling; None where it names another text.
+    """The canonical name of Wikitext-2 for ``name``, in British or American spelling; None for another text.
 
     >>> wikitext_name("wikitext-2:tokenized"), wikitext_name("./tokenized.txt")
     ('wikitext-2:tokenised', None)

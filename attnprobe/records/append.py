@@ -91,7 +91,7 @@ class RecordWriter:
                 raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
 
     def _refuse_foreign(self) -> None:
-        """Refuse a file that this program did not begin: repairing it would cut what somebody else wrote."""
+        """Refuse a file of another program: repairing it would cut its text."""
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             raise UsageError(f"{self.path}: not a regular file")
         with open(self._descriptor, "rb", closefd=False) as file:
@@ -100,7 +100,7 @@ class RecordWriter:
                 raise UsageError(f"{self.path}: its first line is not a record of attnprobe; move the file away")
 
     def _repair(self) -> None:
-        """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""
+        """End the file at a newline: complete a last record that lacks only that, drop a torn one."""
         size = os.fstat(self._descriptor).st_size
         tail = b""
         start = size
@@ -117,7 +117,7 @@ class RecordWriter:
 
 
 def is_record(line: bytes) -> bool:
-    """Whether the first line of a file is a record, or nothing, or what a kill may leave of one.
+    """Whether the first line of a file is a record, empty, or the torn beginning of one.
 
     >>> [is_record(line) for line in (b"", b'{"key":"a","schema":1}\\n', b'{"ke', b"my notes", b'{"a":1}\\n')]
     [True, True, True, False, False]
@@ -137,7 +137,7 @@ def _is_object(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """An exclusive advisory lock; file systems without locks are left to one writer per file."""
+    """An exclusive advisory lock. On file systems without locks, only one writer per file is safe."""
     if fcntl is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A file of budgets, head by head: what `attnprobe budget` writes and `attnprobe inject --budgets` reads.
+"""A file of budgets by head: `attnprobe budget` writes it, `attnprobe inject --budgets` reads it.
 
 Beside ``d``, an entry of ``budgets`` has ``no_counterexample`` (`HeadBudget`), which files of earlier versions call
 ``monotone``; neither is read.

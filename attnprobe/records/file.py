@@ -70,7 +70,7 @@ LOWER_BOUND = "lower-bound"
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: NaN and infinity become null, tuples and arrays become lists, paths strings.
+    """``value`` in JSON types: NaN and infinity become null, tuples and arrays lists, paths strings.
 
     Strings and keys become `printable`: what is read from a record can be shown, whoever wrote the text in it.
 
@@ -107,7 +107,7 @@ def strict_json(value: Any, indent: int | None = None) -> str:
 
 
 def encode_inf(value: Any) -> Any:
-    """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too, and NaN as it is.
+    """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too; NaN stays.
 
     >>> strict_json(encode_inf({"bound": [float("inf"), 1.5, float("nan")]}))
     '{"bound":["inf",1.5,null]}'
@@ -129,7 +129,7 @@ def decode_inf(value: float | str | None) -> float:
 
 
 def cell_key(**determinants: Any) -> str:
-    """The name of a cell: 24 hexadecimal digits of the SHA-256 of everything that determines its result.
+    """The name of a cell: 24 hexadecimal digits of the SHA-256 of all fields that determine its result.
 
     NaN and infinity stay apart from null here, as do ``1`` and ``1.0``: an option has one type.
 
@@ -143,12 +143,12 @@ def cell_key(**determinants: Any) -> str:
 
 
 def identity_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a source that determine a result."""
+    """The facts of a source that determine results."""
     return {name: fact for name, fact in facts.items() if name not in NAMES}
 
 
 def inputs_path(run: str | os.PathLike[str]) -> Path:
-    """Where a run's folder keeps what its Q, K and V are like, a record for each layer that was read.
+    """The file of a run's statistics of Q, K and V, a record for each layer that was read.
 
     A shard has a file of its own beside it, as of the run's records.
     """
@@ -156,12 +156,12 @@ def inputs_path(run: str | os.PathLike[str]) -> Path:
 
 
 def map_path(run: str | os.PathLike[str], key: str) -> Path:
-    """Where a run's folder keeps the map of a cell."""
+    """The file of a cell's map."""
     return Path(run) / "maps" / f"{key}.npy"
 
 
 def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The records of a run that a figure of maps shows: requested methods on the first window, with the first seed."""
+    """The records of a run that a figure of maps shows: requested methods, first window, first seed."""
     first: dict[str, Mapping[str, Any]] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
@@ -174,19 +174,19 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
-    """Where a run's folder keeps the map of the exact matrix that the record's method stands for."""
+    """The file of the map of the exact matrix that the record's method approximates."""
     facts = identity_facts(record["source"])
     place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
     return map_path(run, cell_key(command="maps", source=facts, **place))
 
 
 def missing_maps_path(run: str | os.PathLike[str]) -> Path:
-    """Where a run's folder says why cells have no map, by their keys."""
+    """The file with the reasons of missing maps, by key."""
     return Path(run) / "maps" / "missing.json"
 
 
 def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
-    """Why cells of a run have no map, by their keys; empty where the folder says nothing."""
+    """The reasons of missing maps of a run, by key; empty without the file."""
     try:
         reasons = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -195,7 +195,7 @@ def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all: a temporary file beside it, then a rename."""
+    """Write a complete file or none: a temporary file next to it, then a rename."""
     path = Path(path)
     with naming(path):
         if path.exists() and not path.is_file():

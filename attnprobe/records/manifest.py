@@ -1,4 +1,4 @@
-"""What a run's folder says of itself: the manifest of its last run, or those of the shards that it was done in."""
+"""The manifest of a run's folder: that of its last run, or of its shards together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 64 * MIB
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
-    """The manifest of a folder, empty where there is none, and the fields that are not of their type and left out.
+    """The manifest of a folder, empty if there is none, and the fields of a wrong type, which are left out.
 
     Shards have a manifest each, which agree on plan and sources. They count as one run, which is finished once every
     shard is; a later run without shards is told of instead.
@@ -40,7 +40,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
 
 
 def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifest:
-    """One manifest of the shards of a run, with what the last of them says but for how it ended."""
+    """One manifest of the shards of a run: the last one's, with the status of all."""
     finished = {one.get("shard") for one in shards if one.get("status") == "finished"}
     status = "finished" if len(finished) == count else f"finished in {len(finished)} of {count} shards"
     others = {key for one in shards for key in one.get("other_settings") or ()}
@@ -51,13 +51,13 @@ def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifes
 
 
 def _count(manifest: Manifest) -> int | None:
-    """How many shards a manifest's run has; None where it has none."""
+    """The number of shards of a manifest's run; None without shards."""
     shard = parse_shard(manifest.get("shard"))
     return None if shard is None else shard.count
 
 
 def _read(path: Path, malformed: list[Malformed]) -> Manifest:
-    """One manifest without the fields that are not of their type, which are added to ``malformed``."""
+    """One manifest without fields of a wrong type, which are added to ``malformed``."""
     from .shapes import MANIFEST
 
     way_out = "correct it, or delete it to show the records alone"

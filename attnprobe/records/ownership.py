@@ -1,4 +1,4 @@
-"""What in a folder this program wrote: that alone is replaced or removed, and no symbolic link is followed to it.
+"""The files that this program wrote to a folder. Only these are replaced or removed, never through a symbolic link.
 
 A run's folder is known by its manifest. The tables, figures and pages in it, or in another folder that a report goes
 to, are listed in ``produced.json`` by their paths relative to the folder; a file that is not listed is the user's.
@@ -35,7 +35,7 @@ BEFORE = re.compile(r"\.[0-9a-f]{8}\.probe|\..+\.[0-9a-f]{8}\.tmp|\.lock-\d+-of-
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that a run may not write to: it holds files, and is no run's or has records of something else.
+    """Refuse a folder with other files: one that is no run's, or whose records are not of this program.
 
     Nothing is written. A symbolic link in the place of a file or folder of the run is refused too; the folder itself
     may be one.
@@ -100,7 +100,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def produced(folder: Path) -> list[str]:
-    """The names of the files in a folder that this program wrote, or an older version may have written, and are there.
+    """The existing files of a folder that this program wrote, or an older version may have written.
 
     What an older version wrote is not known from what a user put beside it: `remove_output` leaves it.
     """
@@ -109,7 +109,7 @@ def produced(folder: Path) -> list[str]:
 
 
 def remove_output(folder: Path, name: str) -> bool:
-    """Remove a file that this program wrote; whether it did."""
+    """Remove a file that this program wrote, and return whether it did."""
     path = folder / name
     try:
         for parent in Path(name).parents[:-1]:
@@ -124,7 +124,7 @@ def remove_output(folder: Path, name: str) -> bool:
 
 
 def remove_report_folder(folder: Path) -> bool:
-    """Remove what this program wrote into a folder of one run among several of a report; whether it was one.
+    """Remove a report's files of one run from its folder, and return whether it was such a folder.
 
     A run's folder is none, and neither is the folder of a report with a page. A file of the user stays, and so does the
     folder that holds it.
@@ -145,7 +145,9 @@ def remove_report_folder(folder: Path) -> bool:
 
 
 def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
-    """What a folder lists as this program's, and what may be an older version's, which listed nothing."""
+    """The files that a folder lists as this program's, and those that an older version may have written, which kept no
+    list.
+    """
     _refuse_other(folder / LIST, stat.S_ISREG)
     contents = _object(folder / LIST)
     if contents is not None:
@@ -177,7 +179,7 @@ def _is_manifest(path: Path) -> bool:
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    """The JSON object that a regular file holds; None where it holds none."""
+    """The JSON object in a regular file; None without one."""
     try:
         value = read_json(path, LARGEST)
     except (OSError, ValueError):
@@ -186,7 +188,7 @@ def _object(path: Path) -> dict[str, Any] | None:
 
 
 def _begins_with_record(path: Path) -> bool:
-    """Whether a file is empty or its first line is a record, whole or torn."""
+    """Whether a file is empty or begins with a record, complete or torn."""
     try:
         with open_regular(path, None) as file:
             return is_record(file.readline(LARGEST))
@@ -195,7 +197,7 @@ def _begins_with_record(path: Path) -> bool:
 
 
 def _refuse_other(path: Path, kind: Any) -> None:
-    """Refuse what stands at a path of ours and is of another kind; a symbolic link always is."""
+    """Refuse a path that exists but is not of the expected kind; a symbolic link always."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Reading records: line by line, each held to the type of its command; what is none is named, and the rest is kept."""
+"""Reading records: line by line, each checked against the type of its command. Malformed lines are named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Line = tuple[Path, int, "dict[str, Any] | Malformed"]
 
 @dataclass(frozen=True)
 class Malformed:
-    """A line of a file that is no record, or of a manifest a field.
+    """A malformed line of a file, or a malformed field of a manifest.
 
     Attributes:
         line: its number; None of a manifest. key: the cell that it is of, where it says so. reason: what is wrong.
@@ -50,7 +50,7 @@ class Malformed:
 
 @dataclass(frozen=True)
 class ReadRecords(Generic[R]):
-    """The records of a run, one for each key, and the lines that are none and that no record of their key replaces."""
+    """The records of a run, one for each key, and the malformed lines whose key has no record."""
 
     records: list[R] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
@@ -67,14 +67,14 @@ class ReadRecords(Generic[R]):
 
 
 def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) -> list[str]:
-    """A line for each of the first ``most``, which says what becomes of it, and one for how many more there are."""
+    """A line for each of the first ``most``, with its consequence, and one for the number of the others."""
     rest = len(malformed) - most
     lines = [f"{one}; it {what}" for one in malformed[:most]]
     return [*lines, f"{rest} more lines are no records"] if rest > 0 else lines
 
 
 def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), whatever they hold.
+    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), unchecked.
 
     A last line that a kill cut off is passed over. Of records that share a key one is kept: the last, but a
     record that is ok is never replaced by one that is not. `read_typed` holds them to their types too.
@@ -90,7 +90,7 @@ def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[Record]:
-    """The records as `read_records` has them, each held to the type of its command; lines that are none are named.
+    """The records as `read_records` has them, checked against the type of their command; malformed ones are named.
 
     Records have the fields of their type alone; those of a command that is not known
     stay as they are.
@@ -105,7 +105,7 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[R
 
 
 def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
-    """The records of `inputs_path`; none where a run has no such file, as those of older versions.
+    """The records of `inputs_path`; empty for runs of older versions, which have no such file.
 
     Raises:
         UsageError: a file that cannot be read.
@@ -118,7 +118,7 @@ def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of records that a path means."""
+    """The files of records at a path."""
     path = Path(path)
     with reading(path):
         if path.is_dir():
@@ -147,7 +147,7 @@ def _merged(lines: Iterable[Line]) -> ReadRecords:
 
 
 def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
-    """The records held to the types of their commands."""
+    """The records checked against the types of their commands."""
     for file, number, record in lines:
         if isinstance(record, Malformed):
             yield file, number, record
@@ -165,7 +165,7 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
 
 
 def _records(files: Iterable[Path]) -> Iterator[Line]:
-    """The lines of files, each as an object of this format or as what is none."""
+    """The lines of files, each as an object of this format or as malformed."""
     for path in files:
         with reading(path), open_regular(path, None) as file:
             for number, line, torn in _bounded(file):
@@ -178,7 +178,7 @@ def _records(files: Iterable[Path]) -> Iterator[Line]:
 
 
 def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
-    """The lines that are not blank: number, bytes (None where they are too many), whether it lacks its newline."""
+    """The lines that are not blank: number, bytes (None if too long), and whether the newline is missing."""
     number = 0
     while line := file.readline(LONGEST):
         number += 1
@@ -190,14 +190,14 @@ def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
 
 
 def _damage(line: bytes | None, torn: bool) -> str:
-    """Why a line is no object."""
+    """The reason why a line is malformed."""
     if torn:
         return TORN
     return TOO_LONG if line is None else NO_OBJECT
 
 
 def _key_in(line: bytes | None) -> str | None:
-    """The key in a damaged line; None where it cannot be read.
+    """The key in a damaged line; None if it cannot be read.
 
     >>> _key_in(b'{"d":4,"key":"0123456789abcdef01234567","lay')
     '0123456789abcdef01234567'
@@ -207,7 +207,7 @@ def _key_in(line: bytes | None) -> str | None:
 
 
 def _parsed(line: bytes | None) -> dict[str, Any] | None:
-    """A line as an object, or None where it is none."""
+    """A line as an object; None if it is malformed."""
     try:
         value = None if line is None else json.loads(line)
         if line is not None and (b"\\" in line or not line.isascii()):
@@ -218,7 +218,7 @@ def _parsed(line: bytes | None) -> dict[str, Any] | None:
 
 
 def _refusal(record: Mapping[str, Any]) -> str:
-    """Why an object is none of this format; nothing where it is."""
+    """The reason why an object is not of this format; empty if it is."""
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
         return f"this is no record: its schema is {json.dumps(schema)[:40]}"

@@ -1,4 +1,4 @@
-"""Records as types: what every command's record holds, and how a type checks one and lays it out in rows."""
+"""Records as types: the fields of every command's records, their checks, and their layout in rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Facts = Annotated[dict[str, Any], BeforeValidator(shallow)]
 
 
 class Source(TypedDict, total=False):
-    """The facts of a source that reports read; a source may have more."""
+    """The facts of a source that reports use; a source may have more."""
 
     weights: str | None
     weights_seed: Seed | None
@@ -94,7 +94,7 @@ class Source(TypedDict, total=False):
 
 
 class Record(TypedDict):
-    """What the record of every command holds."""
+    """The fields of every command's records."""
 
     schema: Annotated[int, Field(description="the version of this format")]
     key: Annotated[Key, Field(description="hash of everything that determines the cell's result")]
@@ -134,7 +134,7 @@ class Place(Record):
 
 
 class InputsRecord(Place):
-    """What Q, K and V of one layer are like, in ``inputs.jsonl``."""
+    """Statistics of the Q, K and V of one layer, in ``inputs.jsonl``."""
 
     options: NotRequired[Facts]  # type: ignore[reportIncompatibleVariableOverride]  # it is of no method
     metrics: Annotated[dict[str, PerHead], Field(description="statistics by name, one number for each head")]
@@ -157,7 +157,7 @@ def _shard(text: str) -> str:
 
 
 class Manifest(TypedDict, total=False):
-    """What ``manifest.json`` says of a run."""
+    """The fields of ``manifest.json``."""
 
     schema: int
     command: str
@@ -189,7 +189,7 @@ def _nothing(record: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Shape(Generic[R]):
-    """A type of records: it checks them, and lays them out in the rows of a frame.
+    """A type of records: it checks them, and lays them out as rows of a frame.
 
     Attributes:
         type: the type. problems: what else is wrong with a record that has this type, such as lists without an entry
@@ -210,7 +210,7 @@ class Shape(Generic[R]):
         return frozenset(self.type.__required_keys__ | self.type.__optional_keys__)  # type: ignore[attr-defined]
 
     def problem(self, record: Any) -> str | None:
-        """What is wrong with a record, in words, or None.
+        """The first problem of a record, in words, or None.
 
         >>> Shape(InputsRecord).problem({"schema": 1})
         'field key: missing, and 8 more'
@@ -222,7 +222,7 @@ class Shape(Generic[R]):
         return f"{next(iter(problems.values()))}{more}"
 
     def by_field(self, record: Any) -> dict[str, str]:
-        """What is wrong with the fields of a record that are not of their type, the first of each, in words."""
+        """The first problem of each field that is not of its type, in words."""
         try:
             self._adapter.validate_python(record, strict=True)
         except ValidationError as error:
@@ -233,11 +233,11 @@ class Shape(Generic[R]):
         return {}
 
     def known(self, record: Mapping[str, Any]) -> R:
-        """A record that has no `problem`, with the fields of its type alone."""
+        """A record without a `problem`, with only the fields of its type."""
         return {name: value for name, value in record.items() if name in self.fields}  # type: ignore[return-value]
 
     def json_schema(self) -> dict[str, Any]:
-        """The type as JSON Schema; that lists have an entry for each head is beyond it."""
+        """The type as JSON Schema. The schema cannot say that lists have an entry for each head."""
         return self._adapter.json_schema()
 
 
@@ -260,7 +260,7 @@ def _in_words(error: Mapping[str, Any], record: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """The beginning of a value, whatever it is."""
+    """The beginning of any value."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     if isinstance(value, int) and abs(value) > LARGEST:
@@ -275,7 +275,7 @@ def lists_of(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, list[
 
 
 def unequal(prefix: str, lists: Mapping[str, Any], heads: Sequence[int]) -> Iterator[str]:
-    """What is wrong with lists by name, in the field ``prefix``, that must have an entry for each of the heads."""
+    """The problems of named lists, in the field ``prefix``, that must have an entry for each of the heads."""
     for name, values in lists.items():
         if len(values) != len(heads):
             yield f"field {prefix}{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"

@@ -1,4 +1,4 @@
-"""Shards: which part of a run's groups one process measures, and what the files are called that it writes."""
+"""Shards: the part of a run's groups that one process measures, and the names of its files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def of(self, path: Path) -> Path:
-        """The file in the place of ``path`` that this shard alone writes."""
+        """This shard's own file in place of ``path``."""
         return path.with_name(f"{path.stem}-{self.index}-of-{self.count}{path.suffix}")
 
     def dealt(self, places: Sequence[tuple[int, str, Place]]) -> set[Place]:
-        """This shard's part of ``places`` (length, hash, place), dealt like cards, the longest sequences first.
+        """This shard's part of ``places`` (length, hash, place), dealt in turn, the longest sequences first.
 
         Every place is in one shard; two shards differ by one place at most, and by about one of each length. It follows
         from the places alone, whatever their order and whatever is done already.

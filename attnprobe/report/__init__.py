@@ -1,4 +1,4 @@
-"""From a run's folder to what is read: its views, and a page of them all. Nothing here measures anything."""
+"""From a run's folder to its views, and to a page of all of them. Nothing here measures."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ INTEGERS = ("n", "d", "window", "layer", "repeat", "head")  # a seed may have mo
 
 
 def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
-    """The records of each command as one frame. Whole numbers are of pandas' ``Int64``, which has missing
-    values.
-    """
+    """The records of each command as one frame. Integers have pandas' type ``Int64``, which has missing values."""
     import pandas
 
     rows = [row for command, of_command in records.items() for row in _rows(command, of_command)]

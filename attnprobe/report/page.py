@@ -1,4 +1,4 @@
-"""One HTML file of a run, or of several: figures inline, tables that sort, and where every number came from.
+"""One HTML file of a run or of several: inline figures, sortable tables, and the origin of every number.
 
 ``page.html.j2`` is the template, ``page.css`` and ``page.js`` are its style and script.
 """
@@ -35,7 +35,7 @@ RUN_FACTS = ("git_commit", "device", "threads", "dtype", "start", "end", "status
 
 @dataclass(frozen=True)
 class Report:
-    """A run, and what the page shows of it.
+    """A run with its views for the page.
 
     Attributes:
         views: a view for each command. figures: SVG files that were drawn from the run's records.
@@ -63,7 +63,7 @@ def html_page(reports: Sequence[Report]) -> str:
     from markupsafe import Markup
 
     def printed(value: Any) -> Any:
-        """A value as the page prints it: trusted markup as it is, other text on one line without control characters."""
+        """A value for the page: trusted markup unchanged, other text on one line without control characters."""
         return value if isinstance(value, Markup) else one_line(str(value))
 
     folder = Path(__file__).parent
@@ -83,7 +83,7 @@ def html_page(reports: Sequence[Report]) -> str:
 
 
 def inline_svg(text: str, prefix: str, label: str) -> str:
-    """A figure's SVG as a part of a page: without prolog, comments, metadata and style, its ids its own.
+    """A figure's SVG for a page: without prolog, comments, metadata and style, with unique ids.
 
     >>> inline_svg('<?xml version="1.0"?><svg width="72pt" height="9pt" viewBox="0 0 72 9"><g id="a"/></svg>', "f", "x")
     '<svg viewBox="0 0 72 9" style="max-width:calc(1.5 * 72pt)" role="img" aria-label="x"><g id="f-a"/></svg>'
@@ -103,7 +103,7 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
 
 
 def _run(report: Report, prefix: str) -> dict[str, Any]:
-    """What the template shows of one run; ``prefix`` begins the ids of its sections."""
+    """One run as the template's data; ``prefix`` begins the ids of its sections."""
     run, views = report.run, report.views
     manifest: Mapping[str, Any] = {**run.manifest}
     warnings = [line for view in views for line in view.header.warnings]
@@ -128,7 +128,7 @@ def _run(report: Report, prefix: str) -> dict[str, Any]:
 
 
 def _when(start: Any, end: Any) -> str:
-    """When a run was measured, for people.
+    """The time of a run as text.
 
     >>> _when("2026-11-21T18:14:33+00:00", "2026-11-21T18:16:00+00:00")
     '2026-11-21 18:14:33 – 18:16:00 UTC'
@@ -145,7 +145,7 @@ def _when(start: Any, end: Any) -> str:
 
 
 def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
-    """What was measured, in numbers."""
+    """The numbers of what was measured."""
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)
@@ -168,13 +168,13 @@ def _tile(count: int, noun: str) -> dict[str, Any]:
 
 
 def _fact(line: str) -> tuple[str, str]:
-    """The name and the words of a line ``name: words``, long hashes cut."""
+    """The name and the words of a line ``name: words``, with long hashes cut."""
     name, _, words = short_hashes(line).partition(": ")
     return name, words
 
 
 def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
-    """The figures by kind, which is the first word of a file's name."""
+    """The figures by kind, the first word of the file's name."""
     from markupsafe import Markup
 
     kinds: dict[str, list[dict[str, Any]]] = {}
@@ -192,7 +192,7 @@ def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
 
 
 def _captioned(path: Path) -> tuple[str, str]:
-    """The title of a figure and its caption, without what the page says once: where the run is from."""
+    """The title and the caption of a figure, without the facts of the run, which the page has once."""
     text_file = path.with_suffix(".txt")
     parts = text_file.read_text(encoding="utf-8").split("\n\n") if text_file.is_file() else [path.stem]
     return parts[0].strip(), parts[1].strip() if len(parts) > 1 else ""
@@ -206,7 +206,7 @@ def _part(view: View, id: str) -> dict[str, Any]:
 
 
 def _table(table: Table) -> dict[str, Any]:
-    """A table for the template: its headings, and its cells with what they sort by and whether they are the best."""
+    """A table as the template's data: headings, and cells with their sort keys and whether they are the best."""
     sides, spare, best = table.sides, list(table.spare), {*table.best}
     heads = [
         {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}
@@ -223,7 +223,7 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _key(text: str) -> str:
-    """The number that a cell begins with, by which it sorts; empty where there is none.
+    """The number at the beginning of a cell, its sort key; empty without one.
 
     >>> _key("≈[−3.1e-04 – ∞]"), _key("∞"), _key("16 (15.7)"), _key("2-stage"), _key("–")
     ('-3.1e-04', '1e999', '16', '', '')
@@ -233,7 +233,7 @@ def _key(text: str) -> str:
 
 
 def _provenance(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
-    """Tables of what the manifest says of the run, its options, its sources and the versions."""
+    """Tables of the manifest: the run, its options, its sources and the versions."""
     manifest: Mapping[str, Any] = {**run.manifest}
     facts = {name: manifest[name] for name in RUN_FACTS if manifest.get(name) is not None}
     arguments = manifest.get("arguments")

@@ -1,4 +1,4 @@
-"""What a run shows, made from its records alone: a view for each command."""
+"""The views of a run, made from its records alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["plot_kinds", "views"]
 
 
 def plot_kinds() -> list[str]:
-    """The kinds of figures that the records of some command can give."""
+    """The kinds of figures that the records of a command can give."""
     every = map(experiment, EXPERIMENTS)
     return [kind for one in every for kind in (*one.plots, *one.more_plots)]
 
@@ -29,7 +29,7 @@ def views(
     style: str = "paper",
     caption: bool = False,
 ) -> list[View]:
-    """What a run shows, a view for each command that left records.
+    """The views of a run, one for each command with records.
 
     Args:
         metric: what figures of errors show, beside the output error in the one that the command itself draws.
@@ -49,7 +49,7 @@ def views(
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:
-    """What captions of figures say of a run: its sources and fallbacks, what measured it, and how."""
+    """The facts of a run in captions of figures: sources, fallbacks, device and precision."""
     config, versions = run.manifest.get("config"), run.manifest.get("versions")
     version = versions.get("attnprobe") if isinstance(versions, dict) else None
     facts = [*header.facts, *header.warnings]

@@ -1,4 +1,4 @@
-"""A run's folder as a report reads it: records in the order of the plan, the manifest, and what it says of the run."""
+"""A run's folder as a report reads it: records in the order of the plan, the manifest, and the facts of the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run: its records by command, its manifest (empty where there is none), and its header.
+    """A run: its records by command, its manifest (empty if there is none), and its header.
 
     Attributes:
         left_out: how many records are of other settings than those that the run's last command named, and how many
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know before the tables: a run that did not end, records that are not shown."""
+        """Warnings above the tables: the run did not finish, or records are not shown."""
         settings, unknown = self.left_out
         state = self.manifest.get("status")
         lines = [] if self.manifest else [f"{self.path} has no manifest.json: the records alone are shown"]
@@ -64,7 +64,7 @@ class Run:
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
     def frame(self) -> DataFrame:
-        """The run as a tidy pandas frame: a row for each cell and head, or for each entry that a cell has of a head.
+        """The run as a tidy pandas frame: a row for each cell and head, or for each entry that a cell has for a head.
 
         Its columns are those of ``docs/reference/records.md``.
         """
@@ -73,7 +73,7 @@ class Run:
         return frame_of(self.records)
 
     def header(self, records: Sequence[Record]) -> Header:
-        """What stands above tables and figures: what the sources share once, and what each has of its own."""
+        """The header of tables and figures: facts that all sources share once, the others for each source."""
         described, facts = self._described(), {}
         labels = source_labels(records)
         for record in records:
@@ -99,7 +99,7 @@ class Run:
 
 
 def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
-    """Read a run's folder. Records stand in the order of the plan, whatever order interruptions left them in.
+    """Read a run's folder. Records are in the order of the plan, even after interruptions.
 
     Lines that are no records are in `Run.malformed`, each with its file, line and field.
 
@@ -154,7 +154,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
 
 
 def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
-    """The records in the order of the plan, as an uninterrupted run leaves them; without a plan, as they stand."""
+    """The records in the order of the plan, the order of an uninterrupted run; without a plan, unchanged."""
     sources = manifest.get("source")
     sources = sources if isinstance(sources, list) else [sources]
     known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
@@ -188,7 +188,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
 
 
 def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan of a record's source: a manifest of several holds one for each word of the weights."""
+    """The plan of a record's source. The manifest of several sources has one for each weights."""
     plan = manifest.get("plan", {})
     own = plan.get(str(source.get("weights")))
     plan = own if isinstance(own, dict) else plan
@@ -199,7 +199,7 @@ def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _first(record: Mapping[str, Any]) -> int | None:
-    """The place of what no one asked for: lower bounds, then V-Mean, then exact matrices stand before methods."""
+    """The order of cells that no user requests: lower bounds, V-Mean, then exact matrices, all before methods."""
     if record.get("method") == LOWER_BOUND:
         return -3
     if record["command"] == "bench" and record["method"] == "exact":
@@ -223,7 +223,7 @@ def _index(values: Any, value: Any) -> int:
 
 
 def _described(facts: Mapping[str, Any]) -> list[str]:
-    """A source's facts in lines, where no manifest has its own."""
+    """A source's facts as lines, if the manifest has no lines of its own."""
     factor = [f"scores x {scale_of(facts):g}: --scale-inputs"] if scale_of(facts) != 1 else []
     if "qkv" in facts:
         return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}", *factor]

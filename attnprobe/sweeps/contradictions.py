@@ -1,4 +1,4 @@
-"""Options that exclude each other: refused by name before anything heavy loads."""
+"""Options that exclude each other, refused before heavy modules load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Given", "refuse_pairs"]
 
 @dataclass(frozen=True)
 class Given:
-    """What the options of a command were given.
+    """The given options of a command.
 
     Attributes:
         options: of the command. texts, origins: by the names of options; an origin is ``command line``,
@@ -31,7 +31,7 @@ class Given:
     config: Config | None = None
 
     def changes(self, option: Option) -> bool:
-        """Whether an option has another value than it would have by itself."""
+        """Whether an option differs from its default."""
         text = self.texts.get(option.name)
         return text is not None and text != option.text(option.default)
 
@@ -54,7 +54,7 @@ class Given:
 
 
 def refuse_pairs(given: Given) -> None:
-    """Refuse options of which one would silently do nothing, or undo the other.
+    """Refuse pairs of options of which one would have no effect, or undo the other.
 
     What is merely redundant stands: a tolerance without matrix errors, repeats of a method that draws nothing.
 
@@ -89,7 +89,7 @@ def refuse_pairs(given: Given) -> None:
 
 
 def _refuse_excluded(given: Given, option: Option) -> None:
-    """Refuse what an option excludes, and what only another value of it reads."""
+    """Refuse options that another option excludes, and options that need another value of an option."""
     value = given.texts[option.name]
     changed = [other for other in given.options if given.changes(other)]
     for other in changed:
@@ -104,7 +104,7 @@ def _refuse_excluded(given: Given, option: Option) -> None:
 
 
 def _refuse_with_shards(given: Given) -> None:
-    """Refuse a shard that is none, one without a folder, and what only the whole run can give.
+    """Refuse a malformed shard, one without a folder, and results that need the whole run.
 
     Figures and gates that a sweep's file names stand: they are for the run without a shard that gathers the others.
     """
@@ -120,7 +120,7 @@ def _refuse_with_shards(given: Given) -> None:
 
 
 def _refuse_with_split_rows(given: Given) -> None:
-    """Refuse rows over several devices beside processes that share them, and on one GPU by its number."""
+    """Refuse split rows together with processes that share the devices, or with one GPU by its number."""
     number, jobs, device = (given.texts.get(name) for name in ("split_rows", "jobs", "device"))
     if jobs is not None and jobs > 1:
         raise UsageError(

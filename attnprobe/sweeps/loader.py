@@ -1,4 +1,4 @@
-"""YAML 1.1 without the numbers that it reads in another base than they are written in."""
+"""YAML 1.1, without numbers that it would read in another base than they are written in."""
 
 from __future__ import annotations
 

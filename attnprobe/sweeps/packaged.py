@@ -1,4 +1,4 @@
-"""The sweeps that come with the package, by name: `configs/` of a clone, which a wheel carries inside the package."""
+"""The packaged sweeps by name: `configs/` in a clone, and inside the package in a wheel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ IN_WHEEL, IN_CLONE = Path(__file__).with_name("configs"), Path(__file__).parents
 
 
 def packaged_sweeps() -> dict[str, str]:
-    """The name of each packaged sweep, and the line that says what it is: its file's first."""
+    """The names of the packaged sweeps, with the first line of each file, its description."""
     first = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in _folder().glob("*.yaml")}
     return {name: first[name].removeprefix("# ") for name in sorted(first)}
 
 
 def sweep_file(name: str) -> Path:
-    """The file that a sweep names: a path, or where there is none the packaged sweep of this name.
+    """The file that a sweep names: a path, else the packaged sweep of this name.
 
     Raises:
         UsageError: there is neither; the message offers the nearest name.

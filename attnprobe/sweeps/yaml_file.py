@@ -1,4 +1,4 @@
-"""A sweep's YAML file: the long names of a command's options and their values, checked before anything heavy loads."""
+"""A sweep's YAML file: long names of a command's options with values, checked before heavy modules load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 4 * MIB  # of a file
 
 @dataclass(frozen=True)
 class Config:
-    """A file that holds together.
+    """A file that passed all checks.
 
     Attributes:
         command: its name. values: by the command's parameter names, as the command line would have given them.
@@ -80,7 +80,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
 
 @dataclass(frozen=True)
 class _Entry:
-    """A key's line, its value, and the lines of the value's items where it is a list."""
+    """A key's line, its value, and for a list the lines of its items."""
 
     line: int
     value: Any
@@ -131,7 +131,7 @@ def _pairs(path: Path) -> dict[str, _Entry]:
 
 
 def _value(value: Any, setting: Option, where: str) -> Any:
-    """A value as the command line would have given it."""
+    """A value as the command line would give it."""
     if value is None:
         raise UsageError(f"{where} has no value; leave the key out for the default")
     if isinstance(value, list):

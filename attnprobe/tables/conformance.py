@@ -1,4 +1,4 @@
-"""What ``attnprobe check`` found, for people."""
+"""The results of ``attnprobe check`` as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every printed report stands on: a console that writes into a string, and the header."""
+"""The base of every printed report: a console that writes into a string, and the header."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNLIMITED = 10_000
 
 @dataclass(frozen=True)
 class Header:
-    """What stands above every table: the source's facts as data and as lines, and warnings (each fallback is one).
+    """The header of every table: the source's facts as data and as lines, and warnings (each fallback is one).
 
     A line that repeats a warning is shown once, as the warning. ``first`` says in plain words what was measured.
     ``inputs`` is what Q, K and V are like, a row per layer and head (see `input_rows`), and ``measured`` the same in a
@@ -40,13 +40,13 @@ class Header:
 
     @property
     def facts(self) -> list[str]:
-        """The lines that repeat no warning, and the remarks."""
+        """The lines without the warnings, and the remarks."""
         lines = [line for line in self.lines if not any(warning in line for warning in self.warnings)]
         return [*lines, *self.remarks]
 
 
 def print_header(line: Callable[[str, str], None], header: Header, full: bool) -> None:
-    """What was measured in plain words, the warnings that nobody gave yet, and what the inputs are like, a line each.
+    """Print what was measured in plain words, new warnings, and statistics of the inputs, a line each.
 
     Args:
         line: prints a line in a style. full: whether all facts of the source follow.

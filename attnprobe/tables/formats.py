@@ -98,7 +98,7 @@ def flattened(row: AnyRow) -> dict[str, object]:
 
 
 def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
-    """Refuse a name that is neither a field's nor, as ``NAME`` of ``NAME.STAT``, that of a metric.
+    """Refuse an unknown field; ``NAME`` of a metric stands for its ``NAME.STAT``.
 
     Raises:
         UsageError: it names the nearest field, or lists those that there are.
@@ -136,7 +136,7 @@ def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = (), known: Sequence[
 
 
 def _csv_cell(value: object) -> object:
-    """A cell that no spreadsheet takes for a formula: an apostrophe stands before text that begins like one.
+    """A cell that no spreadsheet reads as a formula: text that begins like one gets an apostrophe.
 
     >>> _csv_cell("=1+1"), _csv_cell("-inf"), _csv_cell(-0.5), _csv_cell("skyformer")
     ("'=1+1", '-inf', -0.5, 'skyformer')
@@ -155,7 +155,7 @@ def rows_as_table(caption: str, rows: Sequence[AnyRow]) -> Table:
 
 
 def _text(value: object) -> str:
-    """A value for people.
+    """A value as text.
 
     >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], [0, 1, 2, 3], [0, 1, 2, 3, 4])]
     ['', 'yes', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3', '0, 1, 2, 3, … (5 values)']
@@ -184,7 +184,7 @@ def markdown(tables: Sequence[Table], legend: Sequence[str], header: Header, run
 
 
 def _body(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> list[str]:
-    """What the inputs are like, the tables and their legend, as lines of Markdown."""
+    """The statistics of the inputs, the tables and their legend, as lines of Markdown."""
     lines = [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", *markdown_table(table)]

@@ -1,4 +1,4 @@
-"""What the Q, K and V of a run are like: rows per head, one line for each length, and a table over layers."""
+"""Statistics of the Q, K and V of a run: rows per head, one line per length, and a table over layers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _cell(name: str, text: Text) -> Callable[[Sequence[Row]], str]:
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:
-    """The median of what is finite; None where nothing is."""
+    """The median of the finite values; None without one."""
     values = [row[name] for row in rows if isinstance(row.get(name), (int, float)) and math.isfinite(row[name])]
     return statistics.median(values) if values else None
 

@@ -1,4 +1,4 @@
-"""Which rows share a source: Q, K and V of other weights, texts or settings are never averaged together."""
+"""Labels of sources. Rows of different weights, texts or settings are never averaged together."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "
 
 
 def identity(facts: Mapping[str, Any] | None) -> str:
-    """What a source's tensors are determined by, as text: its facts but for those that only name what others hash."""
+    """The identity of a source's tensors as text: its facts, without names of things that other facts hash."""
     determinants = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
     return json.dumps(determinants, sort_keys=True, default=plain)
 
 
 def scale_of(facts: Mapping[str, Any] | None) -> float:
-    """The factor of a source's scores; 1 where it has none of its own."""
+    """The factor of a source's scores, 1 by default."""
     return (facts or {}).get("scale_inputs", 1)
 
 
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
-    """A short label for each source of the records, by `identity`, in their order; None where there is one alone.
+    """A short label for each source of the records, by `identity`, in their order; None for a single source.
 
     It is the word of ``--weights``, a Q/K/V file's name or a task's, and what else tells apart sources that share it.
 
@@ -76,7 +76,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
 
 
 def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
-    """Each record, and what its rows say of its source."""
+    """Each record, with the source fields of its rows."""
     labels = source_labels(records)
     for record in records:
         facts = record.get("source") or {}
@@ -89,13 +89,13 @@ def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
 
 
 def source_heading(row: Sourced) -> str:
-    """What a caption or a panel's title says of a row's source; nothing where the run has one alone."""
+    """A row's source in a caption or title; empty if the run has one source."""
     label = row.get("source")
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)
 
 
 def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
-    """What records are measured on, in plain words: weights, text, layers, numbers of tokens and heads.
+    """What was measured, in plain words: weights, text, layers, numbers of tokens and heads.
 
     >>> facts = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
     >>> measured_words([{"source": facts, "layer": 0, "n": 512, "heads": list(range(12))}])
@@ -128,7 +128,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A source in plain words: the model or what there is in its place, its weights, its text."""
+    """A source in plain words: the model or its substitute, its weights, its text."""
     if "model" in facts:
         seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
         split = f" ({facts['split']})" if facts.get("split") else ""
@@ -142,7 +142,7 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def layers_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The layers of some rows; nothing without rows."""
+    """The layers of rows; empty without rows."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     if len(layers) < 2:
         return f"layer {layers[0]}" if layers else ""
@@ -152,7 +152,7 @@ def layers_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def file_tag(label: str | None) -> str:
-    """The part of a file's name that tells figures of several sources apart; a label that must be changed is hashed.
+    """The part of a file name that distinguishes figures of several sources. A label with other characters is hashed.
 
     >>> file_tag("initialized-qkv"), file_tag(None), file_tag("initialized, weights seed 1")
     ('-initialized-qkv', '', '-initialized-weights-seed-1-531770')
@@ -165,12 +165,12 @@ def file_tag(label: str | None) -> str:
 
 
 def _word(facts: Mapping[str, Any]) -> str:
-    """What a source is called first: its weights, file or task."""
+    """The first word of a source's label: its weights, file or task."""
     return str(next((facts[name] for name in ("weights", "qkv", "task") if facts.get(name)), "unknown source"))
 
 
 def _difference(name: str, sources: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:
-    """A fact as words: by the name of what is hashed, where the names differ too."""
+    """A fact as words; a hashed file by its name, if the names differ too."""
     if name == "scale_inputs":
         return f"scores x {scale_of(sources[key]):g}"
     short = BY_NAME.get(name)
@@ -180,7 +180,7 @@ def _difference(name: str, sources: Mapping[str, Mapping[str, Any]], tied: list[
 
 
 def at_label(at: Mapping[str, object], method: str | None = None) -> str:
-    """The parameters of a statement, without the method where it is named beside them.
+    """The parameters of a statement. The method is left out if it is named next to them.
 
     >>> at_label({"epsilon": 0.5, "delta": 0.1, "norm": "spectral"})
     'ε = 0.5, δ = 0.1, norm = spectral'

@@ -1,4 +1,4 @@
-"""What tables of methods share: labels and marks, which rows stand in one table and in which order, and notes."""
+"""Shared parts of tables of methods: labels and marks, the grouping and order of rows, notes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def statistic(row: Judged, metric: str, name: str) -> float | None:
 
 
 def shown(row: Judged, metric: str, name: str, digits: int = 4) -> str:
-    """A statistic in so many digits, with ≈ before it where it is not reproducible; "" for null.
+    """A statistic with so many digits, with ≈ in front if it is not reproducible; "" for null.
 
     >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
     >>> shown(row, "delta", "mean"), shown(row, "delta", "median")
@@ -75,7 +75,7 @@ def several_families(rows: Iterable[Method]) -> bool:
 
 
 def budget(row: Judged) -> str:
-    """The budget d as text; one zero bound stands for those of all larger budgets."""
+    """The budget d as text. A bound of zero holds for all larger budgets too."""
     if row.get("d") is None:
         return ""
     zero = row["method"] == LOWER_BOUND and statistic(row, "output_spectral", "max") == 0
@@ -83,19 +83,19 @@ def budget(row: Judged) -> str:
 
 
 def reference_label(row: Method) -> str:
-    """The method's label; of a reference in words what it is."""
+    """The method's label; for a reference, words."""
     return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
 
 
 def label(row: MethodRow) -> str:
-    """The method's label, and in words what references and lower bounds are."""
+    """The method's label, with words for references and lower bounds."""
     if row["method"] == LOWER_BOUND:
         return "lower bound"
     return reference_label(row)
 
 
 def mark(row: MethodRow) -> str:
-    """``!`` where bad rows are left as they are, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
+    """``!`` bad rows left as they are, ``✗`` failed or diverged, ``–`` skipped, else empty."""
     if row["status"] in ("failed", "diverged"):
         return "✗"
     if row["status"] == "skipped":
@@ -110,7 +110,7 @@ def marked(row: MethodRow, name: str) -> str:
 
 
 def rivals(row: MethodRow) -> tuple[int | None] | None:
-    """What a row shares with those that it is compared with for the best: its budget.
+    """The key of the rows among which the best is chosen: the budget.
 
     References, lower bounds and kernels of exact attention take no part, nor does a row with a mark.
     """
@@ -119,7 +119,7 @@ def rivals(row: MethodRow) -> tuple[int | None] | None:
 
 
 def best_of(metric: str, name: str) -> Best[Judged]:
-    """The smallest of a statistic; one that is not reproducible is none. A mean alone has a standard error."""
+    """The best of a column: the smallest statistic that is reproducible. Only a mean has a standard error."""
     return Best(
         lambda row: None if is_fragile(row, metric, name) else statistic(row, metric, name),
         lambda row: statistic(row, metric, "se") if name == "mean" else None,
@@ -127,7 +127,7 @@ def best_of(metric: str, name: str) -> Best[Judged]:
 
 
 def marks_legend(rows: Iterable[MethodRow]) -> list[str]:
-    """What the marks of these rows mean."""
+    """The meaning of the marks of these rows."""
     marks = {mark(row) for row in rows}
     meanings = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in marks]
     return [f"{', '.join(meanings)}."] if meanings else []
@@ -159,7 +159,7 @@ def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
 
 
 def caption(rows: Sequence[MethodRow]) -> str:
-    """Where the rows of one table are, and how many heads, windows and repeats they are over."""
+    """The place of a table's rows, and their numbers of heads, windows and repeats."""
     first = rows[0]
     sources = [heading for heading in dict.fromkeys(map(source_heading, rows)) if heading]
     there = [name for name in ("heads", "windows", "repeats") if any(row.get(name) for row in rows)]
@@ -188,7 +188,7 @@ def notes(rows: Iterable[MethodRow]) -> list[str]:
 
 
 def _remarks(row: MethodRow) -> list[tuple[str, str]]:
-    """What is to be said of a row, each with its mark."""
+    """The notes on a row, each with its mark."""
     remarks = []
     if row["status"] != "ok":
         remarks.append((mark(row), row.get("reason") or row["status"]))

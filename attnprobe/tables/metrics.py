@@ -1,4 +1,4 @@
-"""How each metric compares: which way is better, and on which scale a change of it is judged."""
+"""How metrics compare: which way is better, and the scale on which a change is judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["BENCH", "ERROR", "METRICS", "Metric", "cosine", "share"]
 
 @dataclass(frozen=True)
 class Metric:
-    """What it means that a metric's value a became b.
+    """A metric's name, its better direction, and the scale of its changes.
 
     Attributes:
         better: ``smaller`` or ``larger``; None where no value is better than another.
@@ -27,7 +27,7 @@ class Metric:
     timed: bool = False
 
     def cost(self, value: Any) -> Any:
-        """The value, a number or a tensor, as a quantity of which less is better: 1 − x of a cosine.
+        """The value, a number or a tensor, as a quantity of which less is better: 1 − x for a cosine.
 
         >>> METRICS["output_cosine_min"].cost(0.75), Metric("slack", "larger").cost(2.0), METRICS["delta"].cost(0.5)
         (0.25, -2.0, 0.5)
@@ -37,7 +37,7 @@ class Metric:
         return -value if self.better == "larger" else value
 
     def tolerated(self, a: float, tolerance: float) -> float:
-        """The largest change from ``a`` that a tolerance lets pass.
+        """The largest change from ``a`` within a tolerance.
 
         >>> METRICS["output_spectral"].tolerated(4.0, 0.25), METRICS["cosine"].tolerated(-0.5, 0.5)
         (1.0, 0.75)
@@ -47,7 +47,7 @@ class Metric:
 
 
 def cosine(name: str) -> Metric:
-    """A cosine, which is better near 1; rounding of float32 moves 1 − x by about the floor."""
+    """A cosine: better near 1. Rounding in float32 moves 1 − x by about the floor."""
     return Metric(name, "larger", "complement", floor=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Numbers and names as text, for people: three or four significant digits, aligned at the decimal point."""
+"""Numbers and names as text: three or four significant digits, aligned at the decimal point."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def per_cent(fraction: float | None) -> str:
 
 
 def aligned(column: Sequence[str]) -> list[str]:
-    """The strings padded to one width, their decimal points (or ends) one beneath the other.
+    """The strings padded to one width, aligned at their decimal points (or ends).
 
     Of pairs and spreads, as ``1.5 [0.8 – 2]`` or ``3 ± 0.1``, each number stands beneath its like.
 
@@ -98,7 +98,7 @@ def _at_the_point(pieces: Sequence[str]) -> list[str]:
 
 
 def method_label(row: Named) -> str:
-    """The method as the command line takes it: ``NAME[:k=v,…]``; empty where the row is of none.
+    """The method as the command line takes it: ``NAME[:k=v,…]``; empty for a row without a method.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'

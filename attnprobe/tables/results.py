@@ -1,4 +1,4 @@
-"""What the sentences of result share: which rows are best, and which have no number."""
+"""Shared parts of result sentences: the best rows, and the rows without a number."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its standard error, None where it is not known."""
+    """A number and its standard error, None if unknown."""
 
     value: float
     error: float | None = None
 
     @classmethod
     def of_median(cls, stats: Statistics) -> Value | None:
-        """The median of some values, None where there is none.
+        """The median of some values, None without values.
 
         Its standard error is estimated from their spread: ``1.253 s / sqrt(count)`` with ``s = (p90 - p10) / 2.563``,
         which is exact for large normal samples.
@@ -63,7 +63,7 @@ def best_of(values: Mapping[str, Value]) -> list[str]:
 
 
 def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "standard errors") -> str:
-    """By which rule the best names tie, in words; nothing of a single one.
+    """The rule by which the best names tie, in words; empty for a single name.
 
     >>> tie_rule({"a": Value(1.0, 0.3), "b": Value(1.4, 0.4)}, ["a", "b"]), tie_rule({"a": Value(1.0)}, ["a"])
     (' (a tie within their standard errors)', '')
@@ -75,7 +75,7 @@ def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "st
 
 
 def led(places: Iterable[Mapping[str, Value]], what: str) -> str:
-    """In how many of several places each name has the smallest value; places without one winner are ties.
+    """For each name, the number of places where it has the smallest value alone.
 
     >>> some = [{"a": Value(1.0), "b": Value(2.0)}, {"a": Value(1.0), "b": Value(1.01)}]
     >>> led(some, "the smallest error")
@@ -99,7 +99,7 @@ def at_budget(row: B, label: Callable[[B], str] = method_label) -> str:
 
 
 def in_words(names: Sequence[str]) -> str:
-    """Names as words.
+    """Names joined by commas and *and*.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -108,7 +108,7 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def lost(rows: Iterable[S], name_of: Callable[[S], str]) -> str:
-    """Which methods have rows without a number.
+    """The methods of rows without a number.
 
     >>> lost([{"status": "failed", "reason": "x"}, {"status": "ok", "reason": None}], lambda row: "a")
     'Failed or diverged: a.'
@@ -122,5 +122,5 @@ def lost(rows: Iterable[S], name_of: Callable[[S], str]) -> str:
 
 
 def sentences(*parts: str) -> str:
-    """The parts that say something."""
+    """The parts that are not empty, as one text."""
     return " ".join(filter(None, parts))

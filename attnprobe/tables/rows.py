@@ -1,4 +1,4 @@
-"""What the rows of several commands have in common, as types."""
+"""Types of rows that several commands share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def part(kind: type[T], row: AnyRow) -> T:
-    """The fields of a type, in its order, of a row or a record that may have more; None where it lacks one.
+    """The fields of a type, in its order, from a row or record that may have more; None for a missing one.
 
     >>> part(Named, {"n": 8, "options": {}, "method": "mss"})
     {'method': 'mss', 'options': {}}
@@ -37,7 +37,7 @@ def part(kind: type[T], row: AnyRow) -> T:
 
 
 class Statistics(TypedDict):
-    """What is known of some values (see `describe`)."""
+    """Statistics of some values (see `describe`)."""
 
     mean: float | None
     se: float | None
@@ -58,7 +58,7 @@ class Quantiles(TypedDict):
 
 
 class Named(TypedDict):
-    """A method with its options; None where a row is of none."""
+    """A method with its options; None for a row without a method."""
 
     method: ReadOnly[str | None]
     options: ReadOnly[Mapping[str, object]]
@@ -78,21 +78,21 @@ class Method(Budgeted):
 
 
 class Sourced(TypedDict):
-    """Where Q, K and V are from: the word of their weights, and a label where the run has several sources."""
+    """The source of Q, K and V: its weights, and a label if the run has several sources."""
 
     weights: ReadOnly[NotRequired[str | None]]
     source: ReadOnly[str | None]
 
 
 class Where(Sourced):
-    """Where Q, K and V are from, and the factor of their scores."""
+    """The source of Q, K and V, and the factor of their scores."""
 
     weights: ReadOnly[str | None]
     scale_inputs: ReadOnly[float]
 
 
 class State(TypedDict):
-    """What became of the cells of a row, and why where they are not ok."""
+    """The status of a row's cells, and the reason if it is not ok."""
 
     status: str
     reason: str | None

@@ -37,7 +37,7 @@ FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by l
 
 
 class Measured(TypedDict):
-    """A record of numbers by name, in lists with one for each head or a single one."""
+    """A record with lists of numbers by name: one number for each head, or a single one."""
 
     metrics: ReadOnly[Mapping[str, Sequence[float | None] | float | None]]
     window: ReadOnly[int]
@@ -92,7 +92,7 @@ def fields_of(row: type[Any], metrics: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
-    """Which statistics of a row's metric (mean, se, median, p10, p90, max) heads with bad rows carry.
+    """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with bad rows.
 
     Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
     threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
@@ -129,7 +129,7 @@ def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
 
 
 def doubtful_heads(cell: Measured) -> list[bool]:
-    """Whether a head of a record has ``rounded_rows``, for each head; empty where the method does not count them.
+    """For each head of a record, whether it has ``rounded_rows``; empty if the method does not count them.
 
     Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
 
@@ -146,7 +146,7 @@ def _differ(before: float | None, after: float | None) -> bool:
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
-    """p10, median and p90 by linear interpolation; infinite where it reaches an infinite value."""
+    """p10, median and p90 by linear interpolation; infinite next to an infinite value."""
     ordered = sorted(values)
     return {"p10": _quantile(ordered, 0.1), "median": _quantile(ordered, 0.5), "p90": _quantile(ordered, 0.9)}
 
@@ -161,7 +161,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank. None below 3 pairs or where one side is constant.
+    """Spearman's rank correlation; ties share their mean rank. None for fewer than 3 pairs or constant values.
 
     >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
     -1.0
@@ -175,7 +175,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def per_head(cell: Measured, name: str) -> list[float | None]:
-    """A record's values of a metric, one for each head or a single one; none where it was not measured."""
+    """A record's values of a metric, one for each head or a single one; empty if it was not measured."""
     values = (cell.get("metrics") or {}).get(name)
     if values is None:
         return []
@@ -183,7 +183,7 @@ def per_head(cell: Measured, name: str) -> list[float | None]:
 
 
 def worst_status(cells: Sequence[Measured]) -> tuple[str, str | None]:
-    """The worst status of the cells, and in how many of them, with the first reason given."""
+    """The worst status of the cells, the number of cells with it, and its first reason."""
     statuses = [_cell_status(cell) for cell in cells]
     worst = max((status for status, _ in statuses), key=STATUSES.index)
     if worst == "ok":
@@ -211,7 +211,7 @@ def _cell_status(cell: Measured) -> tuple[str, str | None]:
 
 
 def finite(value: float) -> float | None:
-    """The number; None where it is not finite."""
+    """The number; None if it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""Columns over rows: how a command states a table once, for every format."""
+"""Tables as columns over rows, declared once for every format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Stated = TypeVar("Stated", bound=State)
 
 @dataclass(frozen=True)
 class Best(Generic[Seen]):
-    """What makes a row the best of a column.
+    """The rule for the best row of a column.
 
     Attributes:
         value: a row's number; a row without one is never the best. error: its standard error, where it has one.
@@ -90,7 +90,7 @@ class Column(Generic[Seen]):
 
     @classmethod
     def of(cls, name: str, key: bool = False) -> Column[AnyRow]:
-        """The column of a field as it is, empty where it is null."""
+        """The column of a field; null is empty."""
         return Column(name, lambda row: "" if row[name] is None else str(row[name]), key=key)
 
     @property
@@ -100,13 +100,13 @@ class Column(Generic[Seen]):
 
     @property
     def name(self) -> str:
-        """What ``--columns`` and the legend call it."""
+        """Its name in ``--columns`` and the legend."""
         return self.short or self.title
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as strings: what all formats for people have in common.
+    """A table of strings, for every format that people read.
 
     Attributes:
         columns: those that one of its rows has something in. lines: cells; the first of a line may begin with a mark
@@ -127,7 +127,7 @@ class Table:
 
     @property
     def spare(self) -> list[str]:
-        """Headings that a narrow terminal goes without, in this order."""
+        """Headings that a narrow terminal drops, in this order."""
         spare = [column for column in self.columns if column.spare]
         return [column.title for column in sorted(spare, key=lambda column: -column.spare)]
 
@@ -155,7 +155,7 @@ def table_of(
     among: Sequence[T] | None = None,
     rivals: Callable[[T], Hashable | None] | None = None,
 ) -> Table:
-    """The table of some rows, with the columns in which one of them has something to say.
+    """The table of rows, without columns that are empty in all of them.
 
     Args:
         among: the rows that decide on the columns, where several tables shall have the same.
@@ -176,7 +176,7 @@ def _best(
     lines: Sequence[Sequence[str]],
     rivals: Callable[[T], Hashable | None],
 ) -> list[tuple[int, int]]:
-    """The places of what is best in its column among its rivals; what reads the same as the best is best too."""
+    """The places of the best cells of each column among their rivals, with cells that read the same."""
     groups: dict[Hashable, list[int]] = {}
     for place, row in enumerate(rows):
         if (key := rivals(row)) is not None:
@@ -193,7 +193,7 @@ def _best(
 
 
 def spelling(name: str) -> str:
-    """A column's name as it is compared: letters and digits, with Greek letters in words.
+    """A column's name for comparison: letters and digits, with Greek letters as words.
 
     >>> spelling("d for ε"), spelling("error / V-Mean"), spelling("‖E‖₂"), spelling("D_for_epsilon")
     ('dforepsilon', 'errorvmean', 'e2', 'dforepsilon')
@@ -209,7 +209,7 @@ def spelling(name: str) -> str:
 
 
 def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
-    """The tables with the columns of these names, in this order, after the key columns that are not among them.
+    """The tables with the named columns in this order. Other key columns come first.
 
     A table with none of these columns is left out.
     """
@@ -230,7 +230,7 @@ def is_called(column: Column[Any], name: str) -> bool:
 
 
 def check_columns(columns: Iterable[Column[Any]], names: Iterable[str]) -> None:
-    """Refuse the name of no column.
+    """Refuse an unknown column.
 
     Raises:
         UsageError: it lists the names that there are.
@@ -253,7 +253,7 @@ class Entry:
 
 
 def legend_of(columns: Iterable[Column[Any]], full: bool = False) -> list[Entry]:
-    """What columns mean, an entry for each meaning, ``names: meaning``; ``full`` adds further facts."""
+    """The meanings of columns, an entry for each: ``names: meaning``; ``full`` adds further facts."""
     names: dict[tuple[str, str], list[str]] = {}
     for column in columns:
         meaning = column.meaning, column.more if full else ""
@@ -266,7 +266,7 @@ def legend_of(columns: Iterable[Column[Any]], full: bool = False) -> list[Entry]
 
 
 def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:
-    """The rows that agree in these fields together, in the order of their first appearance.
+    """Rows grouped by these fields, in the order of their first appearance.
 
     >>> grouped_by([{"n": 1, "d": 2}, {"n": 2, "d": 2}, {"n": 1, "d": 3}], "n")
     [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
@@ -280,7 +280,7 @@ def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:
 
 
 def gathered(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """The rows with the same key together, in the order of their first appearance."""
+    """Rows grouped by a key, in the order of their first appearance."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -298,7 +298,7 @@ def joined(*parts: str | None) -> str:
 
 
 def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
-    """How many heads and windows, or what else ``names`` name, the rows are over.
+    """The numbers of heads and windows of the rows, or of other ``names``.
 
     >>> counted([{"heads": 12, "windows": 1}])
     '12 heads x 1 window'
@@ -308,7 +308,7 @@ def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
 
 
 def reasons(rows: Iterable[Stated], name_of: Callable[[Stated], str]) -> list[str]:
-    """A note for each row that is not ok: its mark, its name, what it is and why; equal ones once."""
+    """A note for each row that is not ok: mark, name, status and reason. Equal notes appear once."""
     lines = []
     for row in rows:
         if row["status"] != "ok":

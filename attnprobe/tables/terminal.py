@@ -33,7 +33,7 @@ def plain_tables(
     width: int | None = None,
     full: bool = False,
 ) -> str:
-    """Tables between the header and a legend.
+    """Tables with the header above and the legend below.
 
     Columns of words are on the left, others aligned at the decimal point. On a terminal a word that the line above
     begins with too is not repeated; a pipe may be searched, so there each line says it all. A table that is wider than
@@ -86,7 +86,7 @@ def plain_tables(
 
 
 def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> list[str]:
-    """As many entries as `LEGEND_LINES` lines hold, then a line on what they leave out."""
+    """As many entries as `LEGEND_LINES` lines hold, then a line about the others."""
     shown: list[str] = []
     unexplained: list[str] = []
     for entry in entries:
@@ -98,7 +98,7 @@ def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> li
 
 
 def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) -> list[str]:
-    """A line on columns without room and columns without explanation; it names them if they fit, else counts them.
+    """A line about hidden and unexplained columns, by name if the names fit, else by number.
 
     >>> [*_pointer(["family"], [], 80), *_pointer(["family"], ["time"], 80), *_pointer([], ["time"], 12)]
     ['Left out: family (--columns, --legend)', 'Left out: family (--columns). --legend explains time', \
@@ -136,7 +136,7 @@ def stdout_width(piped: int = UNLIMITED) -> int:
 
 
 def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:
-    """The names of columns for which there is no room."""
+    """The names of the columns that do not fit."""
     names = [
         layout.table.columns[i].name
         for layout, columns in zip(layouts, shown, strict=True)
@@ -148,7 +148,7 @@ def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list
 
 @dataclass(frozen=True)
 class Layout:
-    """A table before it is known how many of its columns fit.
+    """A table before the choice of the columns that fit.
 
     Attributes:
         terminal: whether it is drawn on a terminal, else into a pipe. marks, names: of lines, of their first cells.
@@ -188,7 +188,7 @@ class Layout:
         return range(len(self.table.columns))
 
     def folded(self, columns: Sequence[int], room: int) -> dict[int, int]:
-        """The widths of columns of words such that the table fits: the widest are folded, never within a part."""
+        """The widths of text columns such that the table fits. The widest are folded, at parts of names only."""
         widths = {i: self.widths[i] for i in columns}
         excess = self.width(columns) - room
         for i in sorted((i for i in columns if self.wordy[i]), key=lambda i: -self.widths[i]):
@@ -198,14 +198,14 @@ class Layout:
         return widths
 
     def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
-        """Of the table with these columns; with its words folded where ``wrapped``."""
+        """The width of the table with these columns; with folded words if ``wrapped``."""
         widths = self.words if wrapped else self.widths
         marks = [1] if any(self.marks) else []
         return sum([*marks, *(widths[i] for i in columns)]) + 2 * (len(marks) + len(columns) - 1)
 
 
 def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
-    """Of each table the columns for which there is room; tables with the same headings have the same ones."""
+    """The columns that fit, for each table. Tables with the same headings have the same columns."""
     kinds: dict[tuple[str, ...], list[Layout]] = {}
     for layout in layouts:
         kinds.setdefault(tuple(layout.table.headings), []).append(layout)
@@ -214,7 +214,7 @@ def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
 
 
 def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
-    """Spare columns go first; without any, of more than four every second column of numbers goes, then the last."""
+    """Spare columns go first. Then, of more than four, every second column of numbers goes, then the last."""
     first = alike[0]
     columns: Sequence[int] = first.every
     for heading in first.table.spare:
@@ -228,7 +228,7 @@ def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
 
 
 def _padded(text: str, width: int, left: bool) -> str:
-    """The lines of a text in so many columns of a terminal; a combining mark, as in C̄, takes none."""
+    """Lines padded to a width. Combining marks, as in C̄, take no column."""
     lines = []
     for line in text.split("\n"):
         spaces = " " * (width - cell_len(line))
@@ -237,7 +237,7 @@ def _padded(text: str, width: int, left: bool) -> str:
 
 
 def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
-    """One table; where a name has several lines, a rule stands between names."""
+    """One table, with rules between names if a name has several lines."""
     names, marks = layout.names, layout.marks
     best = {*layout.table.best}
     widths = layout.folded(columns, room)
@@ -276,7 +276,7 @@ def _folded(table: Table, i: int) -> list[str]:
 
 
 def _longest_part(texts: Sequence[str]) -> int:
-    """The columns that the longest part of some names takes, with the indent of a folded line."""
+    """The width of the longest part of some names, with the indent of a folded line."""
     return max((cell_len(part.rstrip()) + 1 for text in texts for part in name_parts(text)), default=1)
 
 
@@ -287,7 +287,7 @@ def _unmarked(cell: str) -> str:
 
 
 def timings_table(seconds: Mapping[str, float], total: float) -> str:
-    """Stage, seconds and share of ``total``, the longest first; the last line is what no stage claims.
+    """Stage, seconds and share of ``total``, the longest first. The last line is the time of no stage.
 
     >>> print(timings_table({"capture": 3.0, "exact": 6.5}, total=10.0))
     stage              seconds   share

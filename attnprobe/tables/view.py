@@ -1,4 +1,4 @@
-"""What a command shows, as data, and the one door from there to every format."""
+"""A command's results as data, and their rendering in every format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class View:
-    """What the records of one command show.
+    """The results of one command.
 
     Attributes:
         command: its name, in JSON and in the names of files. title: in words, for people. result: what was found, in a
@@ -71,12 +71,12 @@ class View:
     run: str | None = None
 
     def of_run(self, folder: Path) -> View:
-        """The view with the run's folder named."""
+        """The view with the name of the run's folder."""
         return replace(self, run=str(folder), companions=[replace(one, run=str(folder)) for one in self.companions])
 
     @property
     def inputs(self) -> View | None:
-        """What Q, K and V are like, as a view of its own; None where the header does not know."""
+        """The statistics of Q, K and V as a view of their own; None if the header has none."""
         if not self.header.inputs:
             return None
         above = replace(self.header, inputs=(), measured=())
@@ -85,7 +85,7 @@ class View:
 
     @property
     def full_legend(self) -> list[str]:
-        """The legend, and what the columns mean, in sentences."""
+        """The legend, and the meaning of each column, in sentences."""
         columns = [column for table in self.tables for column in table.columns]
         return [*self.legend, *(entry.text for entry in legend_of(columns, full=True))]
 
@@ -127,7 +127,7 @@ class View:
         return render(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:
-        """The view with these columns of its tables alone; its legend says which of them are empty.
+        """The view with only these columns. Its legend names the empty ones.
 
         Raises:
             UsageError: an unknown column.
@@ -155,7 +155,7 @@ class View:
 
 
 def check_format(format: str, columns: Sequence[str] = ()) -> None:
-    """Refuse a format that nothing is rendered in, and columns of one that has none.
+    """Refuse an unknown format, and columns of a format that has none.
 
     Raises:
         UsageError: it names the formats.
@@ -167,5 +167,5 @@ def check_format(format: str, columns: Sequence[str] = ()) -> None:
 
 
 def flat_view(command: str, rows: Sequence[AnyRow], header: Header | None = None) -> View:
-    """Any rows with a column for each field: for what has no layout of its own."""
+    """Any rows with a column for each field, for results without a layout of their own."""
     return View(command, header or Header(), rows, [rows_as_table(command, rows)] if rows else [])

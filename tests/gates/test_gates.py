@@ -120,8 +120,14 @@ WRONG = {
         [{"metric": "bad_rows", "max": 0, "n": True}],
         "n: expected a whole number or a list of them, got True",
     ),
-    "a true factor": ([{"metric": "bad_rows", "max": 0, "scale_inputs": True}], "scale_inputs: True is no number"),
-    "a word as factor": ([{"metric": "bad_rows", "max": 0, "scale_inputs": "4"}], "scale_inputs: '4' is no number"),
+    "a true factor": (
+        [{"metric": "bad_rows", "max": 0, "scale_inputs": True}],
+        "scale_inputs: expected a number or a list of numbers, got True",
+    ),
+    "a word as factor": (
+        [{"metric": "bad_rows", "max": 0, "scale_inputs": "4"}],
+        "scale_inputs: expected a number or a list of numbers, got '4'",
+    ),
     "a method of no name": ([{"metric": "bad_rows", "max": 0, "method": " "}], "method: expected a name, got ' '"),
     "weights of a number": (
         [{"metric": "bad_rows", "max": 0, "weights": [1]}],
