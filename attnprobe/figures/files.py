@@ -15,6 +15,7 @@ from ..records.file import write_bytes
 from ..tables.numbers import short_hashes
 from .drawing import Drawing
 from .kit import LEADING, Sheet, letters
+from .overlaps import show_overlaps
 
 __all__ = ["FILES", "chunks", "drawn", "fixed_settings", "saved", "tiles"]
 
@@ -66,6 +67,7 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
         figure.draw_without_rendering()
         figure.set_layout_engine(None)
+        show_overlaps(figure)
         within = _captioned(figure, [words, *facts], drawing.sizes.size - 1.5) if drawing.caption else None
         for kind, metadata in _metadata(title, [words, *facts]).items():
             file = io.BytesIO()

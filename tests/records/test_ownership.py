@@ -131,7 +131,7 @@ def test_a_link_to_the_folder_itself_is_followed(run):
 def test_a_writer_leaves_a_file_of_something_else(text, tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text(text)
-    with pytest.raises(UsageError, match="no record"), RecordWriter(path):
+    with pytest.raises(UsageError, match="not a record"), RecordWriter(path):
         pass
     assert path.read_text() == text
 

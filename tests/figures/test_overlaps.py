@@ -1,0 +1,73 @@
+"""Curves that coincide are all visible."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.files import fixed_settings, saved
+from attnprobe.figures.kit import canvas
+from attnprobe.figures.overlaps import PALE, show_overlaps
+
+D = [16, 32, 64, 128]
+ERRORS = [0.4, 0.3, 0.2, 0.1]
+OTHERS = [0.9, 0.8, 0.7, 0.6]
+
+
+def panel():
+    axis = Figure().subplots()
+    axis.set_xscale("log")
+    return axis
+
+
+def looks(axis):
+    show_overlaps(axis.figure)
+    return [(line.get_linewidth(), line.get_markersize(), line.get_alpha()) for line in axis.lines]
+
+
+def test_the_earlier_of_two_equal_curves_is_wider_and_paler():
+    axis = panel()
+    for _ in range(3):
+        axis.plot(D, ERRORS, marker="o")
+    first, second, last = looks(axis)
+    assert first[:2] > second[:2] > last[:2]
+    assert first[1] > second[1] > last[1]
+    assert (first[2], second[2], last[2]) == (PALE, PALE, None)
+
+
+@pytest.mark.parametrize(
+    ("d", "errors", "overlaps"),
+    [
+        (D, OTHERS, False),
+        (D, [0.4, 0.3, 0.9, 0.9], True),  # one segment is hidden
+        (D, [0.4, 0.8, 0.2, 0.8], False),  # points, and no segment
+        ([2 * d for d in D], OTHERS[:1] + ERRORS[1:], False),
+        (D[1:], ERRORS[1:], True),
+        (D, [0.4, 0.3, float("nan"), 0.1], True),
+    ],
+    ids=["elsewhere", "a segment", "two points", "shifted", "fewer budgets", "a gap"],
+)
+def test_curves_overlap_where_a_segment_of_one_is_hidden(d, errors, overlaps):
+    axis = panel()
+    axis.plot(D, ERRORS)
+    axis.plot(d, errors)
+    assert looks(axis)[0][2] == (PALE if overlaps else None)
+
+
+def test_edges_of_bands_points_and_guides_are_no_curves():
+    axis = panel()
+    axis.plot(D, ERRORS)
+    axis.plot(D, ERRORS, alpha=0.3)
+    axis.plot(D, ERRORS, linestyle="", marker="_")
+    axis.axhline(0.1)
+    axis.axhline(0.1)
+    assert [alpha for _, _, alpha in looks(axis)] == [None, 0.3, None, None, None]
+
+
+def test_every_saved_figure_shows_its_overlaps(tmp_path):
+    drawing = Drawing()
+    with fixed_settings(drawing):
+        sheet, (axis,) = canvas(drawing, "Title", (), 2.0, (1, 1))
+        for _ in range(2):
+            axis.plot(D, ERRORS)
+        saved(sheet, tmp_path / "figure", drawing)
+    assert [line.get_alpha() for line in axis.lines] == [PALE, None]
