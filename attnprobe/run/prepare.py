@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
@@ -10,54 +11,44 @@ from ..timings import Timings
 from .plan import ErrorPlan, parse_methods, refuse_endless
 from .sources import heads_of, layers_of, sources_of
 
-__all__ = ["prepared"]
+__all__ = ["draft_plan", "prepared"]
+
+
+def draft_plan(request: Any) -> ErrorPlan:
+    """The plan of a request before its sources are known: layer 0, all heads, and no n unless the request names it.
+
+    Args:
+        request: has ``methods``, ``target`` and ``seed``, and the fields of `OnTensors` that name sources and places.
+    """
+    return ErrorPlan(
+        methods=tuple(parse_methods(request.methods, request.target)),
+        n=request.n or (),
+        d=(),
+        layers=(0,),
+        heads=None,
+        windows=request.windows,
+        seed=request.seed,
+        target=request.target,
+    )
 
 
 def prepared(
-    request: Any,
-    notify: Callable[[str], None],
-    timings: Timings,
-    *,
-    d: tuple[int, ...] = (),
-    repeats: int = 1,
-    tol: float | None = None,
-    row_tolerance: float | None = None,
-    rows: bool = False,
-    refuse: bool = True,
+    request: Any, draft: ErrorPlan, notify: Callable[[str], None], timings: Timings, *, refuse: bool = True
 ) -> list[tuple[Any, ErrorPlan]]:
     """The sources of a request, each with its plan, after both have been checked.
 
     Args:
-        request: has ``methods``, ``target`` and ``seed``, and the fields of `OnTensors` that name sources and places.
-        d, repeats, tol, row_tolerance, rows: of the plans.
-        refuse: whether it is impossible that none of the methods can run.
+        draft: the plan of `draft_plan` with the command's own fields.
+        refuse: whether it is an error that none of the methods can run.
     """
-    methods = tuple(parse_methods(request.methods, request.target))
-
-    def plan_at(n: tuple[int, ...], layers: tuple[int, ...], heads: tuple[int, ...] | None) -> ErrorPlan:
-        return ErrorPlan(
-            methods=methods,
-            n=n,
-            d=d,
-            layers=layers,
-            heads=heads,
-            windows=request.windows,
-            seed=request.seed,
-            repeats=repeats,
-            target=request.target,
-            tol=tol,
-            row_tolerance=row_tolerance,
-            rows=rows,
-        )
-
     if request.n is not None:  # before anything heavy
-        least = plan_at(request.n, (0,), None)
-        refuse_endless(least.count)
-        _refuse_impossible(least, refuse)
+        refuse_endless(draft.count)
+        _refuse_impossible(draft, refuse)
     parts = []
     for source in sources_of(request, notify, timings):
         heads = None if request.head == "all" else heads_of(request.head, source)
-        plan = plan_at(request.n or (source.default_n,), layers_of(request.layer, source), heads)
+        n = request.n or (source.default_n,)
+        plan = replace(draft, n=n, layers=layers_of(request.layer, source), heads=heads)
         refuse_endless(plan.count, notify)
         _refuse_impossible(plan, refuse)
         for length in plan.n:

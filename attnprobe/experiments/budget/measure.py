@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
 from .bisect import coarse_budgets
 from .record import SHAPE
@@ -81,7 +81,8 @@ class BudgetCells(PlannedCells):
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question = question_of(request)
-        parts = prepared(request, notify, timings, repeats=request.repeats, refuse=False)
+        plan = replace(draft_plan(request), repeats=request.repeats)
+        parts = prepared(request, plan, notify, timings, refuse=False)
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
         searched = {
             "epsilons": question.epsilons,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
 from .record import SHAPE
 from .request import ConditionRequest
@@ -84,7 +84,8 @@ class ConditionCells(PlannedCells):
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
         _refuse(request)
-        super().__init__(request, prepared(request, notify, timings, d=request.d), partial(_cells, request))
+        parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
+        super().__init__(request, parts, partial(_cells, request))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan = self.plan_of(place)

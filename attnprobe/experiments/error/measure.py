@@ -41,7 +41,7 @@ from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
 from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_identity, refused
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...run.row_devices import row_devices
 from ...timings import Timings
 from .maps import keep_maps
@@ -103,17 +103,15 @@ class ErrorCells(PlannedCells):
     blank = {**PlannedCells.blank, "seconds": None}
 
     def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        parts = prepared(
-            request,
-            notify,
-            timings,
+        plan = replace(
+            draft_plan(request),
             d=request.d,
             repeats=request.repeats,
             tol=request.tol if request.matrix else None,
             row_tolerance=request.row_tolerance,
             rows=request.rows,
         )
-        super().__init__(request, parts, ErrorPlan.cells)
+        super().__init__(request, prepared(request, plan, notify, timings), ErrorPlan.cells)
         self.timings, self.devices = timings, row_devices(request)
         self.warm: set[str] = set()  # methods that ran in this process
 

@@ -13,7 +13,7 @@ from ...methods import METHODS
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...sources.weights import language_kind
 from ...timings import Timings
 from .request import InjectRequest
@@ -109,9 +109,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if request.lines:  # which lines there are is told when they are read
         whole_model = replace(whole_model, windows=1)
     plans = []
-    for source, plan in prepared(
-        whole_model, notify, Timings(), d=whole_model.d, repeats=whole_model.repeats, refuse=budgets is None
-    ):
+    draft = replace(draft_plan(whole_model), d=whole_model.d, repeats=whole_model.repeats)
+    for source, plan in prepared(whole_model, draft, notify, Timings(), refuse=budgets is None):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)

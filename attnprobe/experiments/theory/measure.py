@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
 from .record import SHAPE
@@ -76,7 +76,8 @@ class TheoryCells(PlannedCells):
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = _question(request)
         about_methods = all(one.per_method for one in self.question.theorems)
-        parts = prepared(request, notify, timings, d=request.d, repeats=request.repeats, refuse=about_methods)
+        draft = replace(draft_plan(request), d=request.d, repeats=request.repeats)
+        parts = prepared(request, draft, notify, timings, refuse=about_methods)
         for _, plan in parts:
             checked_budgets(plan.d)
         super().__init__(request, parts, partial(_cells, self.question), _planned(self.question))
