@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["show_overlaps"]
 
-NEAR = 1.5  # points between curves that hide each other
+NEAR = 0.5  # points between curves that hide each other
 WIDER = 2.4  # points of line width for each curve above
 LARGER = 4.0  # points of marker size for each curve above
 PALE = 0.45  # opacity of a curve with another above it

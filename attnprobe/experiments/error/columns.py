@@ -188,9 +188,9 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
     ),
     Column("δ\nmedian (max)", _delta, "the spectral shift of a head", spare=6, short="δ"),
     Column(
-        "visited\nof n²",
+        "visited\nof n_q·n_k",
         lambda row: per_cent(statistic(row, "visited_fraction", "mean")),
-        "scores or features computed, over n²",
+        "scores or features computed, over queries times keys",
         spare=6,
         short="visited",
         more="2 d n features exceed n² from d = n/2 on",

@@ -35,7 +35,7 @@ __all__ = ["cost_figure"]
 HEIGHT = 2.2  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 COSTS = (
-    ("visited_fraction", "mean", 100.0, "entries computed, % of n²"),
+    ("visited_fraction", "mean", 100.0, "entries computed, % of queries times keys"),
     ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
 )
 SOFTMAX = "softmax"  # the method that computes exact attention
