@@ -40,6 +40,7 @@ def _points(line: Any, scale: float) -> Points:
 
 
 def _coincide(one: Points, other: Points) -> bool:
-    """Whether two neighbouring points of a curve are points of the other too: the segment between them is hidden."""
-    near = [abs(y - other.get(x, math.nan)) < NEAR for x, y in sorted(one.items())]
-    return any(first and second for first, second in zip(near, near[1:], strict=False))
+    """Whether two curves have points at two common x at least, and are near each other at every common x."""
+    gaps = [abs(one[x] - other[x]) for x in one.keys() & other.keys()]
+    finite = [gap for gap in gaps if math.isfinite(gap)]
+    return len(finite) > 1 and max(finite) < NEAR

@@ -38,15 +38,15 @@ def test_the_earlier_of_two_equal_curves_is_wider_and_paler():
     ("d", "errors", "overlaps"),
     [
         (D, OTHERS, False),
-        (D, [0.4, 0.3, 0.9, 0.9], True),  # one segment is hidden
-        (D, [0.4, 0.8, 0.2, 0.8], False),  # points, and no segment
-        ([2 * d for d in D], OTHERS[:1] + ERRORS[1:], False),
+        (D, [0.4, 0.3, 0.9, 0.9], False),  # they part
+        ([2 * d for d in D], ERRORS, False),
+        ([16, 1024], [0.4, 0.3], False),  # one common budget says nothing
         (D[1:], ERRORS[1:], True),
         (D, [0.4, 0.3, float("nan"), 0.1], True),
     ],
-    ids=["elsewhere", "a segment", "two points", "shifted", "fewer budgets", "a gap"],
+    ids=["elsewhere", "a part", "shifted", "one budget", "fewer budgets", "a gap"],
 )
-def test_curves_overlap_where_a_segment_of_one_is_hidden(d, errors, overlaps):
+def test_curves_overlap_if_all_their_common_points_do(d, errors, overlaps):
     axis = panel()
     axis.plot(D, ERRORS)
     axis.plot(d, errors)
