@@ -101,7 +101,7 @@ def at_budget(row: B, label: Callable[[B], str] = method_label) -> str:
 def in_words(names: Sequence[str]) -> str:
     """Names joined by commas and *and*.
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> in_words(["a"]), in_words(["a", "b", "c"])
     ('a', 'a, b and c')
     """
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

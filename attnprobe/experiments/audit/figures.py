@@ -41,10 +41,10 @@ def audit_figures(rows: Sequence[AuditRow | StatementRow], drawing: Drawing, out
         The files' paths.
     """
     paths: list[Path] = []
-    for some in grouped_by(list(filter(is_statement, rows)), "source", "n"):
-        epsilons = sorted({row["epsilon"] for row in some})
+    for group in grouped_by(list(filter(is_statement, rows)), "source", "n"):
+        epsilons = sorted({row["epsilon"] for row in group})
         colours = {epsilon: COLOURS[place % len(COLOURS)] for place, epsilon in enumerate(epsilons)}
-        lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {some[0]['n']}"]))
+        lead = ", ".join(filter(None, [source_heading(group[0]), f"n = {group[0]['n']}"]))
         caption = [
             "The share of repeats with an error above ε against the promised δ, a dot for each head (for its worst row "
             "where rows are judged) with an interval that is right for all together.",
@@ -52,9 +52,9 @@ def audit_figures(rows: Sequence[AuditRow | StatementRow], drawing: Drawing, out
             f"{sentence(lead)}.",
         ]
         draw = lambda page, caption=caption, colours=colours: _page(page, drawing, caption, colours)
-        stem = Path(out_dir) / f"calibration-n{some[0]['n']}{file_tag(some[0]['source'])}"
+        stem = Path(out_dir) / f"calibration-n{group[0]['n']}{file_tag(group[0]['source'])}"
         most = min(PER_PAGE, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
-        paths += drawn(chunks(grouped_by(some, "method", "options", "d", "quantity"), most), draw, stem, drawing)
+        paths += drawn(chunks(grouped_by(group, "method", "options", "d", "quantity"), most), draw, stem, drawing)
     return paths
 
 
@@ -63,12 +63,12 @@ def _page(
 ) -> Sheet:
     from matplotlib.lines import Line2D
 
-    names = [f"{at_budget(some[0])}: {some[0]['quantity']}" for some in page]
+    names = [f"{at_budget(group[0])}: {group[0]['quantity']}" for group in page]
     title = "Probability of an error above ε, measured against promised"
     sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, shared=False)
-    for axis, some in zip(panels, page, strict=True):
-        _panel(axis, some, colours)
-    seen = {row["verdict"] for some in page for row in some}
+    for axis, group in zip(panels, page, strict=True):
+        _panel(axis, group, colours)
+    seen = {row["verdict"] for group in page for row in group}
     point: dict[str, Any] = {"linestyle": ""}
     handles = {word: Line2D([], [], color=GREY, **point, **LOOKS[word]) for word in VERDICTS if word in seen}
     handles |= {f"ε = {epsilon:g}": Line2D([], [], marker="s", color=colours[epsilon], **point) for epsilon in colours}
@@ -76,10 +76,10 @@ def _page(
     return sheet
 
 
-def _panel(axis: Any, some: Sequence[StatementRow], colours: dict[float, str]) -> None:
+def _panel(axis: Any, group: Sequence[StatementRow], colours: dict[float, str]) -> None:
     """The heads of one method and quantity, side by side above each δ; a share of zero lies on the lower edge."""
-    deltas = sorted({row["delta"] for row in some})
-    least = min(1 / (2 * max(row["trials"] for row in some)), deltas[0] / 3)
+    deltas = sorted({row["delta"] for row in group})
+    least = min(1 / (2 * max(row["trials"] for row in group)), deltas[0] / 3)
     axis.set_yscale("log")
     axis.set_ylim(least, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
@@ -87,7 +87,7 @@ def _panel(axis: Any, some: Sequence[StatementRow], colours: dict[float, str]) -
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=BEYOND, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
-    for index, row in enumerate(some):
+    for index, row in enumerate(group):
         x = deltas.index(row["delta"]) + SPREAD * ((index * 0.61803) % 1 - 0.5)
         y, colour = max(row["worst"], least), colours[row["epsilon"]]
         axis.plot([x, x], [max(row["lower"], least), row["upper"]], color=colour, linewidth=0.6, alpha=0.5, zorder=2)

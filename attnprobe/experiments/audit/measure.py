@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,12 @@ from ...errors import Unsupported, UsageError
 from ...methods import approximate
 from ...metrics.guarantees import GuaranteeReference
 from ...qkv import QKV
-from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.ending import NOT_FINITE
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
-from ...run.prepare import prepared
+from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
 from .record import SHAPE
 from .request import AuditRequest
@@ -70,7 +70,7 @@ class AuditCells(PlannedCells):
     blank = {**PlannedCells.blank, "statements": [], "trials": 0}
 
     def __init__(self, request: AuditRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        parts = prepared(request, notify, timings, d=request.d)
+        parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
         if all("deterministic" in method.entry.tags for method in parts[0][1].methods):
             names = ", ".join(method.label for method in parts[0][1].methods)
             raise UsageError(f"{names}: nothing is random, so there is no probability to test; see attnprobe error")
@@ -98,7 +98,7 @@ class AuditCells(PlannedCells):
         work, size = work_of_method(n, cell.d, heads)
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         plan, request = self.plan_of(place), self.request
         if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
@@ -106,7 +106,7 @@ class AuditCells(PlannedCells):
             raise Unsupported(f"{cell.name} draws nothing: its errors are in `attnprobe error`")
         reference = self._exact(inputs, plan.target)
         if not torch.isfinite(reference.output).all():
-            found |= {"status": "failed", "reason": NOT_FINITE}
+            result |= {"status": "failed", "reason": NOT_FINITE}
             return
         tally = Tally(
             reference, request.epsilon, request.delta, request.confidence, rows=request.rows, anytime=request.stop
@@ -118,7 +118,7 @@ class AuditCells(PlannedCells):
             )
             tally.add(approx)
             if repeat == 0:
-                found["draws_hash"] = approx.draws_hash()
+                result["draws_hash"] = approx.draws_hash()
             if tally.trials % SHOWN == 0:
                 self.show(
                     f"{self.label(place, cell)} repeat {tally.trials}", {cell.key: tally.trials / request.repeats}
@@ -127,11 +127,11 @@ class AuditCells(PlannedCells):
                 tally.look()
                 if tally.decided:
                     break
-        found |= {"trials": tally.trials, "statements": tally.statements(), "metrics": tally.metrics()}
+        result |= {"trials": tally.trials, "statements": tally.statements(), "metrics": tally.metrics()}
         if tally.lost.any():
             heads = zip(inputs.heads, tally.lost.tolist(), strict=True)
             counts = ", ".join(f"{count} of head {head}" for head, count in heads if count)
-            found |= {"status": "diverged", "reason": f"not finite in {tally.trials} repeats: {counts}"}
+            result |= {"status": "diverged", "reason": f"not finite in {tally.trials} repeats: {counts}"}
 
     def _exact(self, inputs: QKV, target: str) -> GuaranteeReference:
         """The exact side of a place, which its cells share."""

@@ -27,10 +27,10 @@ __all__ = ["AuditOutput", "AuditRequest"]
 
 def probabilities(text: str, what: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""
-    found = tuple(sorted({positive(part, what) for part in text.split(",")}))
-    if found[-1] >= 1:
-        raise UsageError(f"{what}={found[-1]:g}: a probability is below 1")
-    return found
+    values = tuple(sorted({positive(part, what) for part in text.split(",")}))
+    if values[-1] >= 1:
+        raise UsageError(f"{what}={values[-1]:g}: a probability is below 1")
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)

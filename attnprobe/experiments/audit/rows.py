@@ -151,12 +151,12 @@ def audit_summary(rows: Iterable[AuditRow | StatementRow]) -> list[AuditSummary]
     ``verdicts`` counts them; ``metrics`` describes the metrics of gates, of which the first three are shares of heads.
     """
     place = ("source", "method", "options", "layer", "n", "d", "quantity", "per", "epsilon", "delta", "status")
-    return [_summary(some) for some in grouped_by(rows, *place)]
+    return [_summary(group) for group in grouped_by(rows, *place)]
 
 
-def _summary(some: Sequence[AuditRow | StatementRow]) -> AuditSummary:
-    first = some[0]
-    heads = list(filter(is_statement, some))
+def _summary(group: Sequence[AuditRow | StatementRow]) -> AuditSummary:
+    first = group[0]
+    heads = list(filter(is_statement, group))
     promise = part(Promise, first)
     windows = [row["window"] for row in heads]
     counts = Counter(row["verdict"] for row in heads)
@@ -181,11 +181,11 @@ def _summary(some: Sequence[AuditRow | StatementRow]) -> AuditSummary:
         "requested": True,
         "status": first["status"],
         "reason": first["reason"],
-        "trials": [min(row["trials"] for row in some), max(row["trials"] for row in some)],
+        "trials": [min(row["trials"] for row in group), max(row["trials"] for row in group)],
         "heads": len({row["head"] for row in heads}),
-        "windows": len({row["window"] for row in some}),
+        "windows": len({row["window"] for row in group}),
         "values": len(heads),
-        "cells": len({row["window"] for row in some}),
+        "cells": len({row["window"] for row in group}),
         "verdicts": {word: counts[word] for word in VERDICTS if counts[word]},
         "metrics": {name: describe(values, windows) for name, values in described.items()} if heads else {},
     }

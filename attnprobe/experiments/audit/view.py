@@ -118,11 +118,11 @@ AUDIT_COLUMNS = (*PROMISES, *NORMALISERS)
 def audit_tables(summary: Sequence[AuditSummary]) -> list[Table]:
     """Two tables for each source, layer and n: the promises, and the normalisers of methods that state one."""
     tables = []
-    for here in grouped_by(summary, "source", "layer", "n"):
-        first = here[0]
-        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(here))
-        tables.append(table_of(f"Promised errors · {where}", here, PROMISES, reasons(here, _name)))
-        known = [some[0] for some in grouped_by(here, "method", "options", "d") if "bias" in some[0]["metrics"]]
+    for group in grouped_by(summary, "source", "layer", "n"):
+        first = group[0]
+        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(group))
+        tables.append(table_of(f"Promised errors · {where}", group, PROMISES, reasons(group, _name)))
+        known = [values[0] for values in grouped_by(group, "method", "options", "d") if "bias" in values[0]["metrics"]]
         if known:
             tables.append(table_of(f"Normalisers D~/D · {where}", known, NORMALISERS))
     return tables
