@@ -11,11 +11,12 @@ from ..hooks.call import AttentionCall
 from ..hooks.capture import capture
 from ..qkv import QKV
 from .choose import describe_defaults, resolve
-from .files import FileSource, save_qkv
+from .files import FileSource
 from .hub import cached_models, hub_reachable, note
 from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
+from .save import save_qkv
 from .scaled import scaled, scaled_inputs
 from .spec import Source, SourceSpec, choose_device
 from .surveying import survey

@@ -1,0 +1,97 @@
+"""Writing Q, K and V of a source to a safetensors file, which `FileSource` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import UsageError
+from ..files import writing
+from .files import ENTRY, EXTRA, SCHEMA
+from .spec import Source
+
+__all__ = ["save_qkv"]
+
+
+def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
+    """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, replacing the file atomically.
+
+    All tensors are in memory until the end: (h + 2 h_kv)·n·p numbers per layer and window.
+
+    Raises:
+        UsageError: the path cannot be written, or see `Source.check`.
+    """
+    if not str(path).strip():
+        raise UsageError("the file to write has no name")
+    with writing(path):
+        path = Path(path).expanduser().resolve()
+        if path.exists() and not path.is_file():
+            raise UsageError(f"cannot write {path}: it is not a regular file")
+    source.check(n, windows, layers)
+    with _replacing(path) as write:
+        tensors: dict[str, Tensor] = {}
+        scales: dict[str, float] = {}
+        heads: tuple[int, ...] = ()
+        causal: set[bool] = set()
+        widths: dict[str, int] = {}
+        sinks: dict[str, int] = {}
+        for window in range(windows):
+            for layer, qkv in source.qkv(n, layers, window).items():
+                if qkv.mask is not None:
+                    raise UsageError(f"{path}: layer {layer} has a mask, which this file format cannot store")
+                scales[str(layer)], heads = qkv.scale, qkv.heads
+                causal.add(qkv.causal)
+                if qkv.sliding_window is not None:
+                    widths[str(layer)] = qkv.sliding_window
+                if qkv.sinks:
+                    sinks[str(layer)] = qkv.sinks
+                parts = qkv.parts()
+                for axis in ("q", "k", "v", *EXTRA):
+                    tensor = parts[axis]
+                    if tensor is not None:
+                        tensors[f"layer{layer}.window{window}.{axis}"] = tensor.cpu().contiguous()
+        if len(causal) > 1:
+            raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
+        facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
+        entry = {"schema": SCHEMA, "facts": facts, "scale": scales, "n": n, "heads": list(heads)}
+        entry |= {"causal": True} if True in causal else {}
+        entry |= {"sliding_window": widths} if widths else {}
+        entry |= {"sinks": sinks} if sinks else {}
+        write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
+    return path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, str]], None]]:
+    """Yields a function that writes ``path`` through a temporary file next to it, which is created at once."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+            temporary.chmod(mode)  # save_file makes it readable by its owner only
+            os.replace(temporary, path)
+        except (OSError, SafetensorError) as error:
+            raise _unwritable(path, error) from error
+
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        yield write
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
