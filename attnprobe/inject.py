@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from .errors import SourceError, Unsupported, UsageError
 from .grammar.foreign import message
+from .hooks.arguments import call_of
 from .hooks.call import AttentionCall, blocks, exact_rows
-from .hooks.capture import call_of
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
 from .methods import Method, approximate, get
 from .qkv import QKV
