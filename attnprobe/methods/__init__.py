@@ -35,7 +35,8 @@ from . import features, hashing, kernels, nystrom, reference, sampling, selectio
 from .base import Approximation
 from .kernels import working_dtype
 from .lookup import get, is_method
-from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Option, Provenance, by_family
+from .option import Option
+from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Provenance, by_family
 from .user.claims import method
 from .user.files import error_text, line_of
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 from numbers import Integral
-from typing import Any, Literal, Union
+from typing import Any
 
 from ..errors import Unsupported, UsageError, unknown
 from ..grammar.folding import fold_text
 from .base import Approximation
+from .option import Option, option_of, word
 
-__all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
+__all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Provenance", "by_family", "register"]
 
 METHODS: dict[str, Method] = {}
 KERNELS: dict[str, Method] = {}  # entries of kind kernel: implementations of exact attention
@@ -68,55 +68,6 @@ class Provenance:
     file: str
     sha256: str
     package: str | None = None
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a method: its name, its default, and its choices or types."""
-
-    name: str
-    default: Any
-    choices: tuple[str, ...] | None
-    kinds: tuple[type, ...]
-
-    def coerce(self, value: Any, method: str) -> Any:
-        """``value``, a string from the command line or already typed, converted to this option's type.
-
-        Raises:
-            UsageError: the value is not one of the choices or not of the type.
-        """
-        if self.choices is not None:
-            if value not in self.choices:
-                raise unknown(f"value of {method}:{self.name}", str(value), self.choices)
-            return value
-        text = str(value).strip()
-        if type(None) in self.kinds and (value is None or text.lower() in ("none", "null")):
-            return None
-        if bool in self.kinds and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        for kind in (int, float):
-            if kind in self.kinds:
-                try:
-                    number = kind(text)
-                    if isfinite(number):
-                        return number
-                except (ValueError, OverflowError):
-                    continue
-        if str in self.kinds:
-            return text
-        raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
-
-    def describe(self) -> str:
-        """The allowed values, in words."""
-        if self.choices is not None:
-            return " | ".join(self.choices)
-        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", type(None): "none"}
-        return " or ".join(names[kind] for kind in self.kinds)
-
-    @property
-    def default_text(self) -> str:
-        """The default as written on a command line."""
-        return _word(self.default)
 
 
 @dataclass(frozen=True)
@@ -172,7 +123,7 @@ class Method:
         hints = typing.get_type_hints(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         return {
-            p.name: _option(p.name, p.default, hints[p.name])
+            p.name: option_of(p.name, p.default, hints[p.name])
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name not in NOT_OPTIONS
         }
@@ -332,20 +283,8 @@ class Method:
         if name == "exact_at_full_budget" and self.exact_at is not None:
             d, options = self.exact_at(1)
             where += [] if d is None else [f"d={'' if d == 1 else d}n"]
-            where += [f"{key}={_word(value)}" for key, value in options.items()]
+            where += [f"{key}={word(value)}" for key, value in options.items()]
         return TAGS[name] + (f" ({', '.join(where)})" if where else "")
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _option(name: str, default: Any, hint: Any) -> Option:
-    if typing.get_origin(hint) is Literal:
-        return Option(name, default, typing.get_args(hint), (str,))
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        return Option(name, default, None, typing.get_args(hint))
-    return Option(name, default, None, (hint,))
 
 
 def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:

@@ -13,7 +13,8 @@ from paths import TESTS
 from attnprobe.errors import Unsupported, UsageError, nearest, unknown
 from attnprobe.methods import FAMILIES, METHODS, TAGS, approximate, by_family, get
 from attnprobe.methods.base import Approximation
-from attnprobe.methods.registry import KINDS, Method, Option, register
+from attnprobe.methods.option import Option
+from attnprobe.methods.registry import KINDS, Method, register
 
 
 def toy(
