@@ -50,8 +50,8 @@ class Prefix:
     def outputs(self, greedy_steps: int) -> list[Outputs]:
         """What the model gives for each row at the text's own tokens, one step for each of `steps`, and greedily."""
         cache = deepcopy(self.cache)
-        found = [self.model.behind(cache, token) for token in self.ids[:, self.steps].split(1, dim=1)]
-        hidden, logits = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        parts_of_steps = [self.model.behind(cache, token) for token in self.ids[:, self.steps].split(1, dim=1)]
+        hidden, logits = (torch.cat(parts, dim=1) for parts in zip(*parts_of_steps, strict=True))
         return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
 
     def greedy(self, steps: int) -> Tensor:

@@ -97,14 +97,14 @@ def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
 
 def step_drift(own: Tensor, got: Tensor, words: Tensor) -> dict[str, list[float]]:
     """`STEP_METRICS` of each place of two sets of logits (places, words), in float64."""
-    found: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
+    metrics: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
     for a, b, right in _chunks(own, got, words):
         compared = _compared(a, b, right)
-        found["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
-        found["top1_agreement"] += compared["same"].double().tolist()
-        found["loss"] += compared["loss"].tolist()
-        found["loss_own"] += compared["loss_own"].tolist()
-    return found
+        metrics["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        metrics["top1_agreement"] += compared["same"].double().tolist()
+        metrics["loss"] += compared["loss"].tolist()
+        metrics["loss_own"] += compared["loss_own"].tolist()
+    return metrics
 
 
 def _compared(own: Tensor, got: Tensor, words: Tensor) -> dict[str, Tensor]:

@@ -303,7 +303,7 @@ class _Decoding(_Bench):
         with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
             return self.prefix.outputs(self.greedy_steps)
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Found:
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Result:
         words, own = self._words(row), self.own[row]
         assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
         return {**super()._drift(row, got, local), "steps": step_drift(own.logits, got.logits, words)}
