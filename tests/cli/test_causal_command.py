@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
-from attnprobe import QKV, approximate, load_qkv, output_errors
+from attnprobe import QKV, approximate, exact, load_qkv, output_errors
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
 
@@ -179,3 +179,30 @@ def test_sensitivity_keeps_the_causal_mask():
     assert (sensitivity(exact, whole) - actual).abs().min() > 1e-3 and len(seen) > 2 and all(seen)
     for _, matrix, _ in exact_matrices(causal, 0):
         assert not matrix.triu(1).any() and (matrix.diagonal() > 0).all()
+
+
+def test_spectra_budgets_and_theorems_of_some_queries_are_of_their_rows(run, decoder):
+    place = (*decoder, "--n", 60, "--device", "cpu", "--queries", "last:9", "--format", "json")
+    qkv = loaded(decoder, n=60, queries="last:9")
+
+    def rows(*args):
+        code, out, _ = run(*args, *place, "--out", args[0])
+        assert code == 0
+        return json.loads(out)["rows"]
+
+    singular = torch.linalg.svdvals(exact(qkv).dense().double())
+    for row, values in zip(rows("spectrum", "--of", "softmax"), singular, strict=True):
+        assert row["singular_values"] == pytest.approx(values.tolist(), rel=1e-5)
+    error = lambda d: output_errors(exact_output(qkv), approximate("topk", qkv, d), qkv)["output_frobenius_relative"]
+    found = rows("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
+    assert [row["d"] for row in found] == [next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)]
+    assert found[0]["most"] == 30  # half of the keys, however few the queries are
+    scores = (qkv.scale * qkv.q.double() @ qkv.k.double().mT).masked_fill(qkv.visible.hidden(60), 0.0)
+    for row, largest in zip(rows("theory", "--theorem", "bounded-scores"), scores.abs().amax((1, 2)), strict=True):
+        assert row["measured"] == pytest.approx(float(largest), rel=1e-6)
+
+
+@pytest.mark.parametrize("command", ["condition", "bench", "inject", "stability"])
+def test_other_commands_have_no_queries(run, command):
+    code, _, err = run(command, "--queries", "last:4")
+    assert code == 2 and "--queries" in err

@@ -15,6 +15,7 @@ from ...run.topics import (
     Lengths,
     OnTensors,
     Output,
+    SomeQueries,
     WeightsWords,
     methods_option,
     plot_option,
@@ -34,7 +35,7 @@ def probabilities(text: str, what: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditRequest(Lengths, Budgets, WeightsWords, OnTensors):
+class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     """Test the promise of a random method: with probability 1 − δ its relative error is at most ε.
 
     The method runs with many seeds on the same Q, K and V. For each head, four errors are compared with each ε: of the
@@ -91,12 +92,6 @@ class AuditRequest(Lengths, Budgets, WeightsWords, OnTensors):
         "Test the spectral norm of the matrix error too. It takes most of the time.",
         group=MEASURED,
         flag="--matrix/--no-matrix",
-    )
-    queries: str | None = opt(
-        None,
-        "Measure the rows of some queries only, against the keys of all tokens. [default: all]",
-        group=MEASURED,
-        metavar="last:256|every:64|random:512|0,1000-1255|FILE",
     )
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "The first seed.", group=MEASURED)

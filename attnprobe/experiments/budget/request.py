@@ -12,6 +12,7 @@ from ...run.topics import (
     Lengths,
     OnTensors,
     Output,
+    SomeQueries,
     WeightsWord,
     methods_option,
     plot_option,
@@ -23,7 +24,7 @@ __all__ = ["BudgetOutput", "BudgetRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetRequest(Lengths, WeightsWord, OnTensors):
+class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     """Find the smallest budget of each layer and head at which a method's error is at most ε.
 
     The search bisects over budgets, all heads of a layer together. A random method must succeed for a share of at least

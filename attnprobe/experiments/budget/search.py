@@ -78,11 +78,11 @@ class Question:
         if entry.budget is None:
             raise Unsupported(f"{entry.name} has no budget to search for")
         limit = n_k if entry.limit is None else entry.limit(n_q, n_k)
-        most = min(limit, max(1, min(n_q, n_k) // 2) if self.d_max is None else self.d_max)
+        most = min(limit, max(1, n_k // 2) if self.d_max is None else self.d_max)
         least = max(self.d_min, entry.least)
         entry.check_budget(least, n_q, n_k)
         if least > most:
-            raise Unsupported(f"{method}: no budget from {least} to {most}; lower d-min or raise d-max")
+            raise Unsupported(f"{entry.name}: no budget from {least} to {most}; lower d-min or raise d-max")
         return least, most
 
 

@@ -14,6 +14,7 @@ from ...run.topics import (
     Lengths,
     OnTensors,
     Output,
+    SomeQueries,
     Timed,
     WeightsWords,
     gates_option,
@@ -25,7 +26,7 @@ __all__ = ["ErrorOutput", "ErrorRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
+class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     """Measure how far a method's output is from exact attention, head by head, on real Q, K and V.
 
     Output errors compare B~ V with the exact B V in float64. Matrix errors compare B~ with B; their spectral norm is a
@@ -52,13 +53,6 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
         group=MEASURED,
         flag="--matrix/--no-matrix",
         measures="matrix_",
-    )
-    queries: str | None = opt(
-        None,
-        "Measure the rows of some queries only, against the keys of all tokens. [default: all]",
-        group=MEASURED,
-        metavar="last:256|every:64|random:512|0,1000-1255|FILE",
-        later=True,
     )
     rows: bool = opt(
         False,

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...run.option import opt
-from ...run.topics import MEASURED, Lengths, OnTensors, Output, Timed, WeightsWords, numbers, plot_option, target_option
+from ...run.topics import (
+    MEASURED,
+    Lengths,
+    OnTensors,
+    Output,
+    SomeQueries,
+    Timed,
+    WeightsWords,
+    numbers,
+    plot_option,
+    target_option,
+)
 
 __all__ = ["SpectrumOutput", "SpectrumRequest", "shares"]
 
@@ -33,7 +44,7 @@ def shares(text: str, what: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpectrumRequest(Lengths, WeightsWords, OnTensors):
+class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
     """Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
 
     Up to n = 4096 all values are computed in float64, one head at a time. A matrix takes about 24 n² bytes (384 MiB); a

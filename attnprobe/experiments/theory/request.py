@@ -15,6 +15,7 @@ from ...run.topics import (
     Lengths,
     OnTensors,
     Output,
+    SomeQueries,
     WeightsWords,
     methods_option,
     plot_option,
@@ -34,7 +35,7 @@ def relative_errors(text: str, what: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
+class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     """Evaluate the papers' theorems on real Q, K and V: check assumptions, and compare bounds with measured values.
 
     Every statement gets a verdict for each head. *holds*: the measured value satisfies it. *violated*: it is false, by

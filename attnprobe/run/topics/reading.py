@@ -21,6 +21,7 @@ __all__ = [
     "Lengths",
     "Places",
     "Reading",
+    "SomeQueries",
     "Source",
     "Split",
     "Statistics",
@@ -76,6 +77,17 @@ class Layers:
     )
     head: tuple[int, ...] | str = opt(
         "all", "Heads: 0,5 or 0-5 or all.", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SomeQueries:
+    queries: str | None = opt(
+        None,
+        "Measure the rows of some queries only, against the keys of all tokens. [default: all]",
+        group=MEASURED,
+        metavar="last:256|every:64|random:512|0,1000-1255|FILE",
+        later=True,
     )
 
 
