@@ -77,7 +77,7 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
     b, n_q, n_k = sizes
     visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     bias = None
-    if mask.dtype != torch.bool:
+    if mask.dtype != torch.bool and not torch.equal(visible, mask == 0):
         rest = mask.masked_fill(~visible, 0)
         bias = rest if bool((rest != 0).any()) else None
     if bool(visible.all()):
@@ -98,6 +98,26 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
     if visible.shape[1] > 1 and not bool((visible == visible[:, :1]).all()):
         return Pattern(regular=False)
     seen = visible[:, 0]  # (b, n_q, n_k)
+    return (None if cross else _behind_cache(seen)) or _pattern(seen, cross)
+
+
+def _behind_cache(seen: Tensor) -> Pattern | None:
+    """The pattern of queries behind keys that all of them see, from the keys of the queries themselves; else None.
+
+    A long text is read in parts behind a cache of keys. Of the keys in the cache one pass asks whether any is hidden.
+    """
+    n_q, n_k = seen.shape[1:]
+    cached = n_k - n_q
+    if cached <= 0 or not bool(seen[:, :, :cached].all()):
+        return None
+    own = seen[:, :, cached:]
+    pattern = _pattern(own, cross=False)
+    plain = pattern.regular and pattern.keys is None and pattern.left is None
+    return pattern if plain and bool(own.any(2).all()) else None
+
+
+def _pattern(seen: Tensor, cross: bool) -> Pattern:
+    """The pattern of a mask (b, n_q, n_k), from all of its entries."""
     n_q, n_k = seen.shape[1:]
     keys = seen.any(1)  # (b, n_k)
     rows = seen.any(2)  # (b, n_q)

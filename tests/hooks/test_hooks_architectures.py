@@ -11,7 +11,7 @@ from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import capture_all
-from attnprobe.hooks.masks import pattern_of
+from attnprobe.hooks.masks import _behind_cache, _pattern, pattern_of, split_mask
 from attnprobe.reference import exact_output
 
 DELTA = 1e-6
@@ -412,3 +412,43 @@ def test_doctor_refuses_by_name(run, tmp_path):
     assert code == 3 and "mpnet bypasses transformers' attention interface (MPNetModel made no call)" in err
     assert run("doctor", "--model", tmp_path / "mpnet", "--weights", "initialised")[0] == 2
     assert run("doctor", "--model", tmp_path / "nothing")[0] == 3
+
+
+def behind_a_cache(n_q, n_k):
+    """Masks of queries behind a cache of keys: causal, and with what makes them something else."""
+    position, centre = torch.arange(n_k), torch.arange(n_k - n_q, n_k)[:, None]
+    causal = position <= centre
+    forms = {
+        "causal": causal,
+        "full": torch.ones_like(causal),
+        "window within": causal & (position > centre - 3),
+        "window": causal & (position > centre - n_q - 2),
+        "a key that is hidden in the cache": causal & (position != 1),
+        "a hole in the cache": causal & ~((position == 1) & (centre == n_k - 1)),
+        "a hole among the own keys": causal & ~((position == n_k - 2) & (centre == n_k - 1)),
+        "padding at the end": causal & (position < n_k - 1),
+        "a row without own keys": causal & ((centre != n_k - 2) | (position < n_k - n_q)),
+        "a row without keys": causal & (centre != n_k - 2),
+    }
+    return {name: mask[None, None] for name, mask in forms.items()}
+
+
+@pytest.mark.parametrize("sizes", [(4, 11), (1, 6), (5, 5), (3, 4)], ids=str)
+@pytest.mark.parametrize("name", behind_a_cache(4, 11))
+def test_a_pattern_behind_a_cache_is_that_of_all_entries(sizes, name):
+    mask = behind_a_cache(*sizes)[name]
+    got, wanted = pattern_of(mask), _pattern(mask[:, 0], cross=False)
+    assert (got.left, got.right, got.regular) == (wanted.left, wanted.right, wanted.regular)
+    assert got.keys is wanted.keys is None or torch.equal(got.keys, wanted.keys)
+    if name == "causal" and sizes[0] < sizes[1]:
+        assert _behind_cache(mask[:, 0]) is not None
+
+
+@pytest.mark.parametrize("place, value", [((1, 0), 0.5), ((0, 3), -2.0)], ids=["seen", "hidden"])
+def test_numbers_of_a_mask_that_do_not_hide_are_a_bias(place, value):
+    mask = torch.zeros(1, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), torch.finfo(torch.float32).min)
+    visible, bias = split_mask(mask, (1, 4, 4))
+    assert bias is None and torch.equal(visible[0, 0], torch.ones(4, 4).tril().bool())
+    mask[0, 0][place] = value
+    visible, bias = split_mask(mask, (1, 4, 4))
+    assert visible[0, 0][place] and bias[0, 0][place] == value and int((bias != 0).sum()) == 1
