@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inputs import make
+from inputs import make, one_head
+from twins_estimators import TWINS as ESTIMATORS
 
 from attnprobe import exact, input_statistics, matrix_errors, output_errors, spectra
 from attnprobe.errors import Unsupported, UsageError
@@ -161,6 +162,11 @@ def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, r
         expected = torch.softmax(scores, -1)
     elif name == "kernelized":
         expected = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(~mask, 0)
+    elif name in ESTIMATORS:  # which weight what they keep
+        draws = approximate(name, qkv, d).draws
+        of_head = lambda row: {key: value[row] for key, value in draws.items()}
+        twins = [ESTIMATORS[name](one_head(qkv, row), d, of_head(row), "softmax") for row in range(qkv.h)]
+        expected = torch.stack(twins)
     else:
         every = qkv.replace(sliding_window=None, sinks=0, positions=None, q=make(n=N, score=3.0).q)
         support = approximate(name, every, d).operator.dense()[:, ROWS[rows]] > 0

@@ -41,6 +41,7 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     # sampling
     "informer": (ORANGE, "v"),
     "skeinformer": (WINE, "h"),
+    "vattention": (INDIGO, "h"),
     # sketch
     "linformer": (GREEN, "^"),
     "linformer-jlt": (VERMILION, "^"),
@@ -53,6 +54,7 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     # LSH
     "reformer": (INDIGO, "p"),
     "lsh-qk": (VERMILION, "p"),
+    "magicpig": (FOREST, "p"),
     # sparse
     "bigbird": (SKY, "P"),
     "longformer": (BROWN, "X"),

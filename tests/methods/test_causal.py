@@ -82,6 +82,8 @@ def test_the_forms_are_these():
         "snapkv",
         "topp",
         "tova",
+        "magicpig",
+        "vattention",
     }
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]

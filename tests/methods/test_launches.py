@@ -20,6 +20,8 @@ EXCEPTIONS = {
     "prototype": DENSE,
     "spectral-shift": DENSE,
     "svd": DENSE,
+    "magicpig": DENSE,
+    "vattention": DENSE,
     "skyformer-rls": "each head draws another number of rows at each level",
     "causal features": "CausalFeatures is made head by head, which bounds its memory",
     "causal hashing": "the keys before a query are counted head by head, in tables of keys x buckets",
@@ -77,6 +79,7 @@ CHECKED = "its operator looks at its indices, or a copy of Q, K, V is checked to
 WAITING = {
     "informer": "few queries, as many as float32 cannot rule out, are measured in float64",
     **dict.fromkeys(("amm", "bigbird", "linformer-jlt", "longformer", "lsh-qk", "prototype", "reformer"), CHECKED),
+    **dict.fromkeys(("magicpig", "vattention"), "the number of keys of a row is read to make its slots"),
     **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "topk", "window"), CHECKED),
     **dict.fromkeys((name for name, entry in METHODS.items() if entry.family == "selection"), CHECKED),
 }

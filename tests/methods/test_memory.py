@@ -9,6 +9,7 @@ from attnprobe.methods import get
 
 N = 1200
 ROWS = 64  # of an exact matrix, which some methods stream
+WIDEST = {"magicpig": 4}  # times as many slots: rows are as wide as the one with the most keys
 
 
 @pytest.mark.parametrize("name, target, options", CASES)
@@ -21,7 +22,7 @@ def test_nothing_of_size_n_by_n_is_made(name, target, options):
         operator @ qkv.v
         operator.rmatmul(qkv.q)
         operator.row_sums()
-    assert largest.numel <= ROWS * N
+    assert largest.numel <= WIDEST.get(name, 1) * ROWS * N
 
 
 def test_a_dense_matrix_is_noticed():

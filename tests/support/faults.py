@@ -56,6 +56,8 @@ FILES = {
     "reformer": ("test_hashing.py",),
     "lsh-qk": ("test_hashing.py",),
     "bigbird": ("test_sparse.py",),
+    "vattention": ("test_estimators.py",),
+    "magicpig": ("test_estimators.py",),
     "longformer": ("test_sparse.py",),
     "window": ("test_sparse.py",),
     "topk": ("test_sparse.py",),

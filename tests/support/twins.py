@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import exp
 
 import torch
+import twins_estimators
 import twins_features
 import twins_lsh
 import twins_rows
@@ -171,6 +172,7 @@ TWINS = {
     "svd": svd,
     "vmean": vmean,
 }
+TWINS |= twins_estimators.TWINS
 TWINS |= twins_features.TWINS
 
 TWINS |= twins_rows.TWINS

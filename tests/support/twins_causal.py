@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from twins import TWINS, exact
+from twins_estimators import TWINS as ESTIMATORS
 from twins_lsh import bucket, factors
 from twins_selection import CAUSAL as SELECTIONS
 from twins_sparse import bigbird_mask, longformer_mask, over_mask, window_mask
@@ -99,6 +100,7 @@ CAUSAL = {
     name: last_rows(TWINS[name])
     for name in ("kernelized", "linear", "performer", "performer-relu", "softmax", "topk", "vmean")
 }
+CAUSAL |= ESTIMATORS  # which see only what a row sees
 CAUSAL |= {
     "bigbird": bigbird,
     "longformer": longformer,

@@ -1,0 +1,116 @@
+"""Rows estimated from sampled keys with importance weights: blocks of scores, weights, and a sparse operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...approximation import Approximation, Sampling
+from ...operators import Sparse
+from ...qkv import QKV
+from ..base import per_head
+
+__all__ = ["Rows", "Weighted", "estimated", "near_keys"]
+
+ROWS = 64  # queries of a block: draws come block by block, so it is part of what a seed means
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A block of rows of one head: ``head`` is its place in the Q/K/V, ``index`` the numbers of the queries (b,).
+
+    ``scores`` are ``S_ij`` (b, n_k) in float64, -∞ where a key is hidden; ``v`` are the head's values (n_k, p_v).
+    """
+
+    qkv: QKV
+    head: int
+    index: Tensor
+    scores: Tensor
+    v: Tensor
+
+    @property
+    def visible(self) -> Tensor:
+        """Whether each row sees each key, (b, n_k)."""
+        return self.scores > -torch.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """The keys of a block of rows: ``log_weights`` (b, n_k) are ``ln w_ij``, -∞ for keys that are not used.
+
+    ``stated`` has the fields of `Sampling` (b,).
+    """
+
+    log_weights: Tensor
+    stated: dict[str, Tensor] = field(default_factory=dict)
+
+
+def estimated(
+    qkv: QKV, choose: Callable[[Rows], Weighted], draws: dict[str, Tensor], diagnostics: dict[str, Tensor] | None = None
+) -> Approximation:
+    """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``D~_i = Σ_j w_ij exp(S_ij)``, for the weights that ``choose`` gives.
+
+    With ``E[w_ij] = 1`` for each visible key, D~ and ``N~ = D~ B~ V`` are unbiased; B~ itself is a ratio and biased by
+    O(1/ess). The operator is sparse and in float64. ``realised_d`` is the mean number of keys with a weight in a row.
+    All scores are computed and counted in ``visited``: cost ``n_q n_k p``, memory of a block of rows.
+    """
+    blocks = [_head(qkv, head, choose) for head in range(qkv.h)]
+    width = max(part.index.shape[1] for parts in blocks for part in parts)
+    index = torch.stack([torch.cat([_wide(part.index, width, -1) for part in parts]) for parts in blocks])
+    weight = torch.stack([torch.cat([_wide(part.weight, width, 0.0) for part in parts]) for parts in blocks])
+    log_sums = torch.stack([torch.cat([part.log_sums for part in parts]) for parts in blocks])
+    joined = lambda name: torch.stack([torch.cat([part.stated[name] for part in parts]) for parts in blocks])
+    sampling = Sampling(**{name: joined(name) for name in blocks[0][0].stated})
+    used = (index >= 0).sum((1, 2)).double().cpu() / qkv.n_q
+    return Approximation.of(
+        Sparse(index, weight, qkv.n_k),
+        qkv,
+        draws=draws,
+        diagnostics={"realised_d": used, "visited": per_head(qkv.h, qkv.n_q * qkv.n_k), **(diagnostics or {})},
+        log_normalizer=lambda: log_sums,
+        sampling=sampling,
+    )
+
+
+def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
+    """The first ``sinks`` keys and the last ``window`` up to each query's own place that it sees, (b, n_k) bool."""
+    key = torch.arange(rows.qkv.n_k, device=rows.scores.device)
+    place = rows.qkv.query_positions[rows.index, None]
+    return ((key < sinks) | ((key > place - window) & (key <= place))) & rows.visible
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    index: Tensor
+    weight: Tensor
+    log_sums: Tensor
+    stated: dict[str, Tensor]
+
+
+def _head(qkv: QKV, head: int, choose: Callable[[Rows], Weighted]) -> list[_Part]:
+    """The blocks of rows of one head, in their order."""
+    q, k, v = (x[head].double() for x in (qkv.q, qkv.k, qkv.v))
+    parts = []
+    for start in range(0, qkv.n_q, ROWS):
+        index = torch.arange(start, min(start + ROWS, qkv.n_q), device=qkv.device)
+        scores = qkv.scale * q[index] @ k.mT  # (b, n_k)
+        if qkv.visible is not None:
+            scores = scores.masked_fill(qkv.visible.of(index).hidden(qkv.n_k), -torch.inf)
+        chosen = choose(Rows(qkv, head, index, scores, v))
+        logits = scores + chosen.log_weights
+        width = max(1, int((logits > -torch.inf).sum(-1).max()))
+        largest, keys = logits.topk(width)  # (b, u): all that are used
+        log_sums = largest.logsumexp(-1)
+        weights = chosen.log_weights.gather(1, keys).exp()
+        ess = weights.sum(-1).square() / weights.square().sum(-1)
+        keys = keys.masked_fill(largest == -torch.inf, -1)
+        weight = torch.softmax(largest, -1)
+        parts.append(_Part(keys, weight, log_sums, {"ess": ess, **chosen.stated}))
+    return parts
+
+
+def _wide(x: Tensor, width: int, empty: float) -> Tensor:
+    return torch.nn.functional.pad(x, (0, width - x.shape[1]), value=empty)

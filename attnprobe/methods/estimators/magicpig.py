@@ -1,0 +1,237 @@
+"""MagicPIG (Chen et al. 2024): keys that share hash buckets with the query, weighted by the probability that they do.
+
+K are the bits of a table, L the number of tables, ``p_ij = 1 - θ_ij/π`` the probability that a random hyperplane does
+not separate the query and the centred key, ``c_ij = p_ij^K`` that of one collision, u_ij that of inclusion.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from ..registry import register
+from .base import Rows, Weighted, estimated, near_keys
+
+MOST = 256  # tables
+SPREAD = 64  # rows that the number of tables is chosen by
+FEW = 1e-2  # expected collisions below which the law is summed
+QUARTER = 4  # sinks and window take at most this part of d each
+
+
+def _check(
+    target: str, *, bits: int, tables: int | None, sinks: int, window: int, floor: float, least_hits: int
+) -> None:
+    if not 1 <= bits <= 32:
+        raise UsageError(f"magicpig: bits={bits} is not between 1 and 32")
+    if tables is not None and not least_hits <= tables <= MOST:
+        raise UsageError(f"magicpig: tables={tables} is not between {least_hits} and {MOST}")
+    if sinks < 0 or window < 0:
+        raise UsageError(f"magicpig: sinks={sinks} or window={window} is negative")
+    if floor < 0:
+        raise UsageError(f"magicpig: floor={floor:g} is negative")
+    if least_hits not in (1, 2):
+        raise UsageError(f"magicpig: least_hits={least_hits} is not 1 or 2")
+
+
+@register(
+    name="magicpig",
+    paper="Chen et al., MagicPIG: LSH sampling for efficient LLM generation",
+    year=2024,
+    family="LSH",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "shift_invariant", "diagnostic", "causal", "local"),
+    budget="d expected keys a row: sinks, window, and keys that collide with the query",
+    cost="n² (p + K L)",
+    oracle="unbiased normalisers; inclusion frequencies against the law of collisions",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+    least=4,
+    validate=_check,
+)
+def magicpig(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    bits: int = 8,
+    tables: int | None = None,
+    sinks: int = 4,
+    window: int = 64,
+    floor: float = 0.0,
+    least_hits: int = 2,
+) -> Approximation:
+    """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``w = 1`` on sinks and window, ``1/u_ij`` on keys that collide.
+
+    A table hashes queries and keys to the signs of K random projections; keys are centred by a mean that all queries
+    see, which changes no softmax. A key is used if it is in the query's bucket in at least two of L tables:
+
+        ``c = (1 - θ/π)^K``, ``u = 1 - (1 - c)^L - L c (1 - c)^(L-1)``, θ the angle of query and centred key.
+
+    ``E[w_ij] = 1`` for each key, so D~ and N~ are unbiased; keys of one row are not independent, because they share the
+    tables. Source: Chen et al. 2024. Where u is tiny, an unbiased estimate has rare and huge weights.
+
+    Without ``tables``, L is the largest number of tables, up to 256, at which the expected number of used keys is at
+    most d on average over 64 rows of a head, spread evenly; ``realised_d`` is that expected number. The L of causal
+    inputs must not depend on later tokens: there all angles count as right.
+
+    Options:
+        bits: K, in the paper 8 to 10. tables: L; none chooses it for d.
+        sinks, window: the first keys and the last ones up to the query's own place, at most d/4 of each.
+        floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased low.
+        least_hits: tables that must agree. 1 has ``u = 1 - (1 - c)^L``.
+
+    Causal and windowed rows centre keys by the mean of the keys that every row sees, or of the first key if there is
+    none, so that no later key changes an earlier row.
+
+    Shapes: keys and weights (h, n_q, u), in float64. Draws: ``rotations`` (h, 256, K, p) standard normal numbers
+    (``tables`` instead of 256 if given), of which a head uses its first L tables. States ess, the least u_ij of a row,
+    and the variance of D~ over D~² with independent keys. Cost ``n² (p + K L)``: the law of every key is
+    computed. Memory O(n (d + L)).
+
+    Raises:
+        Unsupported: d below 4 or above n_k. UsageError: options outside their ranges.
+
+    >>> from attnprobe import approximate
+    >>> qkv = QKV(*torch.randn(3, 1, 64, 4, generator=torch.Generator().manual_seed(0)))
+    >>> approximate("magicpig", qkv, 16).operator.row_sums().sum().round()
+    tensor(64., dtype=torch.float64)
+    """
+    count = MOST if tables is None else tables
+    draws = [
+        torch.randn(count, bits, qkv.p, generator=streams.head(head, "rotations"), dtype=torch.float64, device="cpu")
+        for head in qkv.heads
+    ]
+    rotations = torch.stack(draws)  # (h, L, K, p)
+    near = min(sinks, d // QUARTER), min(window, d // QUARTER)
+    hashed = [_Hashed(qkv, head, rotations[head].to(qkv.device), least_hits) for head in range(qkv.h)]
+    planned = [one.tables(d, *near, count, tables is None) for one in hashed]
+    used = [number for number, _ in planned]
+    keys = torch.tensor([expected for _, expected in planned], dtype=torch.float64, device="cpu")
+
+    def choose(rows: Rows) -> Weighted:
+        exactly = near_keys(rows, *near)
+        of_head, number = hashed[rows.head], used[rows.head]
+        u = of_head.law(rows.index, number)
+        hits = (of_head.collisions(rows.index, number) >= least_hits) & rows.visible & ~exactly
+        log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(exactly, 0.0)
+        log_weights = torch.where(hits, -(u + floor).log(), log_weights)
+        others = rows.visible & ~exactly
+        log_sum = (rows.scores + log_weights).logsumexp(-1, keepdim=True)
+        squares = (2 * (rows.scores + log_weights - log_sum)).exp() * (1 - u)
+        stated = {
+            "inclusion": u.masked_fill(~others, 1.0).amin(-1),
+            "variance": torch.where(hits, squares, 0.0).sum(-1),
+        }
+        return Weighted(log_weights, stated)
+
+    return estimated(qkv, choose, {"rotations": rotations}, {"realised_d": keys})
+
+
+class _Hashed:
+    """The hashes of one head, and the law of its collisions."""
+
+    def __init__(self, qkv: QKV, head: int, rotations: Tensor, least_hits: int) -> None:
+        self.qkv, self.least_hits, self.bits = qkv, least_hits, rotations.shape[1]
+        q, k = qkv.q[head].double(), qkv.k[head].double()
+        self.q, self.k = q, k - k[_seen_by_all(qkv)].mean(0)
+        self.rotations = rotations
+        self.of_keys: list[Tensor] | None = None
+
+    def law(self, index: Tensor, tables: int) -> Tensor:
+        """u_ij of these rows, (b, n_k)."""
+        return self._included(self._collision(index), tables)
+
+    def collisions(self, index: Tensor, tables: int) -> Tensor:
+        """The number of tables in which each key shares the bucket of each of these rows, (b, n_k)."""
+        of_q, of_k = _codes(self.q[index], self.rotations[:tables]), self._codes_of_keys(tables)
+        counts = torch.zeros(len(index), len(self.k), dtype=torch.int16, device=self.k.device)
+        for own, keys in zip(of_q, of_k, strict=True):
+            counts += own[:, None] == keys
+        return counts
+
+    def tables(self, d: int, sinks: int, window: int, most: int, free: bool) -> tuple[int, float]:
+        """L and the expected number of used keys: ``most``, or if ``free`` the largest L up to it with at most d."""
+        qkv = self.qkv
+        step = -(-qkv.n_q // SPREAD)
+        index = torch.arange(0, qkv.n_q, step, device=self.q.device)
+        visible = torch.ones(len(index), qkv.n_k, dtype=torch.bool, device=self.q.device)
+        if qkv.visible is not None:
+            visible = ~qkv.visible.of(index).hidden(qkv.n_k)
+        scores = torch.zeros(visible.shape, device=self.q.device).masked_fill(~visible, -torch.inf)
+        exactly = near_keys(Rows(qkv, 0, index, scores, self.k), sinks, window)
+        if qkv.causal:
+            collision = torch.full(visible.shape, 0.5**self.bits, dtype=torch.float64, device=self.q.device)
+        else:
+            collision = self._collision(index).detach()
+        collision = collision.masked_fill(exactly | ~visible, 0.0)
+        kept = float(exactly.sum(-1).double().mean())
+        expected = lambda number: kept + float(self._included(collision, number).sum(-1).mean())
+        low, high = (self.least_hits, most) if free else (most, most)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if expected(middle) <= d else (low, middle - 1)
+        return low, expected(low)
+
+    def _collision(self, index: Tensor) -> Tensor:
+        """c_ij of these rows, (b, n_k)."""
+        q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (self.q[index], self.k))
+        angle = (q @ k.mT).clamp(-1, 1).acos()
+        return (1 - angle / math.pi) ** self.bits
+
+    def _included(self, collision: Tensor, tables: int) -> Tensor:
+        """u of the probability c of one collision."""
+        if self.least_hits == 1:
+            return -torch.expm1(tables * torch.log1p(-collision))
+        return at_least_two(collision, tables)
+
+    def _codes_of_keys(self, tables: int) -> list[Tensor]:
+        """The buckets of all keys in each table, (n_k,); the same for all blocks of rows."""
+        if self.of_keys is None:
+            self.of_keys = _codes(self.k, self.rotations[:tables])
+        return self.of_keys
+
+
+def _seen_by_all(qkv: QKV) -> Tensor:
+    """The numbers of the keys that every query sees; key 0 if there is none."""
+    visible, key = qkv.visible, torch.arange(qkv.n_k, device=qkv.device)
+    if visible is None:
+        return key
+    seen = key <= visible.last.min()
+    if visible.first is not None:
+        seen &= (key >= visible.first.max()) | (key < visible.sinks)
+    return key[seen] if seen.any() else key[:1]
+
+
+def at_least_two(c: Tensor, tables: int) -> Tensor:
+    """``1 - (1-c)^L - L c (1-c)^(L-1)``: the probability of two or more collisions in L tables.
+
+    Where L c is small the difference cancels; there it is the sum of the probabilities of two, three and four.
+
+    >>> at_least_two(torch.tensor([0.5, 1e-7], dtype=torch.float64), 2)
+    tensor([2.5000e-01, 1.0000e-14], dtype=torch.float64)
+    """
+    none = torch.exp((tables - 1) * torch.log1p(-c))  # (1-c)^(L-1)
+    found = 1 - none * (1 + (tables - 1) * c)
+    few = tables * c < FEW
+    some = c[few]
+    rest = torch.log1p(-some)
+    found[few] = sum(
+        (math.comb(tables, hits) * some**hits * torch.exp((tables - hits) * rest) for hits in range(2, 5)),
+        torch.zeros_like(some),
+    )
+    return found
+
+
+def _codes(x: Tensor, rotations: Tensor) -> list[Tensor]:
+    """The buckets of tokens (n, p) in each of the tables (L, K, p): L tensors (n,) of integers of K bits."""
+    kind = torch.int16 if rotations.shape[1] < 16 else torch.int64
+    powers = 2 ** torch.arange(rotations.shape[1], device=x.device)[:, None]
+    return [((table @ x.mT > 0) * powers).sum(0).to(kind) for table in rotations]

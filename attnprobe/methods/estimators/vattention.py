@@ -1,0 +1,245 @@
+"""vAttention (Desai et al. 2025): heavy keys exactly, and a uniform sample of the others that stands for all of them.
+
+I_i are the heavy keys of row i, T_i the n_T other keys that it sees, b_i the number of keys sampled of T_i, a_ij =
+exp(S_ij), N_i and D_i the numerator and the normaliser. Our d is the number of heavy and of sampled keys of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from ..registry import register
+from .base import Rows, Weighted, estimated, near_keys
+
+QUARTER = 4  # sinks and window take at most this part of d each
+
+
+def _check(target: str, **options: object) -> None:
+    heavy, delta, most = (float(str(options[name])) for name in ("heavy", "delta", "most"))
+    epsilon = options["epsilon"]
+    if not 0 <= heavy < 1:
+        raise UsageError(f"vattention: heavy={heavy:g} is not a share from 0 to below 1")
+    if not 0 < delta < 1:
+        raise UsageError(f"vattention: delta={delta:g} is not a probability above 0 and below 1")
+    if not 0 < most <= 1:
+        raise UsageError(f"vattention: most={most:g} is not a share above 0 and up to 1")
+    if epsilon is not None and float(str(epsilon)) <= 0:
+        raise UsageError(f"vattention: epsilon={epsilon} is not positive")
+    for name in ("sinks", "window"):
+        if int(str(options[name])) < 0:
+            raise UsageError(f"vattention: {name}={options[name]} is negative")
+
+
+@register(
+    name="vattention",
+    paper="Desai et al., vAttention: verified sparse attention",
+    year=2025,
+    family="sampling",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "diagnostic", "causal", "local"),
+    budget="d keys a row: heavy ones, and a sample of the others",
+    cost="n² p + n d p",
+    oracle="unbiased normalisers and numerators; inclusion frequencies; coverage of (ε, δ) on rows with known moments",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+    least=2,
+    validate=_check,
+    exact_at=lambda n: (n, {}),
+)
+def vattention(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    heavy: float = 0.5,
+    sinks: int = 4,
+    window: int = 64,
+    epsilon: float | None = None,
+    delta: float = 0.05,
+    verify: Literal["out", "D", "N"] = "out",
+    moments: Literal["independent", "reused", "authors", "exact"] = "independent",
+    quantile: Literal["two-sided", "one-sided"] = "two-sided",
+    replace: bool = False,
+    most: float = 1.0,
+) -> Approximation:
+    """``B~_ij = w_ij a_ij / D~_i`` with ``w = 1`` on I_i and ``n_T/b_i`` on b_i keys of T_i drawn without replacement.
+
+    ``D~_i = Σ_I a_ij + (n_T/b) Σ_sample a_ij`` and ``N~_i`` alike with ``a_ij v_j``. Each key of T_i is included with
+    probability ``b/n_T``, so D~ and N~ are unbiased, with ``Var(D~) = n_T² σ²/b (1 - b/n_T)``, σ² the variance of a
+    over T_i with divisor ``n_T - 1``. The output ``N~/D~`` is biased by O(1/b). Source: Desai et al. 2025 (vAttention).
+
+    I_i are ``⌊heavy · d⌋`` keys: the first ``sinks``, the last ``window`` up to the query's own place, at most d/4 of
+    each, and those with the largest scores of the row (an oracle: all scores are computed). Without ``epsilon``, b is
+    the rest of d. With it, these b keys are a base sample, and each row draws as many as the central limit theorem
+    asks for:
+
+        ``b_D = (z n_T σ / (ε' D))²`` for the normaliser, ``b_N = (z n_T √tr Cov(a v) / (ε' ‖N‖))²`` for the numerator,
+
+    ``z = Φ⁻¹(1 - δ'/2)``. ``verify=D`` and ``N`` have ``ε' = ε, δ' = δ``. ``out`` takes the larger of both with ``ε' =
+    ε/(2 + ε)`` and ``δ' = δ/2``: then ``‖o~ - o‖ ≤ ‖o‖ 2ε'/(1 - ε') = ε ‖o‖`` where both hold. b is at least the base
+    sample and at most n_T.
+
+    Options:
+        heavy: share of d for I_i. sinks, window: see above.
+        epsilon, delta: the promised relative error and the probability of a larger one; ``epsilon=none`` draws d keys.
+        verify: what the promise is about: the output, the normaliser D or the numerator N.
+        moments: where σ, D and N of the promise come from. ``independent``: from a sample of its own.
+            ``reused``: from the first keys of the sample itself, which saves reading others; D~ is then biased low,
+            since a sample without large weights asks for few keys. ``authors``: from a sample of all keys but sinks and
+            window, as in published code: heavy keys enter σ, and are added to D a second time. ``exact``: from all of
+            T_i.
+        quantile: ``one-sided`` has ``z = Φ⁻¹(1 - δ')``, as published code has: it allows twice the failures.
+        replace: draw with replacement and give each key that was drawn at all the weight ``n_T/b``, as published code
+            does: a key is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased low.
+        most: the largest share of T_i that is drawn. Rows that need more are ``capped``.
+
+    Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws:
+    ``generator_seed`` (h, 1) of the uniform numbers of each row and key, 64 rows at a time: the keys of T_i with the b
+    smallest numbers are the sample. States ess, the inclusion probability, the variance of D~ over D~² as
+    estimated from the sample, and capped rows. Depends on V with ``epsilon`` and ``verify`` other than D. Cost ``n²
+    p`` for the oracle, ``n d (p + p_v)`` beside it.
+
+    Raises:
+        Unsupported: d below 2 or above n_k. UsageError: shares and probabilities outside their ranges.
+
+    >>> from attnprobe import approximate
+    >>> qkv = QKV(*torch.randn(3, 1, 32, 4, generator=torch.Generator().manual_seed(0)))
+    >>> approximate("vattention", qkv, 16).diagnostics["realised_d"]
+    tensor([16.], dtype=torch.float64)
+    """
+    exact_keys = int(heavy * d)
+    law = _Law(d - exact_keys, epsilon, delta, verify, moments, quantile, most)
+    generators = {head: streams.head(number, "tail") for head, number in enumerate(qkv.heads)}
+    others = {head: streams.head(number, "base") for head, number in enumerate(qkv.heads)}
+    again = {head: streams.head(number, "replace") for head, number in enumerate(qkv.heads)}
+
+    def choose(rows: Rows) -> Weighted:
+        near = near_keys(rows, min(sinks, d // QUARTER), min(window, d // QUARTER))
+        heavies = _largest(rows.scores.masked_fill(near, torch.inf), exact_keys) & rows.visible
+        tail = rows.visible & ~heavies
+        size = tail.sum(-1).double()  # n_T, (b,)
+        order = _uniform(tail, generators[rows.head])
+        base = _least(order, size.clamp(max=law.base))
+        if moments == "independent":
+            base = _least(_uniform(tail, others[rows.head]), size.clamp(max=law.base))
+        elif moments == "authors":
+            ranged = rows.visible & ~near
+            base = _least(_uniform(ranged, others[rows.head]), ranged.sum(-1).clamp(max=law.base))
+        elif moments == "exact":
+            base = tail
+        count, capped = law.counts(rows, heavies, size, base)  # b_i
+        taken = _drawn_again(order, size, count, again[rows.head]) if replace else _least(order, count)
+        log_weight = (size / count.clamp(min=1)).log()
+        log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(heavies, 0.0)
+        log_weights = torch.where(taken, log_weight[:, None], log_weights)
+        inclusion = torch.where(size > 0, count / size.clamp(min=1), 1.0)
+        stated = {
+            "inclusion": inclusion,
+            "variance": _variance(rows.scores, log_weights, taken, size),
+            "capped": capped.double(),
+        }
+        return Weighted(log_weights, stated)
+
+    seeds = torch.tensor([[generators[head].initial_seed()] for head in range(qkv.h)], device="cpu")
+    return estimated(qkv, choose, {"generator_seed": seeds})
+
+
+@dataclass(frozen=True)
+class _Law:
+    """How many keys of the tail a row draws."""
+
+    base: int
+    epsilon: float | None
+    delta: float
+    verify: str
+    moments: str
+    quantile: str
+    most: float
+
+    def counts(self, rows: Rows, heavies: Tensor, size: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+        """b_i and whether it is capped, (b,), from the base sample (b, n_k) of each row."""
+        least = size.clamp(max=self.base)
+        if self.epsilon is None:
+            return least, torch.zeros_like(size, dtype=torch.bool)
+        epsilon, delta = (self.epsilon, self.delta)
+        if self.verify == "out":
+            epsilon, delta = epsilon / (2 + epsilon), delta / 2
+        z = NormalDist().inv_cdf(1 - delta / (2 if self.quantile == "two-sided" else 1))
+        wanted = torch.zeros_like(rows.scores[:, 0])
+        a = (rows.scores - rows.scores.amax(-1, keepdim=True)).exp()  # (b, n_k)
+        if self.verify != "N":
+            wanted = torch.maximum(wanted, _needed(a, None, heavies, size, base, z / epsilon))
+        if self.verify != "D":
+            wanted = torch.maximum(wanted, _needed(a, rows.v, heavies, size, base, z / epsilon))
+        wanted = torch.minimum(wanted.ceil(), size)
+        limit = torch.maximum((self.most * size).floor(), least)
+        return torch.minimum(torch.maximum(wanted, least), limit), wanted > limit
+
+
+def _needed(a: Tensor, v: Tensor | None, heavies: Tensor, size: Tensor, base: Tensor, factor: float) -> Tensor:
+    """``(z n_T s / (ε ‖x‖))²`` of each row (b,): x is D, or N with values, s its spread over the tail."""
+    count = base.sum(-1).clamp(min=1)
+    inside = torch.where(base, a, 0.0)
+    if v is None:
+        mean = inside.sum(-1) / count
+        square = inside.square().sum(-1) / count - mean.square()
+        total = (torch.where(heavies, a, 0.0).sum(-1) + size * mean).abs()
+    else:
+        means = inside @ v / count[:, None]  # (b, p_v)
+        square = inside.square() @ v.square().sum(-1) / count - means.square().sum(-1)
+        total = (torch.where(heavies, a, 0.0) @ v + size[:, None] * means).norm(dim=-1)
+    variance = square.clamp(min=0) * count / (count - 1).clamp(min=1)
+    needed = factor**2 * size**2 * variance / total.square()
+    return torch.where(variance == 0, 0.0, needed)
+
+
+def _variance(scores: Tensor, log_weights: Tensor, taken: Tensor, size: Tensor) -> Tensor:
+    """``n_T² s²/b (1 - b/n_T) / D~²`` of each row (b,), s² of the sampled weights; 0 where all of the tail is used."""
+    log_sum = (scores + log_weights).logsumexp(-1, keepdim=True)
+    a = torch.where(taken, (scores - log_sum).exp(), 0.0)  # a / D~
+    count = taken.sum(-1)
+    mean = a.sum(-1) / count.clamp(min=1)
+    square = torch.where(taken, (a - mean[:, None]).square(), 0.0).sum(-1) / (count - 1).clamp(min=1)
+    return size**2 * square / count.clamp(min=1) * (1 - count / size.clamp(min=1))
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """The ``count`` largest scores of each row, as a mask."""
+    mask = torch.zeros_like(scores, dtype=torch.bool)
+    if count == 0:
+        return mask
+    return mask.scatter(1, scores.topk(min(count, scores.shape[1])).indices, True)
+
+
+def _uniform(among: Tensor, generator: torch.Generator) -> Tensor:
+    """A uniform number for each marked key of each row (b, n_k), 2 for the others: their order is a random order."""
+    uniform = torch.rand(among.shape, generator=generator, dtype=torch.float64, device="cpu")
+    return uniform.to(among.device).masked_fill(~among, 2.0)
+
+
+def _least(order: Tensor, count: Tensor) -> Tensor:
+    """The keys with the ``count`` (b,) smallest numbers of each row, as a mask (b, n_k)."""
+    most = max(1, int(count.max()))
+    smallest = order.topk(most, largest=False).values  # ascending
+    bound = smallest.gather(1, (count.long() - 1).clamp(min=0)[:, None])
+    return (order <= bound) & (order < 2) & (count > 0)[:, None]
+
+
+def _drawn_again(order: Tensor, size: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
+    """Which marked keys ``count`` draws with replacement contain, (b, n_k): draws of places in the random order."""
+    uniform = torch.rand(order.shape, generator=generator, dtype=torch.float64, device="cpu").to(order.device)
+    place = (uniform * size[:, None]).long()
+    drawn = torch.arange(order.shape[1], device=order.device) < count[:, None]
+    key = order.argsort(-1).gather(1, place)
+    return torch.zeros_like(drawn, dtype=torch.uint8).scatter_add(1, key, drawn.to(torch.uint8)) > 0
