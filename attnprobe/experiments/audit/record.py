@@ -13,6 +13,7 @@ from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lis
 __all__ = ["SHAPE", "AuditRecord", "Statement"]
 
 PER_HEAD = ("rate", "worst", "lower", "upper", "p_kept", "p_broken", "verdict", "rows_violated", "rows_holding")
+SHARED = ("repeats", "trials", "confidence", "anytime")
 METRICS = {
     "bias": "the mean over repeats and rows of D~/D − 1",
     "bias_z": "the bias over its standard error",
@@ -71,7 +72,7 @@ def _problems(record: AuditRecord) -> Iterator[str]:
 
 
 def _rows(record: AuditRecord) -> Iterator[dict[str, Any]]:
-    shared = {name: record.get(name) for name in ("repeats", "trials", "confidence", "anytime")}
+    shared = {name: record.get(name) for name in SHARED}
     for statement in record["statements"]:
         of_statement = {name: statement[name] for name in ("quantity", "per", "epsilon", "delta")}
         lists = lists_of(statement, PER_HEAD)
@@ -83,6 +84,7 @@ def _rows(record: AuditRecord) -> Iterator[dict[str, Any]]:
 
 
 COLUMNS = {
+    **{name: "as in the record" for name in SHARED},
     "quantity": "the quantity; a cell has a row for each promise and head",
     "per": "whether heads or rows are judged",
     "epsilon": "ε",

@@ -84,7 +84,7 @@ METHOD: tuple[Column[AuditSummary], ...] = (
 )
 PROMISES: tuple[Column[AuditSummary], ...] = (
     *METHOD,
-    Column("error", lambda row: ERRORS.get(row["quantity"] or "", ""), key=True),
+    Column("error", lambda row: ERRORS.get(row["quantity"] or "", ""), "the error that is promised", key=True),
     Column("of", _of_rows, "each row is judged by itself", key=True),
     Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", "promised error", key=True),
     Column(
