@@ -55,6 +55,7 @@ class Approximation:
         no_operator: the reason for a missing operator.
         log_normalizer: computes ``log D~_i``, (h, n_q), where the method divides row i by an estimate D~_i of ``D_i =
             Σ_j exp(S_ij)``; None if it has none.
+        keys: computes the keys of each row, (h, n_q, k) int64 with -1 in empty slots, of methods that select keys.
         sampling: what it states of its estimates, if it samples keys.
     """
 
@@ -66,6 +67,7 @@ class Approximation:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     no_operator: str = "gives an output and no matrix"
     log_normalizer: Callable[[], Tensor] | None = None
+    keys: Callable[[], Tensor] | None = None
     sampling: Sampling | None = None
 
     @classmethod

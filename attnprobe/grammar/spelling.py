@@ -1,12 +1,14 @@
-"""The spelling of methods: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
+"""The spelling of methods: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``PATH.py:FUNCTION``."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["file_and_function", "parts", "short_name"]
+__all__ = ["SELECTION", "file_and_function", "parts", "short_name"]
 
-SPELLING = re.compile(r"(?P<name>torch:[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
+SELECTION = "selection:"  # starts the names of methods that are sets of keys in a file
+
+SPELLING = re.compile(r"(?P<name>(?:torch|selection):[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
 
 
 def parts(text: str) -> tuple[str, str | None]:
@@ -33,9 +35,11 @@ def file_and_function(name: str) -> tuple[str, str] | None:
 def short_name(name: str) -> str:
     """The name in rows and legends: without the folder of a file.
 
-    >>> short_name("a/mine.py:fn"), short_name("svd")
-    ('mine.py:fn', 'svd')
+    >>> short_name("a/mine.py:fn"), short_name("svd"), short_name("selection:a/sets.safetensors")
+    ('mine.py:fn', 'svd', 'selection:sets.safetensors')
     """
+    if name.startswith(SELECTION):
+        return SELECTION + re.split(r"[/\\]", name.removeprefix(SELECTION))[-1]
     where = file_and_function(name)
     if where is None:
         return name

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..grammar.spelling import file_and_function
+from ..grammar.spelling import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method
+from .selection.files import from_selection
 from .user import plugins
 from .user.claims import as_method
 from .user.files import from_file
@@ -16,7 +17,7 @@ __all__ = ["get", "is_method"]
 
 
 def get(method: str | Method | Callable[..., Any]) -> Method:
-    """The entry of a method given by name, by ``PATH.py:FUNCTION``, or as a function (see `attnprobe.method`).
+    """The entry of a method given by name, ``PATH.py:FUNCTION`` or ``selection:FILE``, or as a function.
 
     A file is read at every call, so an edited file gives another method.
 
@@ -33,6 +34,8 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     for registry in (METHODS, KERNELS):
         if method in registry:
             return registry[method]
+    if method.startswith(SELECTION):
+        return from_selection(method)
     if file_and_function(method) is not None:
         return from_file(method)
     points = plugins.installed()
@@ -43,4 +46,5 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
 
 def is_method(name: str) -> bool:
     """Whether the name has the form of a method: registered, a file's function or a plugin's. Nothing is imported."""
-    return name in METHODS or name in KERNELS or file_and_function(name) is not None or name in plugins.installed()
+    of_file = name.startswith(SELECTION) or file_and_function(name) is not None
+    return of_file or name in METHODS or name in KERNELS or name in plugins.installed()

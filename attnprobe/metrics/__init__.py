@@ -18,6 +18,7 @@ from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_erro
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
+from .overlap import neighbour_overlap, selection_overlap
 from .row_statistics import OVER_ROWS, PROFILED, over_rows, position_profile
 from .rows import ROW_METRICS, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
@@ -52,11 +53,13 @@ __all__ = [
     "lemma3_interval",
     "lower_bound",
     "matrix_errors",
+    "neighbour_overlap",
     "output_errors",
     "repeated_rows",
     "over_rows",
     "position_profile",
     "row_metrics",
+    "selection_overlap",
     "schulz_residuals",
     "sensitivity",
     "shared_matrix_errors",

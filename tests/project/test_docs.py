@@ -265,7 +265,9 @@ def test_the_help_of_a_command_keeps_its_lists_and_shows_no_markup(name, run):
         assert "\n    gaussian         C_ij = exp" in out
 
 
-PAGES_OF_PYTHON = ["guide/models.md", "guide/inject.md", "guide/report.md", "reference/python.md"]
+PAGES_OF_PYTHON = [f"guide/{name}.md" for name in ("selections", "models", "inject", "report")] + [
+    "reference/python.md"
+]
 
 
 @needs_minilm

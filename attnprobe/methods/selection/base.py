@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -88,7 +89,16 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
         "scored": per_head(qkv.h, selection.scored),
         "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, selection).mean(1).cpu(),
     }
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)
+    keys_of_rows = partial(_keys_of_rows, qkv, selection)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer, keys=keys_of_rows)
+
+
+def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:
+    """The keys of each row that it sees, in their slots, (h, n_q, u); -1 in others."""
+    of_row = torch.arange(qkv.n_q, device=qkv.device) // selection.group
+    keys = selection.index.to(qkv.device)[:, of_row]
+    visible = qkv.visible
+    return keys if visible is None else keys.masked_fill(visible.hides(keys), -1)
 
 
 def _keys_of_groups(qkv: QKV, selection: Selection) -> Tensor:

@@ -1,0 +1,45 @@
+"""How much two selections of keys have in common, row by row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+__all__ = ["neighbour_overlap", "selection_overlap"]
+
+
+def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
+    """The Jaccard index ``|S ∩ T| / |S ∪ T|`` of the sets of keys of each row, (h, n_q) float64; 1 for two empty sets.
+
+    Args:
+        first, second: keys (h, n_q, k) int64, each at most once, -1 in empty slots: see
+            `attnprobe.methods.selection.files.selected_keys`. Widths may differ. They may be of two methods, of two
+            layers, or of the heads of a group.
+
+    Cost: a sort of each row.
+
+    Raises:
+        UsageError: another number of heads or rows.
+
+    >>> selection_overlap(torch.tensor([[[0, 1, -1]]]), torch.tensor([[[1, 2]]])).item()
+    0.3333333333333333
+    """
+    if first.shape[:2] != second.shape[:2]:
+        raise UsageError(f"overlap: sets of {tuple(first.shape[:2])} heads and rows, and of {tuple(second.shape[:2])}")
+    keys = torch.cat([first, second.to(first)], 2).sort(-1).values
+    common = ((keys[..., 1:] == keys[..., :-1]) & (keys[..., 1:] >= 0)).sum(-1)
+    union = (keys >= 0).sum(-1) - common
+    return torch.where(union > 0, common / union.clamp(min=1), torch.ones_like(union)).double()
+
+
+def neighbour_overlap(keys: Tensor) -> Tensor:
+    """`selection_overlap` of the keys of each row and of the row before it, (h, n_q); NaN for the first row.
+
+    >>> neighbour_overlap(torch.tensor([[[0, 1], [0, 2]]]))
+    tensor([[   nan, 0.3333]], dtype=torch.float64)
+    """
+    found = torch.full(keys.shape[:2], torch.nan, dtype=torch.float64, device=keys.device)
+    found[:, 1:] = selection_overlap(keys[:, 1:], keys[:, :-1])
+    return found
