@@ -100,7 +100,7 @@ class AuditCells(PlannedCells):
 
     def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         plan, request = self.plan_of(place), self.request
-        if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
+        if (why := refused(cell.request, plan.target, inputs.n_k, cell.d)) is not None:
             raise Unsupported(why)
         if "deterministic" in cell.request.entry.tags:
             raise Unsupported(f"{cell.name} draws nothing: its errors are in `attnprobe error`")

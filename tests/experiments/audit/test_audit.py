@@ -153,6 +153,11 @@ def test_what_cannot_be_audited_is_refused(file):
             audited(file, "@performer", **options)
 
 
+def test_a_budget_is_held_against_the_keys_where_queries_are_few(file):
+    (record,) = audited(file, "@vattention", queries="last:4", repeats=3, d=(12,))
+    assert record["status"] == "ok" and record["metrics"]["ess"][0] == pytest.approx(12, rel=0.5)
+
+
 def test_the_command_shows_verdicts_and_gates_them(run, file):
     args = ["audit", "--qkv", file, "--method", f"{file.parent / 'mine.py'}:coin", "--epsilon", "0.5", "--no-matrix"]
     args += ["--repeats", "100", "--delta", "0.05"]
