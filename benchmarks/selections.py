@@ -1,0 +1,229 @@
+"""Twelve selectors at four budgets: captured mass, output error, keys read and time, on three kinds of inputs.
+
+    python benchmarks/selections.py --out selections.json                # measures, some minutes
+    python benchmarks/selections.py --read selections.json --figure docs/figures/selections.svg
+
+- ``minilm``: all heads of MiniLM on 512 tokens, under a causal mask, which the model was not trained with.
+- ``llama 4096``: one layer of a Llama with random weights, 4096 tokens, every eighth row.
+- ``llama 32768``: the same, the last 256 rows of 32,768 tokens. 64 more queries before them choose keys.
+
+Random weights have flat rows: the queries of the Llama are scaled so that the scores of a head have standard deviation
+3, as in layers 1 and 2 of MiniLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnprobe import QKV, Approximation, approximate, exact, load_qkv, row_metrics
+from attnprobe.operators import Rows
+from attnprobe.reference import own_output
+
+SPREAD = 3.0  # standard deviation of the scores of a head
+ROWS, BEFORE = 256, 64
+ONE_SHOT = {"streaming": False, "unobserved": "recent"}
+
+
+def settings(blocks: int, some_rows: bool) -> dict[str, dict[str, Any]]:
+    """The options of each method."""
+    shot = {"unobserved": "recent"} if some_rows else {}
+    return {
+        "topk": {},
+        "topp": {},
+        "quest": {},
+        "moba": {"block": blocks},
+        "block-topk": {"block": blocks},
+        "vertical-slash": {},
+        "window": {},
+        "snapkv": shot,
+        "h2o": {**ONE_SHOT, "observe": BEFORE} if some_rows else {},
+        "tova": ONE_SHOT if some_rows else {},
+        "expected": shot,
+        "knorm": {},
+        "keydiff": {},
+    }
+
+
+def minilm() -> Iterator[tuple[QKV, Tensor]]:
+    for layer in range(6):
+        qkv = load_qkv(model="minilm", text="embedded", n=512, layer=layer, device="cpu", notify=lambda line: None)
+        yield qkv.replace(causal=True), torch.arange(512)
+
+
+def llama(n: int, first: int) -> QKV:
+    """Layer 0 of a Llama with random weights on the bytes of the embedded text: 4 query heads, 2 KV heads of 64."""
+    from transformers import LlamaConfig, LlamaModel
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=256, max_position_embeddings=n)
+    model = LlamaModel(config).eval()
+    text = (files("attnprobe.sources") / "embedded.txt").read_bytes()
+    ids = torch.tensor(list((text * (n // len(text) + 1))[:n]))[None]
+    attention = model.layers[0].self_attn
+    with torch.no_grad():
+        states = model.layers[0].input_layernorm(model.embed_tokens(ids))
+        cos, sin = model.rotary_emb(states, torch.arange(n)[None])
+        shaped = lambda x: x.view(1, n, -1, 64).transpose(1, 2)
+        q, k, v = (shaped(project(states)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+    some = torch.randint(n, (512,), generator=torch.Generator().manual_seed(0))
+    keys = k[0].repeat_interleave(2, 0)
+    scores = q[0][:, some] @ keys[:, some].mT / 8
+    q = q[0] * (SPREAD / scores.std(dim=(1, 2)))[:, None, None]
+    return QKV(q[:, first:].contiguous(), k[0].contiguous(), v[0].contiguous(), causal=True)
+
+
+def sources() -> dict[str, tuple[int, tuple[int, ...], bool]]:
+    """The tokens of a block, the budgets, and whether some rows are measured."""
+    return {
+        "minilm": (16, (32, 64, 128, 256), False),
+        "llama 4096": (64, (128, 256, 512, 1024), False),
+        "llama 32768": (64, (256, 512, 1024, 2048), True),
+    }
+
+
+def inputs(source: str) -> Iterator[tuple[QKV, Tensor]]:
+    """Q, K and V, and the rows that are judged."""
+    if source == "minilm":
+        yield from minilm()
+    elif source == "llama 4096":
+        yield llama(4096, 0).select([0, 1]), torch.arange(7, 4096, 8)
+    else:
+        yield llama(32768, 32768 - ROWS - BEFORE).select([0, 1]), torch.arange(BEFORE, BEFORE + ROWS)
+
+
+def judged(qkv: QKV, rows: Tensor, approx: Approximation) -> dict[str, list[float]]:
+    """The means of row metrics over the judged rows, for each head."""
+    operator = approx.matrix()
+    some = Approximation(Rows(operator, rows), approx.output[:, rows])
+    found = row_metrics(exact(qkv.queries(rows)), some, qkv.queries(rows))
+    names = ("mass", "mass_efficiency", "row_error", "keys")
+    return {name: found[name].mean(1).tolist() for name in names}
+
+
+def timed(call: Any, rounds: int = 3) -> tuple[float, Any]:
+    best, result = float("inf"), None
+    for _ in range(rounds):
+        start = time.perf_counter()
+        result = call()
+        best = min(best, time.perf_counter() - start)
+    return best, result
+
+
+def measure(names: list[str]) -> list[dict[str, Any]]:
+    records = []
+    for source in names:
+        blocks, budgets, some_rows = sources()[source]
+        for qkv, rows in inputs(source):
+            rounds = 3 if some_rows else 1
+            whole, _ = timed(lambda qkv=qkv: own_output(qkv), rounds)
+            for method, options in settings(blocks, some_rows).items():
+                for d in budgets:
+                    seconds, approx = timed(lambda: approximate(method, qkv, d, **options), rounds)  # noqa: B023
+                    scored = approx.diagnostics.get("scored", approx.diagnostics["visited"] * (method == "topk"))
+                    loaded = approx.diagnostics.get("kv_read", approx.diagnostics["realised_d"])
+                    records.append(
+                        {
+                            "source": source,
+                            "layer": qkv.layer,
+                            "method": method,
+                            "options": options,
+                            "d": d,
+                            **judged(qkv, rows, approx),
+                            "kv_read": loaded.tolist(),
+                            "scored": (scored / qkv.entries).tolist(),
+                            "seconds": seconds,
+                            "exact_seconds": whole,
+                        }
+                    )
+                print(source, qkv.layer, method, flush=True)
+    return records
+
+
+def summary(records: list[dict[str, Any]], source: str, method: str, d: int) -> dict[str, float]:
+    """Medians over the heads of a source."""
+    some = [one for one in records if (one["source"], one["method"], one["d"]) == (source, method, d)]
+    names = ("mass", "mass_efficiency", "row_error", "keys", "kv_read", "scored")
+    found = {name: median(value for one in some for value in one[name]) for name in names}
+    return found | {"time": median(one["seconds"] / one["exact_seconds"] for one in some)}
+
+
+def tables(records: list[dict[str, Any]]) -> str:
+    parts = []
+    for source in dict.fromkeys(one["source"] for one in records):
+        budgets = sources()[source][1]
+        heads = " | ".join(f"d = {d}" for d in budgets)
+        lines = [
+            f"### {source}",
+            "",
+            f"| | {heads} | keys read | scores | time, least d | time, largest d |",
+            "| --- " + "| ---: " * 8 + "|",
+        ]
+        for method in settings(0, False):
+            found = [summary(records, source, method, d) for d in budgets]
+            cells = [f"{one['mass']:.3f} · {one['row_error']:.3f}" for one in found]
+            last = found[-1]
+            cost = f"{last['kv_read']:.0f} | {100 * last['scored']:.1f} % | {found[0]['time']:.2f} | {last['time']:.2f}"
+            lines.append(f"| `{method}` | {' | '.join(cells)} | {cost} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def draw(records: list[dict[str, Any]], path: str) -> None:
+    """Lost mass and row error against the keys that a query loads, a column for each source."""
+    import matplotlib.pyplot as plt
+
+    from attnprobe.figures.looks import looks_of
+
+    names = list(dict.fromkeys(one["source"] for one in records))
+    looks = looks_of((method, method) for method in settings(0, False))
+    figure, axes = plt.subplots(2, len(names), figsize=(4.4 * len(names), 7), squeeze=False, layout="constrained")
+    for column, source in enumerate(names):
+        for method, look in looks.items():
+            points = [summary(records, source, method, d) for d in sources()[source][1]]
+            keys = [point["kv_read"] for point in points]
+            for row, name in enumerate(("mass", "row_error")):
+                values = [1 - point[name] if name == "mass" else point[name] for point in points]
+                axes[row, column].plot(keys, values, label=method, markersize=5, linewidth=1.2, **look)
+        axes[0, column].set_title(source)
+        for row, label in enumerate(("lost mass, 1 - m", "row error ‖o~ - o‖ / ‖o‖")):
+            axes[row, column].set(xscale="log", yscale="log", xlabel="keys read for a query", ylabel=label)
+            axes[row, column].grid(alpha=0.3)
+            axes[row, column].set_xscale("log", base=2)
+            axes[row, column].xaxis.set_major_formatter("{x:g}")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=list(sources()), action="append", help="a source; repeat for more")
+    parser.add_argument("--out", help="a JSON file for the records")
+    parser.add_argument("--read", action="append", help="records to show in place of measuring; repeat for more")
+    parser.add_argument("--figure", help="a file for the figure")
+    given = parser.parse_args()
+    if given.read:
+        records = [one for path in given.read for one in json.loads(Path(path).read_text())]
+    else:
+        records = measure(given.only or list(sources()))
+    if given.out:
+        Path(given.out).write_text(json.dumps(records))
+    print(tables(records))
+    if given.figure:
+        draw(records, given.figure)
+
+
+if __name__ == "__main__":
+    main()
