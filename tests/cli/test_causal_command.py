@@ -130,7 +130,7 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     assert code == 0 and status["topk-tv"][0] == "ok"
     assert status["rank-collapse"] == (
         "skipped",
-        "attention is causal, and the theorem is about attention to all tokens",
+        "attention is causal, but the theorem is about attention to all tokens",
     )
     code, out, _ = run(
         "bench",
