@@ -15,6 +15,7 @@ from .drawing import Drawing
 __all__ = []
 
 LEADING = 1.35  # of lines, over the size of their type
+BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,14 @@ def legend(sheet: Sheet, handles: Mapping[str, Any], columns: int, **look: Any) 
         sheet.figure.legend(handles.values(), handles.keys(), ncols=columns, **place, **look)
 
 
-def legend_below(axis: Any, handles: Mapping[str, Any], drop: float, **look: Any) -> None:
-    """A panel's own legend, this far below it."""
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -drop), "frameon": False, "fontsize": "small"}
-    axis.legend(handles.values(), handles.keys(), **place, **look)
+def legend_below(axis: Any, handles: Mapping[str, Any], **look: Any) -> None:
+    """A panel's own legend, below the label of its horizontal axis whatever the panel's height."""
+    from matplotlib.transforms import ScaledTranslation
+
+    points = BELOW_LABEL * axis.xaxis.label.get_size()
+    below = axis.transAxes + ScaledTranslation(0, -points / 72, axis.figure.dpi_scale_trans)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
+    axis.legend(handles.values(), handles.keys(), **place, frameon=False, fontsize="small", **look)
 
 
 def legend_columns(labels: Sequence[str], inches: float, size: float = 8) -> int:

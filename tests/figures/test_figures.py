@@ -13,6 +13,7 @@ from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import files as files_module
 from attnprobe.figures.drawing import STYLES, Drawing
+from attnprobe.figures.kit import canvas, legend_below
 
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
 TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum"
@@ -93,3 +94,13 @@ def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):
     second = files(tmp_path / "b", facts=FACTS)
     for kind, path in first.items():
         assert path.read_bytes() == second[kind].read_bytes(), kind
+
+
+@pytest.mark.parametrize("tall", [1.3, 3.0])
+def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
+    sheet, (axis,) = canvas(Drawing(), "T", (), tall, (1, 1))
+    (line,) = axis.plot([1, 2], [1, 2])
+    axis.set_xlabel("budget d")
+    legend_below(axis, {"one": line})
+    sheet.figure.draw_without_rendering()
+    assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0

@@ -157,7 +157,7 @@ def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str,
         axis.set_xlabel("n")
         axis.tick_params(labelbottom=True)
         if split:
-            legend_below(axis, own, 0.22)
+            legend_below(axis, own)
         else:
             shared = {**own, **shared}
     legend(sheet, shared, legend_columns([*shared], inches))

@@ -206,7 +206,7 @@ def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
         if index % columns == 0:
             axis.set_ylabel(r"error $\|E\|_2/\|BV\|_2$")
         axis.margins(y=0.14)
-        legend_below(axis, handles, 0.26)
+        legend_below(axis, handles)
     return sheet
 
 

@@ -162,9 +162,7 @@ def _page(
                     _beyond(legend_text(key, flagged(panel_rows)), line, low, high): line
                     for key, line in entries.items()
                 }
-                legend_below(
-                    axis, entries, 0.22, ncols=legend_columns(list(entries), inches / columns), columnspacing=1.0
-                )
+                legend_below(axis, entries, ncols=legend_columns(list(entries), inches / columns), columnspacing=1.0)
             handles.update(own)
         axis.set_title(place[4] if split else panel_title(panel_rows[0], budgets if dots else ()))
     step = columns if rowwise else len(places)

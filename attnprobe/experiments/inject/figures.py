@@ -179,7 +179,7 @@ def _figure(
         axis.tick_params(labelbottom=True)
         axis.set_ylabel(DRIFT if index % columns == 0 else "")
         legend_width = min(2, legend_columns([*handles], drawing.sizes.inches(columns) / columns))
-        legend_below(axis, handles, 0.2, columnspacing=1.0, ncols=legend_width)
+        legend_below(axis, handles, columnspacing=1.0, ncols=legend_width)
     return sheet
 
 
