@@ -26,6 +26,7 @@ __all__ = [
     "attend",
     "check_positive",
     "keys_of_pages",
+    "fills_blocks",
     "last_of_blocks",
     "of_block_rows",
     "page_means",
@@ -207,6 +208,14 @@ def of_block_rows(qkv: QKV, pages: Tensor, page: int) -> tuple[Tensor, int]:
     Queries are in the block of their position. They share an index where they fill their blocks.
     """
     keys = keys_of_pages(pages, page, qkv.n_k)
-    if qkv.square:
-        return keys, page
-    return keys[:, qkv.query_positions // page], 1
+    block = qkv.query_positions // page
+    if fills_blocks(qkv, page):
+        return keys[:, int(block[0]) : int(block[-1]) + 1], page
+    return keys[:, block], 1
+
+
+def fills_blocks(qkv: QKV, size: int) -> bool:
+    """Whether the queries follow one another from the start of a block of ``size`` tokens on: its rows share a set."""
+    position = qkv.query_positions
+    follow = torch.arange(len(position), device=position.device) + position[0]
+    return int(position[0]) % size == 0 and torch.equal(position, follow)

@@ -17,7 +17,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import full_precision
 from ...qkv import QKV
 from ..base import Approximation, tokens
-from .base import Selection, selector, shared
+from .base import Selection, fills_blocks, selector, shared
 
 __all__ = ["Sets", "Unobserved", "check_subset", "streamed", "subset", "subset_selector"]
 
@@ -105,7 +105,7 @@ def subset(
             cost += scored(end)
         kept = _best(scores, d - size, first, last)
         index[:, place, : kept.shape[1]] = kept
-    if qkv.square:
+    if fills_blocks(qkv, size):
         return Selection(index, size, cost)
     of_row = torch.bucketize(position // size, torch.tensor(numbers, device="cpu"))
     return Selection(index[:, of_row.to(qkv.device)], 1, cost)

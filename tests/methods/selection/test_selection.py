@@ -270,6 +270,17 @@ def test_a_probe_without_the_scale_is_noticed(monkeypatch):
     assert verdict.status == "failed"
 
 
+@pytest.mark.parametrize("name", ["knorm", "block-topk"])
+@pytest.mark.parametrize("first, group", [(12, True), (13, False)])
+def test_rows_from_the_start_of_a_block_share_their_sets(name, first, group):
+    qkv = make(n=30, h=2).replace(causal=True)
+    options = {"block": 3} if name == "block-topk" else {"every": 3}
+    some = approximate(name, qkv.queries(torch.arange(first, 30)), 9, **options)
+    assert (some.operator.group == 3) == group
+    wanted = approximate(name, qkv, 9, **options).output
+    assert (some.output[:, 2:] - wanted[:, first + 2 :]).abs().max() < 1e-12  # a mean needs all queries of its block
+
+
 def test_weight_ahead_within_a_diagonal_block_is_noticed(monkeypatch):
     """The planted fault: diagonal blocks are not masked within."""
     monkeypatch.setattr(QKV, "visible", property(lambda qkv: None))
