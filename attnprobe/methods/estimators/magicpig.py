@@ -83,8 +83,10 @@ def magicpig(
     inputs must not depend on later tokens: there all angles count as right.
 
     Options:
-        bits: K, in the paper 8 to 10. tables: L; none chooses it for d.
-        sinks, window: the first keys and the last ones up to the query's own place, at most d/4 of each.
+        bits: K, in the paper 8 to 10.
+        tables: L, up to 256; none chooses it for d.
+        sinks: number of first keys that are always used, at most d/4.
+        window: number of keys up to the query's own place that are always used, at most d/4.
         floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased low.
         least_hits: tables that must agree. 1 has ``u = 1 - (1 - c)^L``.
 

@@ -91,8 +91,11 @@ def vattention(
     sample and at most n_T.
 
     Options:
-        heavy: share of d for I_i. sinks, window: see above.
-        epsilon, delta: the promised relative error and the probability of a larger one; ``epsilon=none`` draws d keys.
+        heavy: share of d for I_i.
+        sinks: number of first keys in I_i, at most d/4.
+        window: number of keys up to the query's own place in I_i, at most d/4.
+        epsilon: the promised relative error; none draws d keys.
+        delta: the promised probability of a larger error.
         verify: what the promise is about: the output, the normaliser D or the numerator N.
         moments: where σ, D and N of the promise come from. ``independent``: from a sample of its own.
             ``reused``: from the first keys of the sample itself, which saves reading others; D~ is then biased low,
