@@ -168,14 +168,14 @@ def tables(records: list[dict[str, Any]]) -> str:
         lines = [
             f"### {source}",
             "",
-            f"| | {heads} | keys read | scores | time, least d | time, largest d |",
-            "| --- " + "| ---: " * 8 + "|",
+            f"| | {heads} | keys read | scores |",
+            "| --- " + "| ---: " * 6 + "|",
         ]
         for method in settings(0, False):
             found = [summary(records, source, method, d) for d in budgets]
             cells = [f"{one['mass']:.3f} · {one['row_error']:.3f}" for one in found]
             last = found[-1]
-            cost = f"{last['kv_read']:.0f} | {100 * last['scored']:.1f} % | {found[0]['time']:.2f} | {last['time']:.2f}"
+            cost = f"{last['kv_read']:.0f} | {100 * last['scored']:.1f} %"
             lines.append(f"| `{method}` | {' | '.join(cells)} | {cost} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
