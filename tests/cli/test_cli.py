@@ -470,7 +470,7 @@ def test_records_of_something_else_are_refused(run, qkv, tmp_path):
     ):
         (tmp_path / "r/records.jsonl").write_text(f"{line}\n")
         code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-        assert code == 2 and "no manifest of a run" in one_line(err)
+        assert code == 2 and "holds files but no run" in one_line(err)
         assert (tmp_path / "r/records.jsonl").read_text() == f"{line}\n"
 
 

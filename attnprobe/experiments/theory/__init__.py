@@ -26,7 +26,7 @@ EXPERIMENT = Experiment(
     fields=late("theory.rows:FIELDS"),
     plots=("theory",),
     gated=late("theory.gates:GATED"),
-    listing=late("theory.listing:listed"),
+    listing=late("theory.listing:theorem_list"),
     examples=(
         "--list",
         "--theorem skyformer-theorem-2 --d 64,128 --plot",
