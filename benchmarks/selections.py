@@ -66,9 +66,14 @@ def llama(n: int, first: int) -> QKV:
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     config = LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=256, max_position_embeddings=n)
-    model = LlamaModel(config).eval()
+    model: Any = LlamaModel(config).eval()
     text = (files("attnprobe.sources") / "embedded.txt").read_bytes()
     ids = torch.tensor(list((text * (n // len(text) + 1))[:n]))[None]
     attention = model.layers[0].self_attn
