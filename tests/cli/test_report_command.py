@@ -458,7 +458,7 @@ BAD = {
         {"records.jsonl": '{"schema": 1, "key": "k"}'},
         "r/records.jsonl:1: record k: field command: missing",
     ),
-    "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version cannot show"),
+    "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
     "an unknown status": (
         {"records.jsonl": a_record(status="fine")},
         "field status: expected 'ok', 'skipped', 'failed' or 'diverged', got \"fine\"",
@@ -477,7 +477,7 @@ BAD = {
     ),
     "a budget as words": ({"records.jsonl": a_record(d="4")}, 'field d: expected a valid integer, got "4"'),
     "no heads": ({"records.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
-    "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "this is no manifest"),
+    "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "not a manifest"),
     "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
 }
 
