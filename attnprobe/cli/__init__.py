@@ -34,6 +34,7 @@ COMMANDS = {
     "new-method": "Write a file with a method and a test, to start your own from.",
     "check": "Check that a method has the properties that every method must have.",
     "extract": "Write Q, K and V to a safetensors file.",
+    "select": "Write the keys that a sparse method selects to a safetensors file.",
     "cache": "List or clear the cache of captured Q, K and V.",
     "doctor": "Show devices, versions, and the default model and text.",
 }

@@ -30,7 +30,6 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
 
     Measuring commands read the file with --qkv FILE.
     """
-    from ..errors import UsageError
     from ..run.sources import layers_of
     from ..sources import SourceSpec, resolve, save_qkv
     from .progress import progress_bar
@@ -38,11 +37,7 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
 
     numbers = options_of(Layers)[0].value(layer, "layer")
     spec = SourceSpec(**given)
-    if os.path.exists(out):
-        if spec.qkv is not None and os.path.exists(spec.qkv) and os.path.samefile(out, spec.qkv):
-            raise UsageError(f"--out {out} is the --qkv file itself: choose another name")
-        if os.path.isfile(out) and not force:
-            raise UsageError(f"{out} exists: choose another name, or --force")
+    check_out(out, force, spec.qkv)
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
         layers = layers_of(numbers, source)
@@ -50,3 +45,19 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
         progress(0, 1, f"reading n={n}")
         save_qkv(out, source, n, layers, windows)
     note(f"wrote Q, K, V of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")
+
+
+def check_out(out: str, force: bool, qkv: str | os.PathLike[str] | None) -> None:
+    """Refuse to write over a file that exists without ``force``, or over the ``--qkv`` file.
+
+    Raises:
+        UsageError: it names the file.
+    """
+    from ..errors import UsageError
+
+    if not os.path.exists(out):
+        return
+    if qkv is not None and os.path.exists(qkv) and os.path.samefile(out, qkv):
+        raise UsageError(f"--out {out} is the --qkv file itself: choose another name")
+    if os.path.isfile(out) and not force:
+        raise UsageError(f"{out} exists: choose another name, or --force")

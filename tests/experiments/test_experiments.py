@@ -46,6 +46,13 @@ def test_other_words_have_no_type():
     assert shape_of("sweep") is None
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_late_name_of_an_experiment_is_there(name):
+    one = experiment(name)
+    for part in (one.cells, one.measure, one.view, one.columns, one.fields, one.gated, one.listing, one.timed):
+        assert part is None or part() is not None
+
+
 def test_a_late_name_is_imported_when_it_is_called():
     assert late("base:Experiment")() is Experiment
     assert called("shapes:shape_of")("sweep") is None

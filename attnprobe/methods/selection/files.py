@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import Unsupported, UsageError
-from ...files import MIB, open_regular, reading
+from ...files import MIB, open_regular, reading, replacing, writing
 from ...grammar.spelling import SELECTION
 from ...operators import Sparse
 from ...qkv import QKV
@@ -81,7 +81,8 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         source: what made them, for the metadata.
 
     Raises:
-        UsageError: an approximation without sets of keys; two of one layer and window.
+        Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; a path that cannot
+            be written.
     """
     from safetensors.torch import save_file
 
@@ -94,7 +95,11 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         tensors[name] = selected_keys(approx).to(torch.int32).cpu().contiguous()
         facts = {"causal": str(qkv.causal).lower(), "offset": str(int(qkv.query_positions[0]))}
         metadata |= facts | {"heads": json.dumps(list(qkv.heads))}
-    save_file(tensors, path, metadata)
+    with writing(path), replacing(Path(path)) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        save_file(tensors, temporary, metadata)
+        temporary.chmod(mode)  # save_file makes it readable by its owner only
 
 
 def selected_keys(approx: Approximation) -> Tensor:
@@ -109,7 +114,7 @@ def selected_keys(approx: Approximation) -> Tensor:
         return approx.keys()
     operator = approx.operator
     if not isinstance(operator, Sparse):
-        raise Unsupported("the method has no set of keys for each row")
+        raise Unsupported("the method has no set of keys for each row: choose a sparse method")
     of_row = torch.arange(operator.shape[1], device=operator.device) // operator.group
     return operator.index[:, of_row].masked_fill(operator.weight == 0, -1)
 
