@@ -356,7 +356,10 @@ PARTS = tuple(signature(QKV).parameters)
 
 
 def _three_axes(name: str, x: Tensor) -> Tensor:
-    """``x`` as (h, n, p). It refuses a dtype that is not floating point, an empty axis, and values not finite."""
+    """``x`` as a contiguous (h, n, p). It refuses a dtype that is not floating point, an empty axis, values not finite.
+
+    A model's keys are a view of its tokens with all heads side by side. Gathers and products of such views are slower.
+    """
     if not isinstance(x, Tensor):
         raise UsageError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
     if x.dim() == 2:
@@ -373,4 +376,4 @@ def _three_axes(name: str, x: Tensor) -> Tensor:
         head, token, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
         value = float(x.detach()[head, token, column])
         raise NotFinite(f"{name}: the value at head {head}, token {token}, column {column} is {value}")
-    return x
+    return x.contiguous()
