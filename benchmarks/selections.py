@@ -13,8 +13,8 @@ Random weights have flat rows: the queries of the Llama are scaled so that the s
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from importlib.resources import files
@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from measuring import Goal, arguments, finish
 from torch import Tensor
 
 from attnprobe import QKV, Approximation, approximate, exact, load_qkv, row_metrics
@@ -31,6 +32,7 @@ from attnprobe.reference import own_output
 
 SPREAD = 3.0  # standard deviation of the scores of a head
 ROWS, BEFORE = 256, 64
+LONG = "llama 32768"
 ONE_SHOT = {"streaming": False, "unobserved": "recent"}
 
 
@@ -95,7 +97,7 @@ def sources() -> dict[str, tuple[int, tuple[int, ...], bool]]:
     return {
         "minilm": (16, (32, 64, 128, 256), False),
         "llama 4096": (64, (128, 256, 512, 1024), False),
-        "llama 32768": (64, (256, 512, 1024, 2048), True),
+        LONG: (64, (256, 512, 1024, 2048), True),
     }
 
 
@@ -212,23 +214,35 @@ def draw(records: list[dict[str, Any]], path: str) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def goals(records: list[dict[str, Any]]) -> list[Goal]:
+    """No method that scores fewer keys than exact attention takes longer, at the smallest budget of long rows."""
+    budget = sources()[LONG][1][0]
+    some = [one for one in records if one["source"] == LONG and one["d"] == budget and max(one["scored"]) < 1]
+    ratios = {one["method"]: one["seconds"] / one["exact_seconds"] for one in some}
+    return [
+        Goal(f"time of {name} over exact attention, {LONG} keys, d={budget}", ratio, 1.0, False)
+        for name, ratio in ratios.items()
+    ]
+
+
+def main() -> int:
+    parser = arguments(__doc__)
     parser.add_argument("--only", choices=list(sources()), action="append", help="a source; repeat for more")
     parser.add_argument("--out", help="a JSON file for the records")
     parser.add_argument("--read", action="append", help="records to show in place of measuring; repeat for more")
     parser.add_argument("--figure", help="a file for the figure")
-    given = parser.parse_args()
-    if given.read:
-        records = [one for path in given.read for one in json.loads(Path(path).read_text())]
+    args = parser.parse_args()
+    if args.read:
+        records = [one for path in args.read for one in json.loads(Path(path).read_text())]
     else:
-        records = measure(given.only or list(sources()))
-    if given.out:
-        Path(given.out).write_text(json.dumps(records))
+        records = measure(args.only or list(sources()))
+    if args.out:
+        Path(args.out).write_text(json.dumps(records))
     print(tables(records))
-    if given.figure:
-        draw(records, given.figure)
+    if args.figure:
+        draw(records, args.figure)
+    return finish(goals(records), args.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -205,7 +205,7 @@ def test_a_model_round_the_interface_is_refused(name):
     [
         ("Llama", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
         ("GPT-2", "informer", 8, {}, "h.0.attn: attention is causal, and informer has no causal form"),
-        ("Llama", "svd", 8, {}, "layers.0.self_attn: attention is causal, and svd looks ahead"),
+        ("Llama", "svd", 8, {}, "layers.0.self_attn: attention is causal, but svd looks ahead"),
         ("Llama", "lsh-qk", 8, {"hash": "smyrf"}, "layers.0.self_attn: lsh-qk: hash=smyrf needs the lengths of later"),
         ("BERT", "window", 8, {"causal": True}, "window:causal=true, and padding attention looks ahead"),
         (
@@ -217,9 +217,9 @@ def test_a_model_round_the_interface_is_refused(name):
         ),
         ("Mistral", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
         ("ModernBERT", "skyformer", 8, {}, "layers.1.attn: attention has a sliding window, and skyformer has no form"),
-        ("Gemma 2", "skyformer", 8, {}, "it caps its scores at 2, and skyformer has no form for it"),
+        ("Gemma 2", "skyformer", 8, {}, "it caps its scores at 2, which skyformer does not support"),
         ("GPT-OSS", "kernelized", 8, {}, "layers.0.self_attn: heads have sinks of their own, and kernelized states no"),
-        ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, and"),
+        ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, which"),
         ("BART", "skyformer", 8, {}, "decoder.layers.0.self_attn: attention is causal"),
         ("BERT", "skyformer", 40, {}, "encoder.layer.0.attention.self: skyformer: d=40 exceeds"),
     ],

@@ -23,15 +23,15 @@ def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
     Raises:
         UsageError: another number of heads or rows.
 
-    >>> selection_overlap(torch.tensor([[[0, 1, -1]]]), torch.tensor([[[1, 2]]])).item()
-    0.3333333333333333
+    >>> selection_overlap(torch.tensor([[[0, 1, -1]]]), torch.tensor([[[1, 2]]]))
+    tensor([[0.3333]], dtype=torch.float64)
     """
     if first.shape[:2] != second.shape[:2]:
         raise UsageError(f"overlap: sets of {tuple(first.shape[:2])} heads and rows, and of {tuple(second.shape[:2])}")
     keys = torch.cat([first, second.to(first)], 2).sort(-1).values
     common = ((keys[..., 1:] == keys[..., :-1]) & (keys[..., 1:] >= 0)).sum(-1)
     union = (keys >= 0).sum(-1) - common
-    return torch.where(union > 0, common / union.clamp(min=1), torch.ones_like(union)).double()
+    return torch.where(union > 0, common.double() / union.clamp(min=1), 1.0)
 
 
 def neighbour_overlap(keys: Tensor) -> Tensor:

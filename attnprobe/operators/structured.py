@@ -195,6 +195,11 @@ def _blocks(
             yield slice(start, stop), rows, places, weight[start:stop, rows].unflatten(1, (places.shape[1], -1))
 
 
+def _gathered(x: Tensor, places: Tensor) -> Tensor:
+    """The rows ``places`` (g, m, u) of ``x`` (g, n_k, c), one after another, as (g, m, u, c)."""
+    return x.flatten(0, 1).index_select(0, places.flatten()).view(*places.shape, x.shape[2])
+
+
 def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -> Tensor:
     """The product of the transpose with y (h, n_q, c)."""
     out = y.new_zeros(len(index), n_k, y.shape[2])
@@ -217,7 +222,7 @@ class _Gathered(torch.autograd.Function):
         ctx.group = group
         out = x.new_empty(len(index), weight.shape[1], x.shape[2])
         for heads, rows, places, of_rows in _blocks(index, weight, group, x.shape[1], x.shape[2]):
-            out[heads, rows] = (of_rows @ x[heads].flatten(0, 1)[places]).flatten(1, 2)  # (g, m, u, c) gathered
+            out[heads, rows] = (of_rows @ _gathered(x[heads], places)).flatten(1, 2)
         return out
 
     @staticmethod
@@ -229,7 +234,7 @@ class _Gathered(torch.autograd.Function):
             of_weight = torch.empty_like(weight)
             for heads, rows, places, _ in _blocks(index, weight, ctx.group, x.shape[1], x.shape[2]):
                 of_rows = gradient[heads, rows].unflatten(1, (places.shape[1], -1))  # (g, m, group, c)
-                of_weight[heads, rows] = (of_rows @ x[heads].flatten(0, 1)[places].mT).flatten(1, 2)
+                of_weight[heads, rows] = (of_rows @ _gathered(x[heads], places).mT).flatten(1, 2)
         if ctx.needs_input_grad[2]:
             of_x = _scattered(index, weight, gradient, ctx.group, x.shape[1])
         return None, of_weight, of_x, None

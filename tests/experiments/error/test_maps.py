@@ -505,7 +505,7 @@ def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")
     for wrong in (maps[0], maps[:1], maps.astype(int)):
         np.save(map_path(tmp_path, "k"), wrong)
-        with pytest.raises(UsageError, match="this is no map"):
+        with pytest.raises(UsageError, match="not a map; delete it"):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")
 
 

@@ -422,7 +422,7 @@ def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
     ("more", "metadata", "why"),
     [
         ({}, {"sliding_window": "9"}, "attention has a sliding window"),
-        ({"sink_logits": torch.zeros(HEADS)}, {}, "heads have sinks of their own"),
+        ({"sink_logits": torch.zeros(HEADS)}, {}, "heads have their own sinks"),
         ({}, {"causal": "true"}, "attention is causal"),
     ],
 )
