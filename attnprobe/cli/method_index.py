@@ -21,6 +21,7 @@ INDEX = {
     "sampling": {
         "informer": "Zhou et al., Informer (2021)",
         "skeinformer": "Chen et al., Skeinformer (2022)",
+        "vattention": "Desai et al., vAttention: verified sparse attention (2025)",
     },
     "sketch": {
         "amm": "Drineas, Kannan & Mahoney, Fast Monte Carlo algorithms for matrices I (2006)",
@@ -35,6 +36,7 @@ INDEX = {
     },
     "LSH": {
         "lsh-qk": "after Kitaev, Kaiser & Levskaya, Reformer (2020)",
+        "magicpig": "Chen et al., MagicPIG: LSH sampling for efficient LLM generation (2024)",
         "reformer": "Kitaev, Kaiser & Levskaya, Reformer (2020)",
     },
     "sparse": {

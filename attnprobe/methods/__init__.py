@@ -11,7 +11,8 @@ The names of draws:
 - ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own.
 - ``blocks`` (h, n_b, r): the random key blocks of each query block, -1 in an empty slot.
 - ``rotations`` (h, rounds, f, p) float64: the directions of a hash.
-- ``generator_seed`` (h, 1) int64: the seeds of generators whose numbers are too many, or which a user's function takes.
+- ``generator_seed`` (h, 1), of each row (h, n_q), int64: the seeds of generators whose numbers are too many, or which a
+  user's function takes.
 
 With a padding mask, indices count the valid tokens only.
 """

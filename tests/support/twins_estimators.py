@@ -47,12 +47,8 @@ def heavy_keys(
 def vattention(qkv, d, draws, target, **options) -> Tensor:
     """Heavy keys with weight 1, the drawn ones with the number of others over the number of draws."""
     rows = []
-    generator = torch.Generator().manual_seed(int(draws["generator_seed"][0]))
-    numbers = [
-        torch.rand(min(64, qkv.n_q - i), qkv.n_k, generator=generator, dtype=torch.float64)
-        for i in range(0, qkv.n_q, 64)
-    ]
-    numbers = torch.cat(numbers).tolist()
+    generators = [torch.Generator().manual_seed(seed) for seed in draws["generator_seed"].tolist()]
+    numbers = [torch.rand(qkv.n_k, generator=one, dtype=torch.float64).tolist() for one in generators]
     for i, (keys, scores) in enumerate(zip(seen(qkv), scores_of(qkv), strict=True)):
         heavies = heavy_keys(qkv, i, keys, scores, d, **options)
         others = sorted(set(keys) - heavies, key=lambda j: numbers[i][j])  # noqa: B023
@@ -72,9 +68,8 @@ def chance(c: float, tables: int, least_hits: int = 2) -> float:
 
 def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, floor=0.0, least_hits=2) -> Tensor:
     keys, all_scores = seen(qkv), scores_of(qkv)
-    shared = set.intersection(*map(set, keys)) or {0}
     q, k = qkv.q[0].double(), qkv.k[0].double()
-    k = k - k[sorted(shared)].mean(0)
+    k = k - (k.mean(0) if qkv.visible is None else k[0])
     exactly = [near(qkv, i, min(sinks, d // 4), min(window, d // 4)) & set(keys[i]) for i in range(qkv.n_q)]
     collide = lambda i, j: (
         (1 - acos(max(-1.0, min(1.0, float(q[i] @ k[j] / (q[i].norm() * k[j].norm()))))) / pi) ** bits

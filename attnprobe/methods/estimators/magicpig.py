@@ -48,7 +48,7 @@ def _check(
     kind="method",
     tags=("row_sums_one", "nonnegative", "shift_invariant", "diagnostic", "causal", "local"),
     budget="d expected keys a row: sinks, window, and keys that collide with the query",
-    cost="n² (p + K L)",
+    cost="2 n² p + O(n d p)",
     oracle="unbiased normalisers; inclusion frequencies against the law of collisions",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -70,8 +70,8 @@ def magicpig(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``w = 1`` on sinks and window, ``1/u_ij`` on keys that collide.
 
-    A table hashes queries and keys to the signs of K random projections; keys are centred by a mean that all queries
-    see, which changes no softmax. A key is used if it is in the query's bucket in at least two of L tables:
+    A table hashes queries and keys to the signs of K random projections; keys are centred, which changes no softmax.
+    A key is used if it is in the query's bucket in at least two of L tables:
 
         ``c = (1 - θ/π)^K``, ``u = 1 - (1 - c)^L - L c (1 - c)^(L-1)``, θ the angle of query and centred key.
 
@@ -79,8 +79,9 @@ def magicpig(
     tables. Source: Chen et al. 2024. Where u is tiny, an unbiased estimate has rare and huge weights.
 
     Without ``tables``, L is the largest number of tables, up to 256, at which the expected number of used keys is at
-    most d on average over 64 rows of a head, spread evenly; ``realised_d`` is that expected number. The L of causal
-    inputs must not depend on later tokens: there all angles count as right.
+    most d on average over 64 rows of a head, spread evenly. The L of causal inputs must not depend on later tokens or
+    on other queries: there the rows are those of the whole text, and all angles count as right. ``realised_d`` is that
+    expected number.
 
     Options:
         bits: K, in the paper 8 to 10.
@@ -90,13 +91,14 @@ def magicpig(
         floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased low.
         least_hits: tables that must agree. 1 has ``u = 1 - (1 - c)^L``.
 
-    Causal and windowed rows centre keys by the mean of the keys that every row sees, or of the first key if there is
-    none, so that no later key changes an earlier row.
+    Keys are centred by their mean. Causal and windowed rows centre them by the first key, so that no later key and no
+    other query changes a row.
 
     Shapes: keys and weights (h, n_q, u), in float64. Draws: ``rotations`` (h, 256, K, p) standard normal numbers
     (``tables`` instead of 256 if given), of which a head uses its first L tables. States ess, the least u_ij of a row,
-    and the variance of D~ over D~² with independent keys. Cost ``n² (p + K L)``: the law of every key is
-    computed. Memory O(n (d + L)).
+    and the variance of D~ over D~² with independent keys. Cost ``2 n² p + (2 K L + d) n p``: the
+    score and the angle of every key are computed. Beside these products ``n² L`` buckets are compared. For fixed K, K L
+    is O(d). Memory O(n (d + L)).
 
     Raises:
         Unsupported: d below 4 or above n_k. UsageError: options outside their ranges.
@@ -143,7 +145,7 @@ class _Hashed:
     def __init__(self, qkv: QKV, head: int, rotations: Tensor, least_hits: int) -> None:
         self.qkv, self.least_hits, self.bits = qkv, least_hits, rotations.shape[1]
         q, k = qkv.q[head].double(), qkv.k[head].double()
-        self.q, self.k = q, k - k[_seen_by_all(qkv)].mean(0)
+        self.q, self.k = q, k - (k.mean(0) if qkv.visible is None else k[0])
         self.rotations = rotations
         self.of_keys: list[Tensor] | None = None
 
@@ -162,18 +164,19 @@ class _Hashed:
     def tables(self, d: int, sinks: int, window: int, most: int, free: bool) -> tuple[int, float]:
         """L and the expected number of used keys: ``most``, or if ``free`` the largest L up to it with at most d."""
         qkv = self.qkv
-        step = -(-qkv.n_q // SPREAD)
-        index = torch.arange(0, qkv.n_q, step, device=self.q.device)
-        visible = torch.ones(len(index), qkv.n_k, dtype=torch.bool, device=self.q.device)
-        if qkv.visible is not None:
-            visible = ~qkv.visible.of(index).hidden(qkv.n_k)
-        scores = torch.zeros(visible.shape, device=self.q.device).masked_fill(~visible, -torch.inf)
-        exactly = near_keys(Rows(qkv, 0, index, scores, self.k), sinks, window)
+        index = _spread(qkv.n_k if qkv.causal else qkv.n_q, self.q.device)
         if qkv.causal:
-            collision = torch.full(visible.shape, 0.5**self.bits, dtype=torch.float64, device=self.q.device)
+            rows = qkv.replace(q=qkv.k[:, index], positions=index)  # of the whole text; their numbers are not used
+            collision = torch.full((rows.n_q, qkv.n_k), 0.5**self.bits, dtype=torch.float64, device=self.q.device)
         else:
+            rows = qkv.queries(index)
             collision = self._collision(index).detach()
-        collision = collision.masked_fill(exactly | ~visible, 0.0)
+        scores = torch.zeros(collision.shape, device=self.q.device)
+        if rows.visible is not None:
+            scores = scores.masked_fill(rows.visible.hidden(qkv.n_k), -torch.inf)
+        block = Rows(rows, 0, torch.arange(rows.n_q, device=self.q.device), scores, self.k)
+        exactly = near_keys(block, sinks, window)
+        collision = collision.masked_fill(exactly | ~block.visible, 0.0)
         kept = float(exactly.sum(-1).double().mean())
         expected = lambda number: kept + float(self._included(collision, number).sum(-1).mean())
         low, high = (self.least_hits, most) if free else (most, most)
@@ -201,15 +204,9 @@ class _Hashed:
         return self.of_keys
 
 
-def _seen_by_all(qkv: QKV) -> Tensor:
-    """The numbers of the keys that every query sees; key 0 if there is none."""
-    visible, key = qkv.visible, torch.arange(qkv.n_k, device=qkv.device)
-    if visible is None:
-        return key
-    seen = key <= visible.last.min()
-    if visible.first is not None:
-        seen &= (key >= visible.first.max()) | (key < visible.sinks)
-    return key[seen] if seen.any() else key[:1]
+def _spread(count: int, device: torch.device) -> Tensor:
+    """Up to 64 of ``count`` numbers, spread evenly from 0 on."""
+    return torch.arange(0, count, -(-count // SPREAD), device=device)
 
 
 def at_least_two(c: Tensor, tables: int) -> Tensor:

@@ -6,6 +6,7 @@ exp(S_ij), N_i and D_i the numerator and the normaliser. Our d is the number of 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -46,7 +47,16 @@ def _check(target: str, **options: object) -> None:
     family="sampling",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "diagnostic", "causal", "local"),
+    tags=(
+        "row_sums_one",
+        "nonnegative",
+        "shift_invariant",
+        "exact_at_full_budget",
+        "diagnostic",
+        "causal",
+        "decodes",
+        "local",
+    ),
     budget="d keys a row: heavy ones, and a sample of the others",
     cost="n² p + n d p",
     oracle="unbiased normalisers and numerators; inclusion frequencies; coverage of (ε, δ) on rows with known moments",
@@ -108,10 +118,11 @@ def vattention(
         most: the largest share of T_i that is drawn. Rows that need more are ``capped``.
 
     Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws:
-    ``generator_seed`` (h, 1) of the uniform numbers of each row and key, 64 rows at a time: the keys of T_i with the b
-    smallest numbers are the sample. States ess, the inclusion probability, the variance of D~ over D~² as
-    estimated from the sample, and capped rows. Depends on V with ``epsilon`` and ``verify`` other than D. Cost ``n²
-    p`` for the oracle, ``n d (p + p_v)`` beside it.
+    ``generator_seed`` (h, n_q) of the uniform numbers of each row, one for each key: the keys of T_i with the b
+    smallest numbers are the sample. The seed of a row is of its place in the text, so that neither other queries nor
+    later keys change its sample; queries of the same place have different seeds. States ess, the inclusion probability,
+    the variance of D~ over D~² as estimated from the sample, and capped rows. Depends on V with ``epsilon`` and
+    ``verify`` other than D. Cost ``n² p`` for the oracle, ``n d (p + p_v)`` beside it.
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: shares and probabilities outside their ranges.
@@ -123,26 +134,27 @@ def vattention(
     """
     exact_keys = int(heavy * d)
     law = _Law(d - exact_keys, epsilon, delta, verify, moments, quantile, most)
-    generators = {head: streams.head(number, "tail") for head, number in enumerate(qkv.heads)}
-    others = {head: streams.head(number, "base") for head, number in enumerate(qkv.heads)}
-    again = {head: streams.head(number, "replace") for head, number in enumerate(qkv.heads)}
+    numbers = _Numbers.of(qkv, streams)
 
     def choose(rows: Rows) -> Weighted:
         near = near_keys(rows, min(sinks, d // QUARTER), min(window, d // QUARTER))
         heavies = _largest(rows.scores.masked_fill(near, torch.inf), exact_keys) & rows.visible
         tail = rows.visible & ~heavies
         size = tail.sum(-1).double()  # n_T, (b,)
-        order = _uniform(tail, generators[rows.head])
+        order = _marked(numbers.uniform("tail", rows), tail)
         base = _least(order, size.clamp(max=law.base))
         if moments == "independent":
-            base = _least(_uniform(tail, others[rows.head]), size.clamp(max=law.base))
+            base = _least(_marked(numbers.uniform("base", rows), tail), size.clamp(max=law.base))
         elif moments == "authors":
             ranged = rows.visible & ~near
-            base = _least(_uniform(ranged, others[rows.head]), ranged.sum(-1).clamp(max=law.base))
+            uniform = _marked(numbers.uniform("base", rows), ranged)
+            base = _least(uniform, ranged.sum(-1).clamp(max=law.base))
         elif moments == "exact":
             base = tail
         count, capped = law.counts(rows, heavies, size, base)  # b_i
-        taken = _drawn_again(order, size, count, again[rows.head]) if replace else _least(order, count)
+        taken = _least(order, count)
+        if replace:
+            taken = _drawn_again(order, size, count, numbers.uniform("replace", rows))
         log_weight = (size / count.clamp(min=1)).log()
         log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(heavies, 0.0)
         log_weights = torch.where(taken, log_weight[:, None], log_weights)
@@ -154,8 +166,42 @@ def vattention(
         }
         return Weighted(log_weights, stated)
 
-    seeds = torch.tensor([[generators[head].initial_seed()] for head in range(qkv.h)], device="cpu")
-    return estimated(qkv, choose, {"generator_seed": seeds})
+    return estimated(qkv, choose, {"generator_seed": numbers.seeds("tail")})
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Uniform numbers of rows and keys. A row has the streams of its place, which it reads from the first key on.
+
+    ``places`` has the place of each query in the text, and how many queries before it have the same.
+    """
+
+    heads: tuple[int, ...]
+    streams: Streams
+    places: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, qkv: QKV, streams: Streams) -> _Numbers:
+        earlier: Counter[int] = Counter()
+        places = []
+        for place in qkv.query_positions.tolist():
+            places.append((str(place), str(earlier[place])))
+            earlier[place] += 1
+        return cls(tuple(qkv.heads), streams, places)
+
+    def seeds(self, label: str) -> Tensor:
+        """The seed of each row's generator, (h, n_q)."""
+        seeds = [
+            [self.streams.head(head, label, *place).initial_seed() for place in self.places] for head in self.heads
+        ]
+        return torch.tensor(seeds, device="cpu")
+
+    def uniform(self, label: str, rows: Rows) -> Tensor:
+        """A number for each row of the block and each key, (b, n_k), on the device of the scores."""
+        head, n_k = self.heads[rows.head], rows.scores.shape[1]
+        generators = [self.streams.head(head, label, *self.places[i]) for i in rows.index.tolist()]
+        drawn = [torch.rand(n_k, generator=one, dtype=torch.float64, device="cpu") for one in generators]
+        return torch.stack(drawn).to(rows.scores.device)
 
 
 @dataclass(frozen=True)
@@ -225,10 +271,9 @@ def _largest(scores: Tensor, count: int) -> Tensor:
     return mask.scatter(1, scores.topk(min(count, scores.shape[1])).indices, True)
 
 
-def _uniform(among: Tensor, generator: torch.Generator) -> Tensor:
-    """A uniform number for each marked key of each row (b, n_k), 2 for the others: their order is a random order."""
-    uniform = torch.rand(among.shape, generator=generator, dtype=torch.float64, device="cpu")
-    return uniform.to(among.device).masked_fill(~among, 2.0)
+def _marked(uniform: Tensor, among: Tensor) -> Tensor:
+    """The numbers of the marked keys of each row (b, n_k), 2 for the others: their order is a random order."""
+    return uniform.masked_fill(~among, 2.0)
 
 
 def _least(order: Tensor, count: Tensor) -> Tensor:
@@ -239,9 +284,8 @@ def _least(order: Tensor, count: Tensor) -> Tensor:
     return (order <= bound) & (order < 2) & (count > 0)[:, None]
 
 
-def _drawn_again(order: Tensor, size: Tensor, count: Tensor, generator: torch.Generator) -> Tensor:
+def _drawn_again(order: Tensor, size: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
     """Which marked keys ``count`` draws with replacement contain, (b, n_k): draws of places in the random order."""
-    uniform = torch.rand(order.shape, generator=generator, dtype=torch.float64, device="cpu").to(order.device)
     place = (uniform * size[:, None]).long()
     drawn = torch.arange(order.shape[1], device=order.device) < count[:, None]
     key = order.argsort(-1).gather(1, place)
