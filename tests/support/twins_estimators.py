@@ -76,18 +76,22 @@ def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, 
     )
     c = [{j: collide(i, j) if float(k[j].norm()) > 0 else 0.5**bits for j in keys[i]} for i in range(qkv.n_q)]
     if tables is None:
-        assumed = [dict.fromkeys(row, 0.5**bits) for row in c] if qkv.causal else c
+        planned, assumed = qkv, c
+        if qkv.causal:  # every token of the text as a query, with right angles
+            planned = qkv.replace(q=qkv.k, positions=torch.arange(qkv.n_k))
+            assumed = [dict.fromkeys(row, 0.5**bits) for row in seen(planned)]
+        always = [near(planned, i, min(sinks, d // 4), min(window, d // 4)) & set(row) for i, row in enumerate(assumed)]
 
         def expected(count):
             return sum(
-                len(exactly[i]) + sum(chance(assumed[i][j], count) for j in keys[i] if j not in exactly[i])
-                for i in range(qkv.n_q)
+                len(kept) + sum(chance(row[j], count) for j in row if j not in kept)
+                for row, kept in zip(assumed, always, strict=True)
             )
 
         tables, too_many = 2, 257
         while too_many - tables > 1:  # the expected number of keys grows with that of tables
             middle = (tables + too_many) // 2
-            tables, too_many = (middle, too_many) if expected(middle) <= d * qkv.n_q else (tables, middle)
+            tables, too_many = (middle, too_many) if expected(middle) <= d * planned.n_q else (tables, middle)
     buckets = lambda x: [tuple(bool(float(r @ x) > 0) for r in table) for table in draws["rotations"][:tables]]
     of_q, of_k = [buckets(x) for x in q], [buckets(x) for x in k]
     rows = []

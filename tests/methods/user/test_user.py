@@ -415,7 +415,7 @@ def test_numbers_of_an_edited_file_are_never_used_again(run, qkv, mine):
     )
     after = measured()
     assert len(after) == 2
-    (mine.parent / "helper.py").write_text("FACTOR = 3\n")  # what it imports from its own folder counts too
+    (mine.parent / "helper.py").write_text("FACTOR = 3.0\n")  # what it imports from its own folder counts too
     last = measured()
     errors = {one["metrics"]["output_spectral"][0] for one in last.values()}
     assert len(last) == 3 and len(errors) == 3
