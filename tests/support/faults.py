@@ -603,8 +603,8 @@ SAMPLING = [
         "vattention",
         "generator",
         "methods/estimators/vattention.py",
-        'numbers.uniform("base", rows), tail)',
-        'numbers.uniform("tail", rows), tail)',
+        'numbers.uniform("base", rows), among)',
+        'numbers.uniform("tail", rows), among)',
         "the base sample has the stream of the sample itself, and is its first keys",
     ),
     Fault(

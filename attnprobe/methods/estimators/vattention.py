@@ -7,6 +7,7 @@ exp(S_ij), N_i and D_i the numerator and the normaliser. Our d is the number of 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -142,15 +143,16 @@ def vattention(
         tail = rows.visible & ~heavies
         size = tail.sum(-1).double()  # n_T, (b,)
         order = _marked(numbers.uniform("tail", rows), tail)
-        base = _least(order, size.clamp(max=law.base))
-        if moments == "independent":
-            base = _least(_marked(numbers.uniform("base", rows), tail), size.clamp(max=law.base))
-        elif moments == "authors":
-            ranged = rows.visible & ~near
-            uniform = _marked(numbers.uniform("base", rows), ranged)
-            base = _least(uniform, ranged.sum(-1).clamp(max=law.base))
-        elif moments == "exact":
-            base = tail
+
+        def base() -> Tensor:
+            """The keys from which a promise takes σ, D and N, (b, n_k)."""
+            if moments == "exact":
+                return tail
+            if moments == "reused":
+                return _least(order, size.clamp(max=law.base))
+            among = tail if moments == "independent" else rows.visible & ~near
+            return _least(_marked(numbers.uniform("base", rows), among), among.sum(-1).clamp(max=law.base))
+
         count, capped = law.counts(rows, heavies, size, base)  # b_i
         taken = _least(order, count)
         if replace:
@@ -216,8 +218,8 @@ class _Law:
     quantile: str
     most: float
 
-    def counts(self, rows: Rows, heavies: Tensor, size: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
-        """b_i and whether it is capped, (b,), from the base sample (b, n_k) of each row."""
+    def counts(self, rows: Rows, heavies: Tensor, size: Tensor, base: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """b_i and whether it is capped, (b,); ``base`` draws the base sample (b, n_k), which only a promise needs."""
         least = size.clamp(max=self.base)
         if self.epsilon is None:
             return least, torch.zeros_like(size, dtype=torch.bool)
@@ -225,12 +227,12 @@ class _Law:
         if self.verify == "out":
             epsilon, delta = epsilon / (2 + epsilon), delta / 2
         z = NormalDist().inv_cdf(1 - delta / (2 if self.quantile == "two-sided" else 1))
-        wanted = torch.zeros_like(rows.scores[:, 0])
+        wanted, sample = torch.zeros_like(rows.scores[:, 0]), base()
         a = (rows.scores - rows.scores.amax(-1, keepdim=True)).exp()  # (b, n_k)
         if self.verify != "N":
-            wanted = torch.maximum(wanted, _needed(a, None, heavies, size, base, z / epsilon))
+            wanted = torch.maximum(wanted, _needed(a, None, heavies, size, sample, z / epsilon))
         if self.verify != "D":
-            wanted = torch.maximum(wanted, _needed(a, rows.v, heavies, size, base, z / epsilon))
+            wanted = torch.maximum(wanted, _needed(a, rows.v, heavies, size, sample, z / epsilon))
         wanted = torch.minimum(wanted.ceil(), size)
         limit = torch.maximum((self.most * size).floor(), least)
         return torch.minimum(torch.maximum(wanted, least), limit), wanted > limit
