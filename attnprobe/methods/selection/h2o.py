@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...operators import SoftmaxAttention, head_blocks
 from ...qkv import QKV
+from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .base import ROWS, attend, working
+from .base import attend, working
 from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_selector
 
 
@@ -85,11 +85,7 @@ def h2o(
 
 def _column_sums(qkv: QKV) -> Tensor:
     """``Σ_i B_ij`` over the given queries, (h, n_k)."""
-    sums = qkv.q.new_zeros(qkv.h, qkv.n_k)
-    exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
-    for heads, start, stop in head_blocks(exact, ROWS):
-        sums[heads] += exact.scores(heads, start, stop).softmax(-1).sum(1)
-    return sums
+    return exact(qkv).rmatmul(qkv.q.new_ones(qkv.h, qkv.n_q, 1))[..., 0]
 
 
 def _queries_that_saw(qkv: QKV, end: int) -> Tensor:
