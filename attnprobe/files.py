@@ -10,12 +10,26 @@ import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import AttnprobeError, UsageError
 from .grammar.foreign import message
 
-__all__ = ["GIB", "MIB", "open_regular", "parse_json", "read_json", "read_regular", "reading", "replacing", "writing"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "GIB",
+    "MIB",
+    "open_regular",
+    "parse_json",
+    "read_json",
+    "read_regular",
+    "reading",
+    "replacing",
+    "save_tensors",
+    "writing",
+]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -145,6 +159,24 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file with the permissions of any new file, or with its own; `save_file` leaves 0600.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    path.chmod(mode)
 
 
 def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import UsageError
-from ..files import writing
+from ..files import save_tensors, writing
 from .files import ENTRY, EXTRA, SCHEMA
 from .spec import Source
 
@@ -72,19 +72,14 @@ def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, st
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
         try:
-            save_file(tensors, temporary, metadata=metadata)
-            temporary.chmod(mode)  # save_file makes it readable by its owner only
+            save_tensors(temporary, tensors, metadata)
             os.replace(temporary, path)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise _unwritable(path, error) from error
 
     try:
         temporary.touch()
-        mode = temporary.stat().st_mode
     except OSError as error:
         raise _unwritable(path, error) from error
     try:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import Unsupported, UsageError
-from ...files import MIB, open_regular, reading, replacing, writing
+from ...files import MIB, open_regular, reading, replacing, save_tensors, writing
 from ...grammar.spelling import SELECTION
 from ...operators import Sparse
 from ...qkv import QKV
@@ -84,8 +84,6 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; a path that cannot
             be written.
     """
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {}
     metadata = {"source": source}
     for qkv, approx in pairs:
@@ -96,10 +94,7 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         facts = {"causal": str(qkv.causal).lower(), "offset": str(int(qkv.query_positions[0]))}
         metadata |= facts | {"heads": json.dumps(list(qkv.heads))}
     with writing(path), replacing(Path(path)) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        save_file(tensors, temporary, metadata)
-        temporary.chmod(mode)  # save_file makes it readable by its owner only
+        save_tensors(temporary, tensors, metadata)
 
 
 def selected_keys(approx: Approximation) -> Tensor:
