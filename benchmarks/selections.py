@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from measuring import Goal, arguments, finish
+from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, Approximation, approximate, exact, load_qkv, row_metrics
@@ -120,25 +120,17 @@ def judged(qkv: QKV, rows: Tensor, approx: Approximation) -> dict[str, list[floa
     return {name: found[name].mean(1).tolist() for name in names}
 
 
-def timed(call: Any, rounds: int = 3) -> tuple[float, Any]:
-    best, result = float("inf"), None
-    for _ in range(rounds):
-        start = time.perf_counter()
-        result = call()
-        best = min(best, time.perf_counter() - start)
-    return best, result
-
-
 def measure(names: list[str]) -> list[dict[str, Any]]:
     records = []
     for source in names:
         blocks, budgets, some_rows = sources()[source]
         for qkv, rows in inputs(source):
             rounds = 3 if some_rows else 1
-            whole, _ = timed(lambda qkv=qkv: own_output(qkv), rounds)
             for method, options in settings(blocks, some_rows).items():
                 for d in budgets:
-                    seconds, approx = timed(lambda: approximate(method, qkv, d, **options), rounds)  # noqa: B023
+                    run = partial(approximate, method, qkv, d, **options)
+                    times = timed({"method": run, "exact": partial(own_output, qkv)}, rounds)
+                    approx = times.results["method"]
                     scored = approx.diagnostics.get("scored", approx.diagnostics["visited"] * (method == "topk"))
                     loaded = approx.diagnostics.get("kv_read", approx.diagnostics["realised_d"])
                     records.append(
@@ -151,8 +143,8 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
                             **judged(qkv, rows, approx),
                             "kv_read": loaded.tolist(),
                             "scored": (scored / qkv.entries).tolist(),
-                            "seconds": seconds,
-                            "exact_seconds": whole,
+                            "seconds": times.median("method"),
+                            "exact_seconds": times.median("exact"),
                         }
                     )
                 print(source, qkv.layer, method, flush=True)
