@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,12 +18,21 @@ In Python:
   qkv = load_qkv(qkv="qkv.safetensors", n=1024, layer=0)"""
 
 
+def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take the file that it writes, and the places in model and text that it writes of."""
+    for option in (
+        click.option("--windows", default=1, show_default=True, help="Number of text windows."),
+        click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]"),
+        click.option("--n", default=512, show_default=True, help="Sequence length."),
+        click.option("--force", is_flag=True, help="Replace a file that exists."),
+        click.option("--out", required=True, metavar="FILE", help="The safetensors file to write."),
+    ):
+        function = option(function)
+    return function
+
+
 @click.command("extract", epilog=EPILOG)
-@click.option("--out", required=True, metavar="FILE", help="The safetensors file to write.")
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
-@click.option("--n", default=512, show_default=True, help="Sequence length.")
-@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--windows", default=1, show_default=True, help="Number of text windows.")
+@file_options
 @taking(options_of(Source))
 @debug_option
 def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:

@@ -9,7 +9,7 @@ import click
 from ..run.option import options_of
 from ..run.topics import Layers, SomeQueries, Source
 from .completion import complete_methods
-from .extract import check_out
+from .extract import check_out, file_options
 from .options import debug_option, taking
 
 EPILOG = """\b
@@ -22,12 +22,8 @@ In Python:
 
 @click.command("select", epilog=EPILOG)
 @click.argument("method", shell_complete=complete_methods)
-@click.option("--out", required=True, metavar="FILE", help="The safetensors file to write.")
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@file_options
 @click.option("--d", default=128, show_default=True, help="Budget: keys of a row.")
-@click.option("--n", default=512, show_default=True, help="Sequence length.")
-@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--windows", default=1, show_default=True, help="Number of text windows.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the method's draws.")
 @taking(options_of(SomeQueries))
 @taking(options_of(Source))
