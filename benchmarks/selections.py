@@ -131,8 +131,8 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
                     run = partial(approximate, method, qkv, d, **options)
                     times = timed({"method": run, "exact": partial(own_output, qkv)}, rounds)
                     approx = times.results["method"]
-                    scored = approx.diagnostics.get("scored", approx.diagnostics["visited"] * (method == "topk"))
-                    loaded = approx.diagnostics.get("kv_read", approx.diagnostics["realised_d"])
+                    scored = approx.diagnostics["scored"] * qkv.n_q
+                    loaded = approx.diagnostics["kv_read"]
                     records.append(
                         {
                             "source": source,

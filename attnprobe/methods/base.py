@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..groups import of_heads
-from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, row_blocks, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, block_rows, row_blocks, row_groups
 from ..qkv import QKV
 from ..visible import Visible
 
@@ -20,6 +20,7 @@ __all__ = [
     "banded_softmax",
     "distinct",
     "from_log_features",
+    "key_costs",
     "log_feature_sums",
     "per_head",
     "ragged",
@@ -33,6 +34,7 @@ __all__ = [
     "with_rows",
 ]
 
+ROWS = 64  # of keys that are counted at a time on a CPU
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 
 
@@ -209,6 +211,38 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
         columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
         counts[:, rows] = ((columns >= 0) & ~visible.of(rows).hides(columns)).sum(2)
     return counts
+
+
+def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
+    """What the rows of `sparse_softmax` read, for each head, as (h,) float64 on the CPU.
+
+    ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and the quantiles of the number of keys that
+    a row sees in its slots, ``visited`` their sum. ``kv_read`` is the mean number of rows of K, and of V, that the
+    query heads of a KV head load together for a query.
+    """
+    keys = seen_keys(qkv, index, group).double()
+    mean = keys.mean(1).cpu()
+    return {
+        "realised_d": mean,
+        "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
+        "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
+        "visited": keys.sum(1).cpu(),
+        "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
+    }
+
+
+def _keys_of_groups(qkv: QKV, index: Tensor, group: int) -> Tensor:
+    """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
+    of_row, visible = torch.arange(qkv.n_q, device=qkv.device) // group, qkv.visible
+    counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
+    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * index.shape[2], cpu=ROWS)):
+        keys = index[:, of_row[start:stop]]
+        if visible is not None:
+            keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
+        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2).sort(-1).values
+        new = torch.cat([torch.ones_like(keys[..., :1], dtype=torch.bool), keys[..., 1:] != keys[..., :-1]], -1)
+        counts[:, start:stop] = (new & (keys >= 0)).sum(-1)
+    return counts.repeat_interleave(qkv.group, 0)
 
 
 def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BENCH", "ERROR", "METRICS", "Metric", "cosine", "share"]
+__all__ = ["BENCH", "ERROR", "METRICS", "Metric", "SELECTED", "cosine", "share"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def share(name: str, better: str | None = "smaller") -> Metric:
     return Metric(name, better, "absolute")
 
 
+SELECTED = (Metric("scored"), Metric("kv_read"))  # what methods that select keys compute and read for a row
 ERROR = (  # of `attnprobe error`
     Metric("output_spectral"),
     Metric("output_spectral_relative"),
@@ -72,6 +73,7 @@ ERROR = (  # of `attnprobe error`
     Metric("guarded_rows"),
     Metric("rounded_rows"),
     Metric("visited_fraction"),
+    *SELECTED,
     Metric("inverse_residual"),
     Metric("delta", None),  # a shift
     Metric("seconds", timed=True),

@@ -301,6 +301,16 @@ def test_cost_of_what_went_wrong(tmp_path):
     assert cost_figure(summarise(records[:1])[0], Drawing(), tmp_path, "output_spectral") == []
 
 
+def test_keys_read_and_scored_are_panels_of_costs_where_a_method_states_them(tmp_path, pages):
+    some = [cell("quest", d, [1.0, 2.0]) for d in (8, 16)]
+    for record in some:
+        record["metrics"] |= {"kv_read": [10.0 + record["d"], 12.0 + record["d"]]}
+    cost_figure(summarise(some)[0], Drawing(), tmp_path, "output_spectral")
+    *_, keys = pages[-1].axes
+    assert len(pages[-1].axes) == 3 and keys.get_xlabel() == "rows of K and V\nread for a query"
+    assert [float(line.get_xdata()[0]) for line in keys.lines if len(line.get_xdata()) == 1] == [19.0, 27.0]
+
+
 def test_a_method_looks_the_same_in_every_figure(tmp_path, pages):
     """Whatever the order of its family, and where another method has no value in one of the figures."""
     families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}

@@ -36,6 +36,8 @@ COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),
     "peak_bytes": ("memory", 2.0**-20, "peak memory beyond Q, K, V, MiB"),
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
+    "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
+    "scored": ("scores", 1.0, "scores computed to\nchoose the keys of a row"),
 }
 SPAN = 4.0  # times V-Mean's error: what lies above is drawn at the edge
 WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
@@ -48,8 +50,9 @@ def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Pat
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, where there are several n; exact
     attention in black in every panel, dotted guides of slopes 1 and 2 through its last point, and a method's exponent
-    in the legend. More than 8 methods have a panel for each family. ``bench-pareto-nN``: error against time, memory and
-    products, where errors were measured; a point for each budget, larger for larger ones, and the frontier as steps.
+    in the legend. More than 8 methods have a panel for each family. ``bench-pareto-nN``: error against time, memory,
+    products, and the keys that a row reads and scores, where errors and these costs were measured; a point for each
+    budget, larger for larger ones, and the frontier as steps.
 
     Returns:
         The files' paths.
@@ -216,10 +219,12 @@ def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
         *(["What is at the upper edge lies beyond it."] * any((row["error"] or 0.0) > highest for row in points)),
         f"{sentence(lead)}.",
     ]
-    inches = drawing.sizes.inches(len(costs))
-    tall = 2.6 + legend_inches([*styles, EXACT_LABEL, "V-Mean"], inches)
+    most = min(3, len(costs))
+    shape = (math.ceil(len(costs) / most), most)
+    inches = drawing.sizes.inches(most)
+    tall = 2.6 * shape[0] + legend_inches([*styles, EXACT_LABEL, "V-Mean"], inches)
     title = "Output error against cost: medians"
-    sheet, axes = canvas(drawing, title, caption, tall, (1, len(costs)), sharey=True)
+    sheet, axes = canvas(drawing, title, caption, tall, shape, len(costs), sharey=True)
     handles: dict[str, Any] = {}
     for index, (axis, cost) in enumerate(zip(axes, costs, strict=True)):
         _cloud(axis, points, cost, highest, styles, handles)
@@ -230,7 +235,7 @@ def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
             look = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
             handles["V-Mean"] = axis.axhline(vmean, **look)
         axis.set_xlabel(COSTS[cost][2])
-        axis.set_ylabel(symbol(ERROR) if index == 0 else "")
+        axis.set_ylabel(symbol(ERROR) if index % most == 0 else "")
     errors = [row["error"] or 0.0 for row in points]
     low, high = min(errors), max(vmean or 0, *errors)
     axes[0].set_ylim(low / 1.6, min(highest, 1.6 * high))

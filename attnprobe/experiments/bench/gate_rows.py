@@ -51,7 +51,8 @@ def _curve_key(row: BenchRow | BenchSummary) -> tuple[Any, ...]:
 
 
 def _costs(row: BenchRow) -> dict[str, Statistics]:
-    single = {name: _described([row[name]]) for name in ("peak_bytes", "flops", "visited_fraction")}
+    names = ("peak_bytes", "flops", "visited_fraction", "scored", "kv_read")
+    single = {name: _described([row[name]]) for name in names}
     return {"seconds": _described(row["seconds_rounds"]), "ratio_to_exact": _described(row["ratio_rounds"]), **single}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...gates.check import Gated
-from ...tables.metrics import BENCH, METRICS, Metric
+from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 
 __all__ = ["GATED"]
 
-COSTS = (*BENCH, METRICS["visited_fraction"])
+COSTS = (*BENCH, METRICS["visited_fraction"], *SELECTED)
 GROWTH = (Metric("time_exponent"), Metric("memory_exponent"), Metric("faster_from"), Metric("smaller_from"))
 ERRORS = tuple(
     METRICS[name]

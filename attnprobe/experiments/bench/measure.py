@@ -244,7 +244,7 @@ class _Bench:
             return {"visited": [self.qkv.entries] * self.qkv.h}
         metrics = {
             name: approx.diagnostics[name]
-            for name in ("visited", "bad_rows", "rounded_rows")
+            for name in ("visited", "scored", "kv_read", "bad_rows", "rounded_rows")
             if name in approx.diagnostics
         }
         if self.reference is not None:

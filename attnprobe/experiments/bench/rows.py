@@ -72,6 +72,8 @@ class BenchRow(MethodRow, Method):
     leading_flops: float | None
     visited: float | None
     visited_fraction: float | None
+    scored: float | None
+    kv_read: float | None
     error: float | None
     load: float | None
     noise_floor: NotRequired[float | None]
@@ -147,7 +149,7 @@ def bench_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
     ``ratio_to_exact`` and ``ratio_spread`` the same of the ratios round by round. Exact attention is timed twice in
     each round: its ratio is 1, and ``noise_floor``, in all rows of its place and n, that of the two times. ``flops``
     are counted and ``leading_flops`` what the registry's leading cost says, ``visited`` the entries of n², all heads
-    each.
+    each. ``scored`` and ``kv_read`` are for a row, means over heads.
     ``error`` is the median over heads of ‖E‖₂/‖BV‖₂; ``metrics`` describes each error over heads.
     """
     labels = source_labels(records)
@@ -190,6 +192,8 @@ def _row(record: BenchRecord, label: str | None) -> BenchRow:
         "leading_flops": _one(metrics.get("leading_flops")),
         "visited": sum(visited) if visited else None,
         "visited_fraction": sum(visited) / len(visited) / record["n"] ** 2 if visited else None,
+        "scored": _mean(metrics.get("scored")),
+        "kv_read": _mean(metrics.get("kv_read")),
         "error": described[ERROR]["median"] if ERROR in described else None,
         "metrics": described,
         "fragile": {name: fragile for name in described if (fragile := fragile_statistics([record], name))},
@@ -204,6 +208,11 @@ def _place(row: BenchRow) -> tuple[Any, ...]:
 
 def _numbers(values: Sequence[float | None] | None) -> list[float]:
     return [value for value in values or () if value is not None]
+
+
+def _mean(values: Sequence[float | None] | None) -> float | None:
+    known = _numbers(values)
+    return sum(known) / len(known) if known else None
 
 
 def _one(values: Sequence[float | None] | None) -> float | None:

@@ -183,6 +183,15 @@ COSTS: tuple[Column[BenchRow], ...] = (
         spare=3,
         short="visited",
     ),
+    Column("scored\na row", lambda row: _scaled(row["scored"]), "to choose the keys of a row", spare=4, short="scored"),
+    Column(
+        "keys\nread",
+        lambda row: _scaled(row["kv_read"]),
+        "rows of K and V loaded for a query",
+        spare=4,
+        short="keys read",
+        more="by the query heads of a KV head together",
+    ),
     Column(
         "‖E‖₂ / ‖BV‖₂\nmedian",
         lambda row: shown(row, ERROR, "median", 3),

@@ -105,6 +105,11 @@ def _delta(row: ErrorRow) -> str:
     return f"{median} ({most})" if median else ""
 
 
+def _used(row: ErrorRow) -> str:
+    low, high = (significant(statistic(row, f"realised_d_{name}", "mean"), 3) for name in ("p10", "p90"))
+    return f"{low} – {high}" if low else ""
+
+
 def _seconds(row: ErrorRow) -> float | None:
     return None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
 
@@ -194,6 +199,30 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
         spare=6,
         short="visited",
         more="2 d n features exceed n² from d = n/2 on",
+    ),
+    Column(
+        "used\np10 – p90",
+        _used,
+        "quantiles over rows of the keys that a row has",
+        spare=8,
+        short="used",
+        more="pages, blocks and thresholds do not hit d; means over heads, windows and repeats",
+    ),
+    Column(
+        "scored\na row",
+        _statistic("scored", "mean"),
+        "scores computed to choose the keys of a row",
+        spare=7,
+        short="scored",
+        more="a score is an inner product of p numbers",
+    ),
+    Column(
+        "keys\nread",
+        _statistic("kv_read", "mean"),
+        "rows of K and V loaded for a query",
+        spare=7,
+        short="keys read",
+        more="by the query heads of a KV head together: the union of their keys",
     ),
     Column("time\nms", _milliseconds, "of a layer's heads, median", spare=7, short="time", best=Best(_seconds)),
     STATUS,

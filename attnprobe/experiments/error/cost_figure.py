@@ -32,20 +32,25 @@ from .rows import ErrorRow
 __all__ = ["cost_figure"]
 
 
-HEIGHT = 2.2  # inches of a panel
+HEIGHT = 2.3  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-COSTS = (
-    ("visited_fraction", "mean", 100.0, "entries computed, % of queries times keys"),
-    ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
+Cost = tuple[str, str, float, str]  # metric, statistic, factor, label
+COSTS: tuple[Cost, ...] = (
+    ("visited_fraction", "mean", 100.0, "entries computed,\n% of queries times keys"),
+    ("seconds", "median", 1e3, "time of all heads\nof a layer, ms"),
+    ("kv_read", "mean", 1.0, "rows of K and V\nread for a query"),
+    ("scored", "mean", 1.0, "scores computed to\nchoose the keys of a row"),
 )
+ALWAYS = ("visited_fraction", "seconds")  # costs that have a panel whatever is measured
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
 
 
 def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
-    """Draw the median of ``metric`` against the entries that a method computes and against its time.
+    """Draw the median of ``metric`` against the entries that a method computes, its time, and the keys that it reads.
 
-    A row of panels for each (source, layer, n, target), a line for each method through its budgets in their order, the
+    Entries and time have a panel each, and so has every further cost that a method states. A row of panels is for each
+    (source, layer, n, target), a line for each method through its budgets in their order, the
     markers growing with d. V-Mean, which computes no entry, is a dashed line. Exact attention, whose error is 0, is a
     black line at the cost of every entry.
 
@@ -63,7 +68,8 @@ def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path,
         return []
     styles = styles_of(rows, shown)
     places = [place for place in dict.fromkeys(map(_place, shown)) if any(_place(row) == place for row in points)]
-    draw = lambda page: _page(page, shown, metric, drawing, styles)
+    costs = [cost for cost in COSTS if cost[0] in ALWAYS or any(_cost(row, *cost[:3]) for row in points)]
+    draw = lambda page: _page(page, shown, metric, costs, drawing, styles)
     pages = chunks(places, drawing.sizes.down(HEIGHT))
     return drawn(pages, draw, Path(out_dir) / f"cost-{metric}", drawing)
 
@@ -72,19 +78,20 @@ def _page(
     places: Sequence[tuple[Any, ...]],
     rows: Sequence[ErrorRow],
     metric: str,
+    costs: Sequence[Cost],
     drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
 ) -> Sheet:
     shown = [row for row in rows if _place(row) in places]
     marked = flagged(shown)
-    inches = drawing.sizes.inches(len(COSTS))
-    tall, shape = HEIGHT * len(places) + 0.3 + legend_inches([*styles, EXACT_LABEL], inches), (len(places), len(COSTS))
+    inches = drawing.sizes.inches(len(costs))
+    tall, shape = HEIGHT * len(places) + 0.3 + legend_inches([*styles, EXACT_LABEL], inches), (len(places), len(costs))
     title = f"{sentence(in_words(metric))} against cost: medians"
     sheet, panels = canvas(drawing, title, _caption(shown, metric), tall, shape, sharey="row", sharex="col")
     handles: dict[str, Any] = {}
-    for place, axes in zip(places, chunks(panels, len(COSTS)), strict=True):
+    for place, axes in zip(places, chunks(panels, len(costs)), strict=True):
         panel_rows = [row for row in shown if _place(row) == place]
-        for (name, statistic, factor, label), axis in zip(COSTS, axes, strict=True):
+        for (name, statistic, factor, label), axis in zip(costs, axes, strict=True):
             _panel(axis, panel_rows, metric, (name, statistic, factor), styles, handles)
             axis.set_xlabel(label if place == places[-1] else "")
             axis.set_title(panel_title(panel_rows[0]))

@@ -51,7 +51,18 @@ from .request import ErrorRequest
 __all__ = ["ErrorCells", "measure_errors"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
-DIAGNOSTICS = ("bad_rows", "guarded_rows", "rounded_rows", "inverse_residual", "delta", "realised_d")
+DIAGNOSTICS = (
+    "bad_rows",
+    "guarded_rows",
+    "rounded_rows",
+    "inverse_residual",
+    "delta",
+    "realised_d",
+    "realised_d_p10",
+    "realised_d_p90",
+    "scored",
+    "kv_read",
+)
 
 
 def measure_errors(

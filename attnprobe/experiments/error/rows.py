@@ -34,6 +34,8 @@ Place = tuple[Any, ...]
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
 UNGATED = (  # metrics that no gate limits
     "realised_d",
+    "realised_d_p10",
+    "realised_d_p90",
     "matrix_passes",
     "matrix_spectral_lower",
     "matrix_spectral_upper",

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...operators import block_rows, full_precision, row_blocks
 from ...qkv import QKV
-from ..base import Approximation, per_head, seen_keys, sparse_softmax
+from ..base import Approximation, key_costs, per_head, sparse_softmax
 from ..registry import register
 
 __all__ = [
@@ -75,21 +75,11 @@ def check_positive(method: str, **values: int) -> None:
 def attend(qkv: QKV, selection: Selection) -> Approximation:
     """The exact softmax of each row over its set, with the size of the sets and the cost of the selection.
 
-    Diagnostics of each head: ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and the quantiles
-    of the number of keys of a row, ``visited`` their sum. ``scored`` are the scores that the selector computed.
-    ``kv_read`` is the mean number of rows of K, and of V, that the query heads of a KV head load together for a query.
+    Diagnostics of each head: those of `key_costs`, and ``scored``, the scores that the selector computed for a row.
     """
     operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
-    keys = seen_keys(qkv, selection.index, selection.group).double()
-    mean = keys.mean(1).cpu()
-    diagnostics = {
-        "realised_d": mean,
-        "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
-        "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
-        "visited": keys.sum(1).cpu(),
-        "scored": per_head(qkv.h, selection.scored),
-        "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, selection).mean(1).cpu(),
-    }
+    scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
+    diagnostics = {**key_costs(qkv, selection.index, selection.group), **scored}
     keys_of_rows = partial(_keys_of_rows, qkv, selection)
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer, keys=keys_of_rows)
 
@@ -100,22 +90,6 @@ def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:
     keys = selection.index.to(qkv.device)[:, of_row]
     visible = qkv.visible
     return keys if visible is None else keys.masked_fill(visible.hides(keys), -1)
-
-
-def _keys_of_groups(qkv: QKV, selection: Selection) -> Tensor:
-    """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
-    width = selection.index.shape[2]
-    of_row = torch.arange(qkv.n_q, device=qkv.device) // selection.group
-    index, visible = selection.index.to(qkv.device), qkv.visible
-    counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
-    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * width, cpu=ROWS)):
-        keys = index[:, of_row[start:stop]]
-        if visible is not None:
-            keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
-        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2).sort(-1).values
-        new = torch.cat([torch.ones_like(keys[..., :1], dtype=torch.bool), keys[..., 1:] != keys[..., :-1]], -1)
-        counts[:, start:stop] = (new & (keys >= 0)).sum(-1)
-    return counts.repeat_interleave(qkv.group, 0)
 
 
 Share = Literal["head", "group-mean", "group-max"]

@@ -80,5 +80,6 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
         every = SoftmaxAttention(rows.q, rows.shared_k, rows.scale, rows.visible)
         log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
-    diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
+    keys = per_head(qkv.h, entries / qkv.n_q)
+    diagnostics = {"realised_d": keys, "visited": per_head(qkv.h, entries), "scored": 0 * keys, "kv_read": keys}
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)

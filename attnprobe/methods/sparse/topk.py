@@ -10,7 +10,7 @@ import torch
 from ...operators import SoftmaxAttention, Sparse, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head
+from ..base import Approximation, key_costs, per_head
 from ..registry import register
 
 BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
@@ -73,10 +73,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         total = torch.exp(summed - shift).sum(-1, keepdim=True)
         weights[heads, start:stop] = numerator / total
         log_sums[heads, start:stop] = (shift + total.log())[..., 0]
-    entries = d * qkv.n_q if visible is None else int(visible.counts().clamp(max=d).sum())
-    diagnostics = {
-        "realised_d": per_head(qkv.h, entries / qkv.n_q),
-        "visited": per_head(qkv.h, qkv.n_q * qkv.n_k),
-    }
+    every = {"visited": per_head(qkv.h, qkv.n_q * qkv.n_k), "scored": per_head(qkv.h, qkv.n_k)}
+    diagnostics = {**key_costs(qkv, index), **every}
     operator = Sparse(index, weights, qkv.n_k)
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)

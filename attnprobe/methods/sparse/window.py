@@ -72,5 +72,6 @@ def window(
     w, causal = d - sinks, causal or qkv.causal
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
     operator, log_normalizer, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
-    diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
+    keys = per_head(qkv.h, entries / qkv.n_q)
+    diagnostics = {"realised_d": keys, "visited": per_head(qkv.h, entries), "scored": 0 * keys, "kv_read": keys}
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)

@@ -622,7 +622,16 @@ def judged(text, rows):
 
 def gated(method, n, seconds, **rest):
     rounds = {"seconds_rounds": seconds, "ratio_rounds": [s / 1e-3 for s in seconds]}
-    costs = {"flops": 8.0, "visited_fraction": 0.5, "metrics": {}, "heads": 2, "family": "x", "cost": "n d p"}
+    costs = {
+        "flops": 8.0,
+        "visited_fraction": 0.5,
+        "scored": 3.0,
+        "kv_read": 7.0,
+        "metrics": {},
+        "heads": 2,
+        "family": "x",
+        "cost": "n d p",
+    }
     return {**planted(method, sorted(seconds)[1], None, n), **rounds, **costs, "requested": True, **rest}
 
 
@@ -634,6 +643,8 @@ def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
         "linear d=8 n=4096 layer=0": False,
     }
     assert list(judged("ratio_to_exact.max=11.9", rows).values()) == [True, False]
+    assert list(judged("kv_read=6.9", rows).values()) == [False, False]
+    assert list(judged("scored=3.1", rows).values()) == [True, True]
     assert judged("time_exponent=1.99", rows) == {"linear d=8 layer=0": False}
     assert judged("time_exponent=2.01", rows) == {"linear d=8 layer=0": True}
     assert judged("memory_exponent=0.01", rows) == {"linear d=8 layer=0": True}

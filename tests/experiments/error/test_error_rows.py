@@ -142,3 +142,43 @@ def test_queries_that_are_none_are_refused(run, qkv, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = run("error", "--qkv", qkv[0], "--d", 8, "--queries", "last:99", "--out", "r")
     assert code == 2 and "n=48 is too short" in err
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A file of causal Q, K, V in which two query heads share a KV head, and its inputs."""
+    draw = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(h, N, 8, generator=draw) for h in (2, 1, 1))
+    path = tmp_path / "shared.safetensors"
+    save_file({"q": q, "k": k, "v": v}, path, metadata={"causal": "true"})
+    return path, QKV(q, k, v, causal=True)
+
+
+def test_what_a_selection_reads_and_scores_is_in_records_rows_and_columns(run, shared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, inputs = shared
+    options = ("--method", "quest:page=4,topk,window", "--d", 8, "--no-matrix", "--out", "r")
+    code, out, _ = run("error", "--qkv", path, *options, "--format", "json")
+    rows = {row["method"]: row["metrics"] for row in json.loads(out)["rows"]}
+    names = ("realised_d", "realised_d_p10", "realised_d_p90", "scored", "kv_read")
+    keys = approximate("quest", inputs, 8, page=4).matrix().dense() != 0
+    of_row = keys.sum(-1).double()
+    union = keys.any(0).sum(-1).double().mean()
+    pages = 2 * (torch.arange(N) // 4 + 1).double().mean()
+    wanted = (of_row.mean(), of_row.quantile(0.1, 1).mean(), of_row.quantile(0.9, 1).mean(), pages, union)
+    for name, value in zip(names, wanted, strict=True):
+        assert rows["quest"][name]["mean"] == pytest.approx(float(value)), name
+    assert rows["quest"]["kv_read"]["mean"] > rows["quest"]["realised_d"]["mean"]  # sets of heads differ
+    assert rows["window"]["kv_read"]["mean"] == rows["window"]["realised_d"]["mean"]  # and windows do not
+    assert rows["topk"]["scored"]["mean"] == N and rows["window"]["scored"]["mean"] == 0
+    assert "kv_read" not in rows["vmean"]
+    _, table, _ = run("error", "--qkv", path, *options, "--columns", "used,scored,keys read")
+    line = next(line for line in table.splitlines() if line.startswith("quest"))
+    assert [float(cell) for cell in line.split()[-2:]] == pytest.approx([float(pages), float(union)], rel=0.01)
+
+
+@pytest.mark.parametrize("limit, code", [("kv_read=7", 1), ("kv_read=16", 0), ("scored=1", 1)])
+def test_what_a_selection_reads_can_be_limited(run, shared, tmp_path, monkeypatch, limit, code):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "quest:page=4", "--d", 8, "--no-matrix", "--out", "r")
+    assert run("error", "--qkv", shared[0], *options, "--fail-above", limit)[0] == code
