@@ -48,6 +48,40 @@ class Visible:
             return self.last + 1
         return self.last - self.first + 1 + self.first.clamp(max=self.sinks)
 
+    def runs(self) -> list[tuple[Tensor, Tensor]]:
+        """The first and the last key of each run of keys that a query sees, (n_q,) int64 each, in ascending order.
+
+        The sinks are the first run. A run that ends before it begins is empty.
+
+        >>> Visible(last=torch.tensor([1, 4]), first=torch.tensor([0, 3]), sinks=1).runs()
+        [(tensor([0, 0]), tensor([-1,  0])), (tensor([0, 3]), tensor([1, 4]))]
+        """
+        if self.first is None:
+            return [(torch.zeros_like(self.last), self.last)]
+        near = [(self.first, self.last)]
+        return [(torch.zeros_like(self.last), self.first.clamp(max=self.sinks) - 1), *near] if self.sinks else near
+
+    def largest(self, x: Tensor) -> Tensor:
+        """The largest number among those of the keys that each query sees: (…, n_k) → (…, n_q).
+
+        Largest numbers of stretches of 1, 2, 4, … keys are made once; two of them cover any run of keys.
+
+        >>> Visible(last=torch.tensor([1, 3]), first=torch.tensor([0, 3]), sinks=1).largest(torch.tensor([2, 5, 9, 1]))
+        tensor([5, 2])
+        """
+        stretches = [x]
+        while 2 ** len(stretches) <= x.shape[-1]:
+            half = 2 ** (len(stretches) - 1)
+            stretches.append(torch.maximum(stretches[-1][..., :-half], stretches[-1][..., half:]))
+        out = x.new_full((*x.shape[:-1], len(self.last)), float("-inf"))
+        for first, last in self.runs():
+            for level, of_stretch in enumerate(stretches):
+                size = last - first + 1
+                here = ((size >= 2**level) & (size < 2 ** (level + 1))).nonzero()[:, 0]
+                pair = of_stretch[..., first[here]], of_stretch[..., last[here] - 2**level + 1]
+                out[..., here] = torch.maximum(out[..., here], torch.maximum(*pair))
+        return out
+
     def of(self, queries: slice | Tensor) -> Visible:
         """Those of some queries."""
         first = None if self.first is None else self.first[queries]

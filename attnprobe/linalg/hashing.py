@@ -7,11 +7,12 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ..operators import block_rows, row_blocks
+from ..visible import Visible
 
-__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_causally"]
+__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_within"]
 
 FEW = 1024  # buckets that any length may have
-COUNTS = 2**20  # numbers of a table of tokens x buckets at a time
+COUNTS = 2**20  # numbers of tokens x buckets at a time
 
 
 def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, ...]:
@@ -80,50 +81,62 @@ def look_back(order: Tensor, chunk: int) -> Tensor:
     return chunks if count == 1 else torch.cat([chunks.roll(1, -2), chunks], -1)
 
 
-def look_back_causally(own: Tensor, of_key: Tensor, positions: Tensor, buckets: int, width: int) -> Tensor:
-    """The ``width`` keys before each query among the keys up to it, sorted by bucket and position, (n_q, width).
+def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int, width: int) -> Tensor:
+    """The ``width`` keys before each query among the keys that it sees, sorted by bucket and position.
 
-    The keys ``j ≤ c`` of a query at position c are sorted by bucket, and within a bucket by position. The query takes
-    the place after the last key of its bucket and looks back: first at the latest key of its bucket, then at earlier
-    ones, then at the bucket before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result does not depend
-    on keys after c.
+    The query takes the place after the last key of its bucket and looks back: first at the latest key of its bucket,
+    then at earlier ones, then at the bucket before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result
+    does not depend on keys that the query does not see. Returns (…, n_q, width) int64, with at most n_k for ``width``.
 
     Args:
-        own, of_key: the buckets of the queries (n_q,) and of the keys (n_k,), below ``buckets``.
-        positions: of the queries among the keys, (n_q,) int64.
+        own, of_key: the buckets of the queries (…, n_q) and of the keys (…, n_k), below ``buckets``.
+        visible: the keys that each of the n_q queries sees.
 
-    Time and memory of a table of n_k x buckets counts, made in blocks of rows.
+    Each query searches for the ends of each bucket in the sorted list: time ``n_q · buckets · log n_k``. Queries come
+    in blocks of about 2^20 ends.
 
-    >>> look_back_causally(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 0, 1]), torch.arange(4), 2, 3)
+    >>> buckets, seen = torch.tensor([0, 1, 0, 1]), Visible(torch.arange(4))
+    >>> look_back_within(buckets, buckets, seen, 2, 3)
     tensor([[ 0, -1, -1],
             [ 1,  0, -1],
             [ 2,  0,  1],
             [ 3,  1,  2]])
     """
-    n, device = len(of_key), of_key.device
-    order = of_key.argsort(stable=True)
-    sizes = torch.bincount(of_key, minlength=buckets)
-    starts = sizes.cumsum(0) - sizes
+    n, n_q, lists = of_key.shape[-1], own.shape[-1], own.shape[:-1]
+    own, of_key = own.flatten(0, -2), of_key.flatten(0, -2)
+    ranked = (of_key * n + torch.arange(n, device=of_key.device)).sort(-1).values  # bucket · n + position
     width = min(width, n)
-    tokens = torch.empty(len(own), width, dtype=torch.int64, device=device)
-    seen, step = torch.zeros(buckets, dtype=torch.int64, device=device), max(1, COUNTS // buckets)
-    back, slot = torch.arange(buckets, device=device), torch.arange(width, device=device)
-    by_position = positions.argsort()
-    edges = torch.arange(0, n + step, step, device=device)
-    places = torch.searchsorted(positions[by_position], edges).tolist()  # of the first query of each block of keys
-    for number, start in enumerate(range(0, n, step)):
-        rows = by_position[places[number] : places[number + 1]]
-        counts = seen + torch.nn.functional.one_hot(of_key[start : start + step], buckets).cumsum(0)  # of keys up to j
-        seen = counts[-1]
-        turned = (own[rows, None] - back) % buckets  # buckets, from its own backwards
-        reach = counts[positions[rows] - start].gather(1, turned).cumsum(1)
-        passed = torch.searchsorted(reach, slot.expand(len(reach), -1).contiguous(), right=True)  # buckets
+    out = ranked.new_empty(len(own), n_q, width)
+    back, slot = torch.arange(buckets, device=own.device), torch.arange(width, device=own.device)
+    for start, stop in row_blocks(n_q, max(1, COUNTS // (buckets * len(own)))):
+        seen = visible.of(slice(start, stop))
+        turned = (own[:, start:stop, None] - back) % buckets  # from a query's own bucket backwards
+        runs = [_run(ranked, turned * n, *ends) for ends in seen.runs()]
+        sizes = [size for _, size in runs]
+        reach = torch.stack(sizes).sum(0).cumsum(-1)  # the keys that it sees, in its bucket and those before
+        passed = torch.searchsorted(reach, slot.expand(*reach.shape[:2], -1).contiguous(), right=True)  # buckets
         past = passed.clamp(max=buckets - 1)
-        bucket = turned.gather(1, past)
-        offset = reach.gather(1, past) - slot - 1  # of the key among those of its bucket up to c, from the earliest
-        token = order[(starts[bucket] + offset).clamp(0, n - 1)]
-        tokens[rows] = token.masked_fill(passed == buckets, -1)
-    return tokens
+        offset = reach.gather(-1, past) - slot - 1  # of the key among those of its bucket, from the earliest
+        place = torch.zeros_like(offset)
+        for first, size in runs:
+            of_run = size.gather(-1, past)
+            place = torch.where((offset >= 0) & (offset < of_run), first.gather(-1, past) + offset, place)
+            offset = offset - of_run
+        keys = ranked.gather(-1, place.flatten(1)).view_as(place) % n
+        out[:, start:stop] = keys.masked_fill(passed == buckets, -1)
+    return out.unflatten(0, lists)
+
+
+def _run(ranked: Tensor, first_of: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the keys ``first … last`` of buckets lie in sorted lists (m, n), and their number, (m, r, buckets) both.
+
+    Args:
+        first_of: ``bucket · n``, (m, r, buckets). first, last: (r,).
+    """
+    place, end = (
+        torch.searchsorted(ranked, (first_of + key[:, None]).flatten(1)).view_as(first_of) for key in (first, last + 1)
+    )
+    return place, end - place
 
 
 def inverse(order: Tensor) -> Tensor:

@@ -10,7 +10,19 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..groups import of_heads
-from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, block_rows, row_blocks, row_groups
+from ..operators import (
+    CausalFeatures,
+    LowRank,
+    Operator,
+    Rows,
+    Sparse,
+    Windows,
+    block_rows,
+    row_blocks,
+    row_groups,
+    window_sums,
+    windowed_features,
+)
 from ..qkv import QKV
 from ..visible import Visible
 
@@ -38,7 +50,7 @@ ROWS = 64  # of keys that are counted at a time on a CPU
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 
 
-def from_log_features(log_q: Tensor, log_k: Tensor, positions: Tensor | None = None) -> tuple[Operator, Tensor]:
+def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator, Tensor]:
     """The operator ``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` from the logarithms of positive features, and its ``bad_rows`` (h,).
 
     With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``. So ``B~ = L R`` with ``L =
@@ -47,21 +59,24 @@ def from_log_features(log_q: Tensor, log_k: Tensor, positions: Tensor | None = N
 
     Args:
         log_q: (h, n_q, f). log_k: (h, n_k, f). -inf stands for a feature that is 0.
-        positions: sum over the keys up to the position of each query, (n_q,) int64, see `CausalFeatures`.
+        qkv: says which keys a query sees. Causal rows are those of `CausalFeatures`, windowed rows those of
+            `windowed_features`.
 
     A query whose features are all 0, or that shares no feature with a key, gets a row of NaN and counts as bad.
 
-    >>> operator, bad = from_log_features(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3))
+    >>> operator, bad = from_log_features(torch.zeros(1, 4, 3), torch.zeros(1, 4, 3), QKV(*torch.ones(3, 1, 4, 2)))
     >>> operator.dense()[0, 0], bad
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
     """
-    if positions is not None:
+    if qkv.sliding_window is not None:
+        operator, log_sums = windowed_features(log_q, log_k, _windows(qkv, qkv.sliding_window))
+        return operator, (~torch.isfinite(log_sums)).sum(-1)
+    if qkv.causal:
         h, n_k, f = log_k.shape
-        own = log_q.new_zeros(h, n_k, f).index_copy(1, positions, log_q)  # tokens without a query: rows not used
+        own = log_q.new_zeros(h, n_k, f).index_copy(1, qkv.query_positions, log_q)  # tokens without a query: not used
         operator = CausalFeatures(own, log_k)
-        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, positions]
-        every = torch.equal(positions, torch.arange(n_k, device=positions.device))
-        return operator if every else Rows(operator, positions), lost.sum(-1)
+        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, qkv.query_positions]
+        return operator if qkv.square else Rows(operator, qkv.query_positions), lost.sum(-1)
     total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
     left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
     right = torch.softmax(log_k, 1)
@@ -71,10 +86,19 @@ def from_log_features(log_q: Tensor, log_k: Tensor, positions: Tensor | None = N
     return LowRank(left, None, right.mT), (~torch.isfinite(left.sum(-1))).sum(-1)
 
 
-def log_feature_sums(log_q: Tensor, log_k: Tensor, positions: Tensor | None = None) -> Tensor:
+def log_feature_sums(log_q: Tensor, log_k: Tensor, qkv: QKV) -> Tensor:
     """``log Σ_f φ_f(q_i) Σ_j φ_f(k_j)``, (h, n_q): the normalisers of `from_log_features`, for its arguments."""
-    totals = log_k.logsumexp(1, keepdim=True) if positions is None else log_k.logcumsumexp(1)[:, positions]
+    if qkv.sliding_window is not None:
+        return window_sums(log_q, log_k, _windows(qkv, qkv.sliding_window)).logsumexp(-1)
+    totals = log_k.logcumsumexp(1)[:, qkv.query_positions] if qkv.causal else log_k.logsumexp(1, keepdim=True)
     return (log_q + totals).logsumexp(-1)
+
+
+def _windows(qkv: QKV, sliding_window: int) -> Windows:
+    """The sliding windows as stretches of one length, which may reach over either end of the text."""
+    reach = min(sliding_window, qkv.n_k) - 1
+    ahead = 0 if qkv.causal else reach
+    return Windows(qkv.query_positions + ahead, reach + 1 + ahead, qkv.n_k, qkv.sinks)
 
 
 def distinct(draws: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from .products import product
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 from .threads import one_thread, side_by_side
+from .windowed import Windows, window_sums, windowed_features
 
 __all__ = [
     "BLOCK_MEMORY",
@@ -37,6 +38,7 @@ __all__ = [
     "Streamed",
     "Sum",
     "UnnormalisedAttention",
+    "Windows",
     "block_rows",
     "block_shape",
     "full_precision",
@@ -51,4 +53,6 @@ __all__ = [
     "row_blocks",
     "row_groups",
     "side_by_side",
+    "window_sums",
+    "windowed_features",
 ]

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from .base import Operator
+from .blocks import block_rows, row_blocks
 
 __all__ = ["CausalFeatures"]
 
 CHUNK = 64  # rows; within a chunk the matrix is held
+NUMBERS = 2**20  # of the features of keys at a time
+NUMBERS_HELD = 8  # float64 tensors of that size that making the parts holds
 
 
 class CausalFeatures(Operator):
@@ -36,9 +39,11 @@ class CausalFeatures(Operator):
     """
 
     def __init__(self, log_q: Tensor, log_k: Tensor) -> None:
+        h, n, f = log_q.shape
         dtype = torch.promote_types(log_q.dtype, torch.float32)
-        parts = [_of_head(*pair, dtype) for pair in zip(log_q, log_k, strict=True)]
-        self._put([torch.stack(part) for part in zip(*parts, strict=True)], log_q.shape[1])
+        some = row_blocks(h, block_rows(log_q, NUMBERS_HELD * n * f, max(1, NUMBERS // (n * f))))
+        parts = [_of_heads(log_q[start:stop], log_k[start:stop], dtype) for start, stop in some]
+        self._put([torch.cat(part) for part in zip(*parts, strict=True)], n)
 
     def _put(self, parts: Sequence[Tensor], n: int) -> None:
         """triangles (h, m, 64, 64), left and right (h, m, 64, f), carry (h, m, f) of the m chunks of n rows."""
@@ -50,6 +55,10 @@ class CausalFeatures(Operator):
         made = object.__new__(CausalFeatures)
         made._put(parts, self.shape[1])
         return made
+
+    def with_empty_rows(self) -> CausalFeatures:
+        """The same with rows of 0 in place of rows of NaN."""
+        return self._made_of([part.nan_to_num(0.0, inf, -inf) for part in self.parts])
 
     def heads(self, index: slice) -> CausalFeatures:
         return self._made_of([part[index] for part in self.parts])
@@ -89,27 +98,28 @@ class CausalFeatures(Operator):
         return block[:, :, : self.shape[2]]
 
 
-def _of_head(log_q: Tensor, log_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The parts of one head: what chunks hold, how their rows read the means, and how these are carried on.
+def _of_heads(log_q: Tensor, log_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The parts of some heads: what chunks hold, how their rows read the means, and how these are carried on.
 
     Logarithms and their differences are float64; exponents that are at most 0 lose nothing in ``dtype``.
     """
-    log_q, log_k = _chunked(log_q.double(), 0.0), _chunked(log_k.double(), -inf)  # (m, 64, f)
+    log_q, log_k = _chunked(log_q.double(), 0.0), _chunked(log_k.double(), -inf)  # (h, m, 64, f)
     total = _running(log_k)  # t
     weights = torch.softmax(log_q + total, -1).to(dtype)  # L
     shift = total.masked_fill(total == -inf, 0.0)  # no key has the feature yet: its weight is 0
-    before = torch.nn.functional.pad(total[:-1, -1:], (0, 0, 0, 0, 1, 0), value=-inf)  # (m, 1, f)
+    before = torch.nn.functional.pad(total[:, :-1, -1:], (0, 0, 0, 0, 1, 0), value=-inf)  # (h, m, 1, f)
     left = weights * (before - shift).to(dtype).exp()
-    right, carry = ((x - shift[:, -1:]).to(dtype).exp() for x in (log_k, before))
-    return _triangles(log_k, total, shift, weights), left, right, carry[:, 0]
+    right, carry = ((x - shift[:, :, -1:]).to(dtype).exp() for x in (log_k, before))
+    triangles = _triangles(*(x.flatten(0, 1) for x in (log_k, total, shift, weights)))
+    return triangles.unflatten(0, left.shape[:2]), left, right, carry[:, :, 0]
 
 
 def _running(log_k: Tensor) -> Tensor:
-    """``log Σ_{j ≤ i} exp(log_k_j)`` of chunks (m, 64, f)."""
-    inside = log_k.logcumsumexp(1)
-    totals = inside[:, -1].logcumsumexp(0)  # (m, f), of all chunks up to each
-    before = torch.nn.functional.pad(totals[:-1], (0, 0, 1, 0), value=-inf)
-    return torch.logaddexp(inside, before[:, None])
+    """``log Σ_{j ≤ i} exp(log_k_j)`` of chunks (h, m, 64, f)."""
+    inside = log_k.logcumsumexp(2)
+    totals = inside[:, :, -1].logcumsumexp(1)  # (h, m, f), of all chunks up to each
+    before = torch.nn.functional.pad(totals[:, :-1], (0, 0, 1, 0), value=-inf)
+    return torch.logaddexp(inside, before[:, :, None])
 
 
 def _triangles(log_k: Tensor, total: Tensor, shift: Tensor, weights: Tensor) -> Tensor:

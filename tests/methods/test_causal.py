@@ -11,7 +11,6 @@ from twins_causal import CAUSAL, last_rows
 
 from attnprobe import exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.hashing import look_back_causally
 from attnprobe.methods import METHODS, approximate, get
 from attnprobe.metrics import input_statistics
 from attnprobe.metrics.spectrum import attention_matrix
@@ -129,6 +128,29 @@ def test_options_mean_in_a_causal_form_what_they_mean(name, options):
     for row in range(qkv.h):
         twin = CAUSAL[name](one_head(qkv, row), BUDGET, drawn(approx, row), "softmax", **options)
         assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("mask", [{"causal": True, "sinks": 2}, {}], ids=["causal", "both sides"])
+@pytest.mark.parametrize("name, options", [("performer", {"eps": 0.3}), ("performer-relu", {}), ("linear", {})])
+def test_windowed_features_are_those_of_the_keys_in_the_window(name, options, mask, score):
+    """At every width: windows within a block of keys, over two, and over the whole text."""
+    for width in (1, 2, 5, 22, 23, 40):
+        qkv = make(n=23, score=score).replace(sliding_window=width, **mask)
+        approx = run(name, "softmax", qkv, **options)
+        twins = [CAUSAL[name](one_head(qkv, row), BUDGET, drawn(approx, row), "softmax", **options) for row in (0, 1)]
+        band = entry_band(approx.operator, qkv, torch.float64)
+        assert ((approx.operator.dense() - torch.stack(twins)).abs() <= band).all()
+
+
+def test_a_windowed_row_is_no_number_only_if_the_query_shares_no_feature_with_a_key_that_it_sees():
+    qkv = make(h=2, n=N, p=2).replace(causal=True, sliding_window=3)
+    approx = run("performer-relu", "softmax", qkv, 2, eps=0.0)
+    w = approx.draws["projection"]
+    phi_q, phi_k = ((x @ w.mT).relu() for x in (qkv.q, qkv.k))
+    empty = ((phi_q @ phi_k.mT) * ~qkv.visible.hidden(N)).sum(-1) == 0
+    assert 0 < int(empty.sum()) < 2 * N and torch.equal(approx.diagnostics["bad_rows"], empty.sum(-1))
+    assert torch.equal(~torch.isfinite(approx.output).all(-1), empty)
 
 
 @every_dtype
@@ -418,21 +440,8 @@ def test_no_prefix_sum_holds_n_by_n():
     assert max(part.numel() for part in operator.parts) <= 64 * n
 
 
-@pytest.mark.parametrize("buckets", [1, 2, 7])
-@pytest.mark.parametrize("width", [1, 5, 60])
-def test_causal_look_back_is_the_sorted_prefix(buckets, width, monkeypatch):
-    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
-    own, of_key = (torch.randint(buckets, (30,), generator=generator(0, name)) for name in ("own", "keys"))
-    found = look_back_causally(own, of_key, torch.arange(len(own)), buckets, width)
-    for i in range(30):
-        ordered = sorted((int(of_key[j]), j) for j in range(i + 1))
-        behind = sum(key <= (int(own[i]), i) for key in ordered)
-        turned = (ordered[behind:] + ordered[:behind])[::-1][:width]
-        assert found[i].tolist() == [j for _, j in turned] + [-1] * (found.shape[1] - len(turned))
-
-
 def test_hashes_that_need_later_tokens_are_refused():
-    with pytest.raises(Unsupported, match="hash=smyrf needs the lengths of later tokens"):
+    with pytest.raises(Unsupported, match="hash=smyrf needs the lengths of hidden keys"):
         run("lsh-qk", "softmax", causal(), hash="smyrf")
 
 

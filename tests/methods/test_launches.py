@@ -23,8 +23,6 @@ EXCEPTIONS = {
     "magicpig": DENSE,
     "vattention": DENSE,
     "skyformer-rls": "each head draws another number of rows at each level",
-    "causal features": "CausalFeatures is made head by head, which bounds its memory",
-    "causal hashing": "the keys before a query are counted head by head, in tables of keys x buckets",
 }
 FORMS = [
     pytest.param(*case.values, causal, id=f"{case.id}-{'causal' if causal else 'full'}")
@@ -52,10 +50,6 @@ def exception(name, options, causal):
     """The reason for which a method may loop over heads, or None."""
     if options.get("sampler") == "rls":
         return EXCEPTIONS["skyformer-rls"]
-    if causal and name in ("linear", "performer", "performer-relu", "vmean"):
-        return EXCEPTIONS["causal features"]
-    if causal and name in ("lsh-qk", "reformer"):
-        return EXCEPTIONS["causal hashing"]
     return EXCEPTIONS.get(name)
 
 

@@ -1,7 +1,7 @@
 """Literal twins of the causal forms, as `twins` has those of the methods; merged nowhere: `CAUSAL` stands beside TWINS.
 
-Where a method says nothing of its own about the future, row i of its causal form is the last row of the method on the
-tokens up to i.
+Where a method says nothing of its own about hidden keys, row i of its masked form is the method's row for query i and
+the keys that it sees. These twins take causal and windowed inputs alike.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from twins_sparse import bigbird_mask, longformer_mask, over_mask, window_mask
 from attnprobe.qkv import QKV
 
 
-def prefix(qkv: QKV, n: int) -> QKV:
-    """The first n tokens, not causal: their last query sees all of them."""
-    return qkv.replace(q=qkv.q[:, :n], k=qkv.k[:, :n], v=qkv.v[:, :n], causal=False)
+def seen(qkv: QKV) -> list[list[int]]:
+    """The keys that each query sees."""
+    return [row.nonzero()[:, 0].tolist() for row in ~qkv.visible.hidden(qkv.n_k)]
 
 
 def last_rows(twin):
-    """The causal twin whose row i is the last row of ``twin`` on the tokens up to i."""
+    """The masked twin whose row i is that of ``twin`` for query i and the keys that it sees, all of them."""
 
-    def causal(qkv: QKV, d, draws, target, **options) -> Tensor:
-        out = torch.zeros(qkv.n, qkv.n, dtype=torch.float64)
-        for i in range(qkv.n):
-            out[i, : i + 1] = twin(prefix(qkv, i + 1), d, draws, target, **options)[-1]
+    def masked(qkv: QKV, d, draws, target, **options) -> Tensor:
+        out = torch.zeros(qkv.n_q, qkv.n_k, dtype=torch.float64)
+        for i, keys in enumerate(seen(qkv)):
+            one = QKV(qkv.q[:, i : i + 1], qkv.k[:, keys], qkv.v[:, keys], scale=qkv.scale)
+            out[i, keys] = twin(one, d, draws, target, **options)[0].to(out)
         return out
 
-    return causal
+    return masked
 
 
 def below(mask: list[list[bool]]) -> list[list[bool]]:
@@ -61,12 +62,13 @@ def looked_back(place: tuple, keys: list[tuple], width: int) -> list[int]:
 
 def lsh_qk(qkv: QKV, d, draws, target, *, rounds=2, buckets=None) -> Tensor:
     q, k = qkv.q[0].tolist(), qkv.k[0].tolist()
-    c = min(d // (2 * rounds), qkv.n)
-    counts, mask = factors(qkv.n, c, buckets), [[False] * qkv.n for _ in range(qkv.n)]
+    c = min(d // (2 * rounds), qkv.n_k)
+    counts, mask = factors(qkv.n_k, c, buckets), [[False] * qkv.n_k for _ in range(qkv.n_q)]
     for rows in draws["rotations"].tolist():
         keys = [(bucket(x, rows, counts), j) for j, x in enumerate(k)]
-        for i in range(qkv.n):
-            for j in looked_back((bucket(q[i], rows, counts), i), keys[: i + 1], 2 * c):
+        for i, of_row in enumerate(seen(qkv)):
+            place = bucket(q[i], rows, counts), qkv.n_k
+            for j in looked_back(place, [keys[j] for j in of_row], 2 * c):
                 mask[i][j] = True
     return over_mask(qkv, mask)
 
@@ -77,11 +79,11 @@ def reformer(qkv: QKV, d, draws, target, *, rounds=2, buckets=None, logits="unit
     counts, factor = factors(n, c, buckets), qkv.scale if logits == "scaled" else 1.0
     unit = qkv.q[0] / qkv.q[0].norm(dim=-1, keepdim=True)
     out = torch.zeros(n, n, dtype=torch.float64)
-    for i in range(n):
+    for i, of_row in enumerate(seen(qkv)):
         slots = []
         for rows in draws["rotations"].tolist():
-            keys = [(bucket(q[j], rows, counts), j) for j in range(i + 1)]
-            slots += looked_back(keys[i], keys, 2 * c)
+            keys = [(bucket(q[j], rows, counts), j) for j in of_row]
+            slots += looked_back((bucket(q[i], rows, counts), n), keys, 2 * c)
         others = [j for j in slots if j != i] or slots
         others = list(dict.fromkeys(others)) if duplicates == "once" else others
         weights = torch.softmax(torch.stack([factor * (qkv.q[0, i] * unit[j]).sum() for j in others]), 0)

@@ -21,7 +21,16 @@ from ..registry import register
     family="features",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes", "own_scale"),
+    tags=(
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "permutation_equivariant",
+        "causal",
+        "decodes",
+        "local",
+        "own_scale",
+    ),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch linear_attention",
@@ -34,7 +43,8 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
     K of a softmax model its error is the distance of two models, which no budget reduces.
 
     It is computed from log φ and normalised without a division, so rows stay finite for large Q and K. Causal rows sum
-    over the keys up to their own (section 3.3), by prefix sums in chunks.
+    over the keys up to their own (section 3.3), by prefix sums in chunks. Windowed rows sum over the keys that they
+    see.
 
     Options:
         scale: take ``φ(√scale · x)``, which splits the model's scale over Q and K. The paper does not scale, and the
@@ -47,8 +57,7 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
         UsageError: ``scale`` is neither true nor false.
     """
     factor = qkv.scale**0.5 if scale else 1.0
-    positions = qkv.query_positions if qkv.causal else None
-    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), positions)
+    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), qkv)
     diagnostics = {"bad_rows": bad_rows, "visited": per_head(qkv.h, qkv.p * (qkv.n_q + qkv.n_k))}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)
 

@@ -29,7 +29,7 @@ FACTS: dict[str, Any] = {
     "family": "features",
     "targets": ("softmax",),
     "kind": "method",
-    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes"),
+    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes", "local"),
     "budget": "d random features",
     "cost": "4 n d p",
     "oracle": "performer-pytorch FastAttention",
@@ -67,14 +67,14 @@ def performer(
     If each row of W is N(0, I), then ``E[A~] = A = exp(scale · Q Kᵀ)``. B~ is a ratio and biased. Source: Choromanski
     et al. 2021, section 2.3, lemma 1; orthogonal rows: section 2.4. The default is computed in logarithms (see
     `from_log_features`), so it neither overflows nor needs an additive constant. Causal rows sum over the keys up to
-    their own (section 2.5.1), by prefix sums in chunks.
+    their own (section 2.5.1), by prefix sums in chunks. Windowed rows sum over the keys that they see.
 
     Options:
         eps: constant added to each feature after the authors' shift, ``exp(W x' - ‖x'‖²/2 - shift) + eps``
             (performer-pytorch has 1e-4). The shift is the largest ``W q'`` of the query, and the largest ``W k'`` of
             the head. eps does not cancel: keys with large ‖k'‖² all fall below it, which pulls B~ towards V-Mean. 0 is
-            the paper's formula, where the shift cancels. In causal rows the shift is the largest ``W k'`` of the keys
-            up to the row; with the authors' shift, over all keys, earlier rows would depend on later tokens.
+            the paper's formula, where the shift cancels. In causal and windowed rows the shift is the largest ``W k'``
+            of the keys that the row sees; with the authors' shift, over all keys, it would depend on hidden tokens.
         qr: ``haar`` fixes the signs of the QR decomposition, so that a block of p rows is uniform among orthogonal
             matrices; ``raw`` keeps the signs of LAPACK (performer-pytorch), which biases A~.
         scaling: the norms of the rows. ``chi`` takes those of normal vectors; ``sqrt`` takes √p, which biases A~.
@@ -95,10 +95,10 @@ def performer(
     log_q, log_k = log_features(q, rows), log_features(k, rows)  # (h, n, d)
     if eps > 0:
         log_q = _plus(log_q - product(q, rows.mT).amax(-1, keepdim=True), eps)
-        if qkv.causal:
-            top = product(k, rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n_k, 1), of the keys up to each
+        if qkv.visible is not None:
+            top = qkv.visible.largest(product(k, rows.mT).amax(-1))[..., None]  # (h, n_q, 1)
             # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), the same for all keys
-            log_q = torch.cat([log_q - top[:, qkv.query_positions], log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
+            log_q = torch.cat([log_q - top, log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
             log_k = torch.nn.functional.pad(log_k, (0, 1))
         else:
             log_k = _plus(log_k - product(k, rows.mT).amax((1, 2), keepdim=True), eps)
@@ -108,8 +108,7 @@ def performer(
 
     def log_normalizer() -> Tensor:
         q, k = (x * (qkv.scale if double_norm else qkv.scale**0.5) for x in (qkv.q, qkv.k))
-        positions = qkv.query_positions if qkv.causal else None
-        return log_feature_sums(log_features(q, rows), log_features(k, rows), positions) - log(d)
+        return log_feature_sums(log_features(q, rows), log_features(k, rows), qkv) - log(d)
 
     return replace(approx, log_normalizer=log_normalizer)
 
@@ -131,7 +130,8 @@ def performer_relu(
     """``B~ = D~⁻¹ φ(Q') φ(K')ᵀ`` with ``φ(x') = relu(W x') + eps``, ``x' = √scale · x``: generalised attention.
 
     Source: Choromanski et al. 2021, section 2.2, with f = relu and h = 1, and the authors' constant. It approximates
-    another kernel: its distance from the softmax kernel does not vanish for any d. Causal rows as in ``performer``.
+    another kernel: its distance from the softmax kernel does not vanish for any d. Causal and windowed rows as in
+    ``performer``.
 
     Options:
         eps: constant added to each feature. With 0 a query may share no feature with any key; ``bad_rows`` counts it.
@@ -193,7 +193,7 @@ def _plus(log_phi: Tensor, eps: float) -> Tensor:
 
 
 def _approximation(qkv: QKV, d: int, log_q: Tensor, log_k: Tensor, w: Tensor) -> Approximation:
-    operator, bad_rows = from_log_features(log_q, log_k, qkv.query_positions if qkv.causal else None)
+    operator, bad_rows = from_log_features(log_q, log_k, qkv)
     diagnostics = {
         "bad_rows": bad_rows,
         "realised_d": per_head(qkv.h, d),

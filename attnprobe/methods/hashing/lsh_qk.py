@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
-from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
+from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
@@ -29,7 +29,7 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     family="LSH",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal"),
+    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal", "local"),
     budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
     cost="2 n d p + O(n √n p)",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -58,8 +58,8 @@ def lsh_qk(
     c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may. Exact from ``c = n_k/2`` on.
     Source: Kitaev et al. 2020, section 2, with separate Q and K; the other hash: Daras et al. 2020 (SMYRF).
 
-    Causal: chunks must not depend on later tokens. So query i sorts the keys up to itself only, takes the place after
-    the last key of its bucket, and sees the 2c keys before that place, cyclically.
+    Causal or windowed: chunks must not depend on keys that a query does not see. So query i sorts the keys that it sees
+    only, takes the place after the last key of its bucket, and uses the 2c keys before that place, cyclically.
 
     Options:
         rounds: rounds of hashing; each takes an equal share of d.
@@ -76,8 +76,8 @@ def lsh_qk(
 
     Raises:
         Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024); hash=smyrf with
-            causal inputs, because it needs the lengths of all keys. UsageError: rounds below 1; an odd number of
-            buckets; buckets with hash=smyrf.
+            causal or windowed inputs, because it needs the lengths of all keys. UsageError: rounds below 1; an odd
+            number of buckets; buckets with hash=smyrf.
 
     >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -85,8 +85,9 @@ def lsh_qk(
     tensor(True)
     """
     chunk = chunk_length("lsh-qk", d, rounds, qkv.n_k)
-    if hash == "smyrf" and qkv.causal:
-        raise Unsupported("lsh-qk: hash=smyrf needs the lengths of later tokens too; hash=angular has a causal form")
+    visible = qkv.visible
+    if hash == "smyrf" and visible is not None:
+        raise Unsupported("lsh-qk: hash=smyrf needs the lengths of hidden keys too; hash=angular has a masked form")
     if hash == "smyrf":
         drawn = rotations(streams, qkv, rounds, 1, qkv.p + 2)
         hashes = [drawn[:, :, 0].to(qkv.device) @ x.mT for x in _of_equal_length(qkv.q, qkv.k)]
@@ -94,8 +95,8 @@ def lsh_qk(
         counts = bucket_counts(qkv.n_k, chunk, buckets)
         drawn = rotations(streams, qkv, rounds, sum(counts) // 2, qkv.p)
         hashes = [cross_polytope(x, drawn, counts) for x in (qkv.q, qkv.k)]
-        if qkv.causal:
-            return _causal(qkv, hashes[0], hashes[1], drawn, prod(counts), 2 * chunk)
+        if visible is not None:
+            return _of_visible(qkv, look_back_within(hashes[0], hashes[1], visible, prod(counts), 2 * chunk), drawn)
     order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
     rank = torch.arange(qkv.n_q, device="cpu")
     chunk_of = rank * qkv.n_k // qkv.n_q // chunk  # the chunk of each rank, ascending
@@ -134,17 +135,13 @@ def lsh_qk(
     return Approximation(Sparse(index, weights, qkv.n_k), output, draws={"rotations": drawn}, diagnostics=diagnostics)
 
 
-def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, width: int) -> Approximation:
-    """The causal form, from the buckets (h, rounds, n) of queries and keys."""
-    index, visited = [], []
-    for rounds in zip(of_q, of_k, strict=True):
-        shown = [look_back_causally(*pair, qkv.query_positions, buckets, width) for pair in zip(*rounds, strict=True)]
-        shown = torch.cat(shown, 1)
-        visited.append((shown >= 0).sum())
-        index.append(shown.masked_fill(repeats(shown), -1))
-    operator, log_normalizer = sparse_softmax(qkv, torch.stack(index))
-    distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
-    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
+def _of_visible(qkv: QKV, shown: Tensor, drawn: Tensor) -> Approximation:
+    """The masked form, from the keys (h, rounds, n_q, 2 c) that each round shows to a query."""
+    visited = (shown >= 0).sum((1, 2, 3)).double().cpu()
+    index = shown.transpose(1, 2).flatten(2)  # (h, n_q, 2 c · rounds)
+    index = index.masked_fill(repeats(index), -1)
+    operator, log_normalizer = sparse_softmax(qkv, index)
+    diagnostics = {"realised_d": (index >= 0).sum((1, 2)).double().cpu() / qkv.n_q, "visited": visited}
     return Approximation.of(
         operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics, log_normalizer=log_normalizer
     )

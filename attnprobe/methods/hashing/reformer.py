@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
+from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
@@ -28,7 +28,7 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     family="LSH",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "causal", "own_scale"),
+    tags=("row_sums_one", "nonnegative", "causal", "local", "own_scale"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
     cost="2 n d p + O(n √n p)",
     oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",
@@ -65,9 +65,9 @@ def reformer(
     -5e4 (reformer-pytorch), which is the same for ``‖q‖`` below 1e4. Source: Kitaev et al. 2020, section 2 and
     appendix A.
 
-    Causal: the published model sorts all tokens and masks later ones, so chunks depend on later tokens. Here they do
-    not: token i sorts the tokens up to itself. Its slots in a round are the 2c tokens up to its own place in that list,
-    cyclically within the round.
+    Causal or windowed: the published model sorts all tokens and masks later ones, so chunks depend on later tokens.
+    Here they do not: token i sorts the tokens that it sees. Its slots in a round are the 2c tokens up to its own place
+    in that list, cyclically within the round; without a causal mask, up to the last token of its bucket.
 
     Options:
         rounds: rounds of hashing; each takes an equal share of d.
@@ -95,8 +95,8 @@ def reformer(
     length = (qkv.q.double().square().sum(-1, keepdim=True) + eps * qkv.p).sqrt()
     keys = (qkv.q.double() / length.clamp(min=torch.finfo(torch.float64).tiny)).to(qkv.dtype)
     queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q
-    if qkv.causal:
-        return _causal(qkv, queries, keys, drawn, counts, 2 * chunk, duplicates == "once")
+    if qkv.visible is not None:
+        return _of_visible(qkv, queries, keys, drawn, counts, 2 * chunk, duplicates == "once")
     starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # the start of each round in the list
     token = torch.arange(n, device=qkv.device)[:, None]
     window = look_back(order.flatten(1), chunk)  # (h, m, 2 c)
@@ -124,19 +124,15 @@ def _used(slots: Tensor, token: Tensor, once: bool) -> Tensor:
     return used & ~repeats(slots) if once else used
 
 
-def _causal(
+def _of_visible(
     qkv: QKV, queries: Tensor, keys: Tensor, drawn: Tensor, counts: tuple[int, ...], width: int, once: bool
 ) -> Approximation:
-    """The causal form for queries and keys (h, n, p): in each round the last ``width`` slots of every prefix."""
+    """The masked form for queries and keys (h, n, p): in each round the last ``width`` slots of the keys seen."""
+    assert qkv.visible is not None
     hashes, token = cross_polytope(qkv.q, drawn, counts), torch.arange(qkv.n, device=qkv.device)[:, None]
-    index, visited = [], []
-    for of_round in hashes:  # (rounds, n)
-        slots = [look_back_causally(own, own, qkv.query_positions, prod(counts), width) for own in of_round]
-        slots = torch.cat(slots, 1)
-        visited.append((slots >= 0).sum())
-        used = _used(slots, token, once)
-        index.append(slots.masked_fill(~used, -1))
-    operator, _ = sparse_softmax(qkv.replace(q=queries, k=keys, scale=1.0), torch.stack(index))
-    visited = torch.stack(visited).double().cpu()
+    slots = look_back_within(hashes, hashes, qkv.visible, prod(counts), width).transpose(1, 2).flatten(2)
+    visited = (slots >= 0).sum((1, 2)).double().cpu()
+    index = slots.masked_fill(~_used(slots, token, once), -1)  # (h, n, width · rounds)
+    operator, _ = sparse_softmax(qkv.replace(q=queries, k=keys, scale=1.0), index)
     diagnostics = {"realised_d": visited / qkv.n, "visited": visited}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)

@@ -6,7 +6,6 @@ import torch
 
 from ...operators import RankOne
 from ...qkv import QKV
-from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation, from_log_features, per_head
 from ..registry import register
@@ -39,16 +38,13 @@ def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Ap
     Source: Chen et al. 2022, section 5, where it is the baseline. A causal row is the mean of the values up to its own,
     ``B~_ij = 1/(i + 1)`` with i counted from 0. The causal matrix does not have rank one.
 
-    With a sliding window, a row is the mean over the keys that it sees, which costs ``n² p``.
+    With a sliding window, a row is the mean over the keys that it sees.
 
     Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
     """
-    if qkv.sliding_window is not None:
-        operator = exact(qkv.replace(q=torch.zeros_like(qkv.q)))  # scores of 0: uniform over the keys that a row sees
-        return Approximation.of(operator, qkv, diagnostics={"visited": per_head(qkv.h, 0)})
-    if qkv.causal:
+    if qkv.visible is not None:
         log_ones = qkv.q.new_zeros(qkv.h, qkv.n_k, 1)  # the logarithm of one feature, 1 for every token
-        operator, _ = from_log_features(log_ones[:, : qkv.n_q], log_ones, qkv.query_positions)
+        operator, _ = from_log_features(log_ones[:, : qkv.n_q], log_ones, qkv)
         return Approximation.of(operator, qkv, diagnostics={"visited": per_head(qkv.h, 0)})
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)

@@ -252,7 +252,7 @@ def test_features_given_by_their_logarithms_are_normalised_without_a_shift():
     wanted = log_q.exp() @ log_k.exp().mT
     wanted = wanted / wanted.sum(-1, keepdim=True)
     for by in (0.0, -1e4, 1e4):
-        operator, bad = from_log_features(log_q + by, log_k - by)
+        operator, bad = from_log_features(log_q + by, log_k - by, make())
         # the shift itself rounds each logarithm by eps · 1e4
         assert (operator.dense() - wanted).abs().max() <= 1e-14 + 1e-15 * abs(by) and not bad.any()
 
@@ -270,7 +270,7 @@ def test_a_feature_that_no_key_has_is_no_feature():
     """Its column is 0/0 unless it is left out; a query that has no other has no row."""
     phi_q = torch.tensor([[[1.0, 2.0, 5.0], [0.0, 0.0, 1.0], [3.0, 1.0, 0.0]]], dtype=torch.float64)
     phi_k = torch.tensor([[[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]]], dtype=torch.float64)
-    operator, bad = from_log_features(phi_q.log(), phi_k.log())
+    operator, bad = from_log_features(phi_q.log(), phi_k.log(), make())
     wanted = phi_q @ phi_k.mT
     wanted = wanted / wanted.sum(-1, keepdim=True)
     kept = [0, 2]

@@ -9,7 +9,7 @@ from twins import TWINS
 from twins_lsh import factors, lsh_mask
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
+from attnprobe.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from attnprobe.methods import approximate, get
 from attnprobe.methods.hashing.hashed import block_product
 from attnprobe.methods.hashing.lsh_qk import _of_equal_length
@@ -17,6 +17,7 @@ from attnprobe.operators import Sparse
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator
+from attnprobe.visible import Visible
 
 NAMES = ("reformer", "lsh-qk")
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -388,6 +389,23 @@ def test_chunks_follow_each_other_around_the_list(n, chunk):
         kept = [token for token in row if token >= 0]
         assert kept == (chunks[t] if len(chunks) == 1 else chunks[t - 1] + chunks[t])
     assert torch.equal(order[inverse(order)], torch.arange(n))
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@pytest.mark.parametrize("width", [1, 5, 60])
+@pytest.mark.parametrize("first, sinks", [(None, 0), (-4, 0), (-4, 2), (-9, 12)])
+def test_a_look_back_is_that_of_the_sorted_keys_that_a_query_sees(buckets, width, first, sinks, monkeypatch):
+    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
+    own, of_key = (torch.randint(buckets, (2, 30), generator=generator(0, name)) for name in ("own", "keys"))
+    last = torch.arange(30)
+    visible = Visible(last, None if first is None else (last + first).clamp(min=0), sinks)
+    seen = ~visible.hidden(30)
+    for head, rows in enumerate(look_back_within(own, of_key, visible, buckets, width)):
+        for i in range(30):
+            ordered = sorted((int(of_key[head, j]), j) for j in seen[i].nonzero()[:, 0].tolist())
+            behind = sum(bucket <= int(own[head, i]) for bucket, _ in ordered)
+            turned = (ordered[behind:] + ordered[:behind])[::-1][:width]
+            assert rows[i].tolist() == [j for _, j in turned] + [-1] * (rows.shape[1] - len(turned))
 
 
 @pytest.mark.parametrize("name", ["reformer", "lsh-qk"])

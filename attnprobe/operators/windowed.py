@@ -1,0 +1,162 @@
+"""Windowed attention by features: each window is the end of a block of keys and the beginning of the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from .base import Operator
+from .blocks import block_rows, row_blocks
+from .causal import CausalFeatures
+from .compose import Scaled, Sum
+from .structured import Sparse
+
+__all__ = ["BlockRows", "Windows", "window_sums", "windowed_features"]
+
+NUMBERS = 2**22  # of the features of keys at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Query i sees the ``width`` keys up to ``end_i``, and of the first ``sinks`` keys those before them.
+
+    The keys are cut into blocks of ``width``. A window is then the keys of one block up to its end, and those of the
+    block before it from its first key on: two running sums, and no difference of sums.
+
+    Attributes:
+        end: (n_q,) int64, each at most once. It may lie beyond the last key.
+        n_k: the number of keys.
+    """
+
+    end: Tensor
+    width: int
+    n_k: int
+    sinks: int = 0
+
+    @property
+    def first(self) -> Tensor:
+        """The first key of each window, (n_q,); negative at the beginning of the text."""
+        return self.end - self.width + 1
+
+    @property
+    def blocks(self) -> int:
+        """The number m of blocks of keys."""
+        return max(int(self.end.max()), self.n_k - 1) // self.width + 1
+
+    @property
+    def first_reversed(self) -> Tensor:
+        """The place of each window's first key among all keys if each block is reversed, (n_q,)."""
+        return self.first // self.width * self.width + (-self.first - 1) % self.width
+
+    @property
+    def spans_two(self) -> Tensor:
+        """Whether a window has keys of two blocks, (n_q,) bool."""
+        return (self.first > 0) & (self.first % self.width != 0)
+
+    @property
+    def sinks_outside(self) -> Tensor:
+        """Which sinks lie before the window of each query, (n_q, sinks) bool."""
+        return torch.arange(min(self.sinks, self.n_k), device=self.end.device) < self.first[:, None]
+
+    def cut(self, keys: Tensor, fill: float) -> Tensor:
+        """What belongs to keys, (h, n_k, c), by blocks, (h, m, w, c); ``fill`` stands behind the last key."""
+        missing = self.blocks * self.width - self.n_k
+        return torch.nn.functional.pad(keys, (0, 0, 0, missing), value=fill).unflatten(1, (self.blocks, self.width))
+
+
+class BlockRows(Operator):
+    """Rows of an operator on blocks of keys: row i is row ``place_i`` of the rows of all blocks.
+
+    Args:
+        operator: (h m, w, w), the m blocks of a head one after another.
+        place: (n_q,) int64, below m w.
+        windows: the blocks.
+        back: the operator has the keys of each block in reversed order.
+    """
+
+    def __init__(self, operator: Operator, place: Tensor, windows: Windows, back: bool = False) -> None:
+        self.operator, self.place, self.windows, self.back = operator, place, windows, back
+        self.shape = (operator.shape[0] // windows.blocks, len(place), windows.n_k)
+        self.dtype, self.device = operator.dtype, operator.device
+
+    def heads(self, index: slice) -> BlockRows:
+        start, stop, _ = index.indices(self.shape[0])
+        m = self.windows.blocks
+        return BlockRows(self.operator.heads(slice(start * m, stop * m)), self.place, self.windows, self.back)
+
+    def to(self, dtype: torch.dtype) -> BlockRows:
+        return BlockRows(self.operator.to(dtype), self.place, self.windows, self.back)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        blocks = self.windows.cut(x, 0.0)
+        blocks = blocks.flip(2) if self.back else blocks
+        return self.operator._apply(blocks.flatten(0, 1)).reshape(len(x), -1, x.shape[-1])[:, self.place]
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        m, width = self.windows.blocks, self.windows.width
+        rows = y.new_zeros(len(y), m * width, y.shape[-1]).index_add(1, self.place, y)
+        out = self.operator._apply_transpose(rows.view(-1, width, y.shape[-1])).unflatten(0, (len(y), m))
+        out = out.flip(2) if self.back else out
+        return out.flatten(1, 2)[:, : self.windows.n_k]
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        m, width, place = self.windows.blocks, self.windows.width, self.place[start:stop]
+        out = torch.zeros(self.shape[0], len(place), m, width, dtype=self.dtype, device=self.device)
+        for block in (place // width).unique().tolist():
+            here = place // width == block
+            row = place[here] - block * width
+            low, high = int(row.min()), int(row.max()) + 1
+            out[:, here, block] = self.operator.heads(slice(block, None, m))._rows(low, high)[:, row - low]
+        out = out.flip(3) if self.back else out
+        return out.flatten(2)[..., : self.windows.n_k]
+
+
+def windowed_features(log_q: Tensor, log_k: Tensor, windows: Windows) -> tuple[Operator, Tensor]:
+    """``B~_ij = φ(q_i)·φ(k_j) / Σ_l φ(q_i)·φ(k_l)`` over the keys l that query i sees, and the logarithms of the sums.
+
+    Each part of a window is a row of `CausalFeatures` on a block of keys, whose weights sum to 1; the sums of the parts
+    say how much each counts. No sum is made from a key that the query does not see.
+
+    Args:
+        log_q: (h, n_q, f). log_k: (h, n_k, f). -∞ is a feature that is 0. A row whose sum is 0 is NaN.
+
+    Cost as of two `CausalFeatures`, and ``n_q f`` exponentials a sink.
+    """
+    parts = window_sums(log_q, log_k, windows)
+    share = torch.softmax(parts, -1).to(torch.promote_types(log_q.dtype, torch.float32))
+    blocks = windows.cut(log_k, -inf)
+    size = (len(log_q), windows.blocks * windows.width, log_q.shape[-1])
+    operators: list[Operator] = []
+    for number, (place, keys) in enumerate(((windows.end, blocks), (windows.first_reversed, blocks.flip(2)))):
+        place = place.clamp(min=0)
+        queries = log_q.new_zeros(size).index_copy(1, place, log_q)
+        features = CausalFeatures(queries.view(-1, *blocks.shape[2:]), keys.flatten(0, 1))
+        rows = BlockRows(features.with_empty_rows(), place, windows, back=bool(number))
+        operators.append(Scaled(rows, share[..., number]))
+    if windows.sinks:
+        sinks = torch.arange(share.shape[-1] - 2, device=log_q.device).expand(len(log_q), 1, -1)
+        operators.append(Sparse(sinks, share[..., 2:], windows.n_k, group=len(windows.end)))
+    return Sum(operators), parts.logsumexp(-1)
+
+
+def window_sums(log_q: Tensor, log_k: Tensor, windows: Windows) -> Tensor:
+    """``log Σ_l φ(q_i)·φ(k_l)`` over the parts of each window, (h, n_q, 2 + sinks) float64; -∞ for a part without keys.
+
+    The parts are the keys in the block of its end, those in the block before, and each sink by itself.
+    """
+    some = max(1, NUMBERS // (windows.n_k * log_k.shape[-1]))
+    heads = row_blocks(len(log_q), block_rows(log_q, windows.n_k * log_k.shape[-1], some))
+    return torch.cat([_sums(log_q[start:stop].double(), log_k[start:stop].double(), windows) for start, stop in heads])
+
+
+def _sums(log_q: Tensor, log_k: Tensor, windows: Windows) -> Tensor:
+    blocks = windows.cut(log_k, -inf)  # (h, m, w, f)
+    near = blocks.logcumsumexp(2).flatten(1, 2)[:, windows.end]  # (h, n_q, f)
+    far = blocks.flip(2).logcumsumexp(2).flatten(1, 2)[:, windows.first_reversed.clamp(min=0)]
+    parts = [(log_q + near).logsumexp(-1), (log_q + far).logsumexp(-1).masked_fill(~windows.spans_two, -inf)]
+    for sink, outside in enumerate(windows.sinks_outside.unbind(1)):
+        parts.append((log_q + log_k[:, sink, None]).logsumexp(-1).masked_fill(~outside, -inf))
+    return torch.stack(parts, -1)
