@@ -48,18 +48,18 @@ class Visible:
             return self.last + 1
         return self.last - self.first + 1 + self.first.clamp(max=self.sinks)
 
-    def runs(self) -> list[tuple[Tensor, Tensor]]:
-        """The first and the last key of each run of keys that a query sees, (n_q,) int64 each, in ascending order.
+    def runs(self) -> list[tuple[Tensor | None, Tensor]]:
+        """The first and the last key of each run of keys that a query sees, (n_q,) int64 each; None is key 0.
 
         The sinks are the first run. A run that ends before it begins is empty.
 
         >>> Visible(last=torch.tensor([1, 4]), first=torch.tensor([0, 3]), sinks=1).runs()
-        [(tensor([0, 0]), tensor([-1,  0])), (tensor([0, 3]), tensor([1, 4]))]
+        [(None, tensor([-1,  0])), (tensor([0, 3]), tensor([1, 4]))]
         """
-        if self.first is None:
-            return [(torch.zeros_like(self.last), self.last)]
-        near = [(self.first, self.last)]
-        return [(torch.zeros_like(self.last), self.first.clamp(max=self.sinks) - 1), *near] if self.sinks else near
+        runs: list[tuple[Tensor | None, Tensor]] = [(self.first, self.last)]
+        if self.first is not None and self.sinks:
+            runs.insert(0, (None, self.first.clamp(max=self.sinks) - 1))
+        return runs
 
     def largest(self, x: Tensor) -> Tensor:
         """The largest number among those of the keys that each query sees: (…, n_k) → (…, n_q).
@@ -74,7 +74,8 @@ class Visible:
             half = 2 ** (len(stretches) - 1)
             stretches.append(torch.maximum(stretches[-1][..., :-half], stretches[-1][..., half:]))
         out = x.new_full((*x.shape[:-1], len(self.last)), float("-inf"))
-        for first, last in self.runs():
+        for begin, last in self.runs():
+            first = torch.zeros_like(last) if begin is None else begin
             for level, of_stretch in enumerate(stretches):
                 size = last - first + 1
                 here = ((size >= 2**level) & (size < 2 ** (level + 1))).nonzero()[:, 0]

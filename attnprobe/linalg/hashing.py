@@ -103,40 +103,38 @@ def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int
             [ 3,  1,  2]])
     """
     n, n_q, lists = of_key.shape[-1], own.shape[-1], own.shape[:-1]
-    own, of_key = own.flatten(0, -2), of_key.flatten(0, -2)
+    own, of_key = own.reshape(-1, n_q), of_key.reshape(-1, n)
     ranked = (of_key * n + torch.arange(n, device=of_key.device)).sort(-1).values  # bucket · n + position
     width = min(width, n)
     out = ranked.new_empty(len(own), n_q, width)
     back, slot = torch.arange(buckets, device=own.device), torch.arange(width, device=own.device)
+    place_of = lambda bucket, key: _places(ranked, bucket * n, key)
+    starts = place_of(back.expand(len(own), 1, -1), back.new_zeros(1))[:, 0]  # of each bucket, (m, buckets)
     for start, stop in row_blocks(n_q, max(1, COUNTS // (buckets * len(own)))):
         seen = visible.of(slice(start, stop))
         turned = (own[:, start:stop, None] - back) % buckets  # from a query's own bucket backwards
-        runs = [_run(ranked, turned * n, *ends) for ends in seen.runs()]
-        sizes = [size for _, size in runs]
+        begin, sizes = [], []
+        for first, last in seen.runs():
+            at = starts.gather(-1, turned.flatten(1)).view_as(turned) if first is None else place_of(turned, first)
+            begin.append(at)
+            sizes.append(place_of(turned, last + 1) - at)
         reach = torch.stack(sizes).sum(0).cumsum(-1)  # the keys that it sees, in its bucket and those before
         passed = torch.searchsorted(reach, slot.expand(*reach.shape[:2], -1).contiguous(), right=True)  # buckets
         past = passed.clamp(max=buckets - 1)
         offset = reach.gather(-1, past) - slot - 1  # of the key among those of its bucket, from the earliest
         place = torch.zeros_like(offset)
-        for first, size in runs:
+        for at, size in zip(begin, sizes, strict=True):
             of_run = size.gather(-1, past)
-            place = torch.where((offset >= 0) & (offset < of_run), first.gather(-1, past) + offset, place)
+            place = torch.where((offset >= 0) & (offset < of_run), at.gather(-1, past) + offset, place)
             offset = offset - of_run
         keys = ranked.gather(-1, place.flatten(1)).view_as(place) % n
         out[:, start:stop] = keys.masked_fill(passed == buckets, -1)
-    return out.unflatten(0, lists)
+    return out.view(*lists, n_q, width)
 
 
-def _run(ranked: Tensor, first_of: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the keys ``first … last`` of buckets lie in sorted lists (m, n), and their number, (m, r, buckets) both.
-
-    Args:
-        first_of: ``bucket · n``, (m, r, buckets). first, last: (r,).
-    """
-    place, end = (
-        torch.searchsorted(ranked, (first_of + key[:, None]).flatten(1)).view_as(first_of) for key in (first, last + 1)
-    )
-    return place, end - place
+def _places(ranked: Tensor, first_of: Tensor, key: Tensor) -> Tensor:
+    """How many entries of sorted lists (m, n) are below a key (r,) of buckets, ``first_of = bucket · n`` (m, r, b)."""
+    return torch.searchsorted(ranked, (first_of + key[:, None]).flatten(1)).view_as(first_of)
 
 
 def inverse(order: Tensor) -> Tensor:
