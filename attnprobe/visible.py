@@ -66,8 +66,9 @@ class Visible:
 
         Largest numbers of stretches of 1, 2, 4, … keys are made once; two of them cover any run of keys.
 
-        >>> Visible(last=torch.tensor([1, 3]), first=torch.tensor([0, 3]), sinks=1).largest(torch.tensor([2, 5, 9, 1]))
-        tensor([5, 2])
+        >>> visible = Visible(last=torch.tensor([1, 3]), first=torch.tensor([0, 3]), sinks=1)
+        >>> visible.largest(torch.tensor([2.0, 5.0, 9.0, 1.0]))
+        tensor([5., 2.])
         """
         stretches = [x]
         while 2 ** len(stretches) <= x.shape[-1]:
