@@ -17,10 +17,12 @@ INDEX = {
         "prototype": "Wang & Zhang, Improving CUR matrix decomposition and the Nyström approximation (2013)",
         "skyformer": "Chen et al., Skyformer (2021)",
         "spectral-shift": "Wang et al., Improving the modified Nyström method using spectral shifting (2014)",
+        "wildcat": "Schröder & Mackey, WildCat (2026)",
     },
     "sampling": {
         "informer": "Zhou et al., Informer (2021)",
         "skeinformer": "Chen et al., Skeinformer (2022)",
+        "thinformer": "Carrell et al., Thinformer: low-rank thinning (2025)",
         "vattention": "Desai et al., vAttention: verified sparse attention (2025)",
     },
     "sketch": {
@@ -35,6 +37,8 @@ INDEX = {
         "performer-relu": "Choromanski et al., Performer (2021)",
     },
     "LSH": {
+        "hyper": "Han et al., HyperAttention (2024)",
+        "kdeformer": "Zandieh et al., KDEformer (2023)",
         "lsh-qk": "after Kitaev, Kaiser & Levskaya, Reformer (2020)",
         "magicpig": "Chen et al., MagicPIG: LSH sampling for efficient LLM generation (2024)",
         "reformer": "Kitaev, Kaiser & Levskaya, Reformer (2020)",

@@ -38,10 +38,12 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     "mss-literal": (ORANGE, "<"),
     "spectral-shift": (NAVY, ">"),
     "prototype": (SKY, "^"),
+    "wildcat": (PURPLE, "<"),
     # sampling
     "informer": (ORANGE, "v"),
     "skeinformer": (WINE, "h"),
     "vattention": (INDIGO, "h"),
+    "thinformer": (TEAL, "h"),
     # sketch
     "linformer": (GREEN, "^"),
     "linformer-jlt": (VERMILION, "^"),
@@ -55,6 +57,8 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     "reformer": (INDIGO, "p"),
     "lsh-qk": (VERMILION, "p"),
     "magicpig": (FOREST, "p"),
+    "hyper": (PINK, "p"),
+    "kdeformer": (ORANGE, "p"),
     # sparse
     "bigbird": (SKY, "P"),
     "longformer": (BROWN, "X"),

@@ -9,7 +9,7 @@ from ..errors import Unsupported
 from ..operators import block_rows, row_blocks
 from ..visible import Visible
 
-__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_within"]
+__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_within", "sign_codes"]
 
 FEW = 1024  # buckets that any length may have
 COUNTS = 2**20  # numbers of tokens x buckets at a time
@@ -145,3 +145,21 @@ def inverse(order: Tensor) -> Tensor:
     """
     place = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, place)
+
+
+def sign_codes(x: Tensor, directions: Tensor) -> Tensor:
+    """The place of each row's signs ``x Rᵀ > 0`` in the order of a Gray code, (h, n) int64.
+
+    Buckets at neighbouring places differ in one sign. The place is the code of which the signs are the Gray code: its
+    bit i is the parity of the signs i and above.
+
+    Args:
+        x: (h, n, p). directions: R, (h, r, p), r up to 62.
+
+    >>> x = torch.tensor([[[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]])
+    >>> sign_codes(x, torch.eye(2)[None])
+    tensor([[0, 1, 2, 3]])
+    """
+    signs = (x.double() @ directions.to(x.device).double().mT > 0).long()  # (h, n, r)
+    parities = signs.flip(-1).cumsum(-1).flip(-1) % 2
+    return (parities << torch.arange(signs.shape[-1], device=x.device)).sum(-1)

@@ -11,6 +11,7 @@ The names of draws:
 - ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own.
 - ``blocks`` (h, n_b, r): the random key blocks of each query block, -1 in an empty slot.
 - ``rotations`` (h, rounds, f, p) float64: the directions of a hash.
+- ``pivot_numbers`` (h, d), ``halving_numbers`` (h, u) float64: uniform numbers from [0, 1).
 - ``generator_seed`` (h, 1), of each row (h, n_q), int64: the seeds of generators whose numbers are too many, or which a
   user's function takes.
 
@@ -32,7 +33,7 @@ from ..operators import Padded, Scaled
 from ..qkv import QKV
 from ..reference import sink_share
 from ..rng import Streams
-from . import estimators, features, hashing, kernels, nystrom, reference, sampling, selection, sketch, sparse  # noqa: F401  (their methods register)
+from . import coresets, estimators, features, hashing, kernels, nystrom, reference, sampling, selection, sketch, sparse  # noqa: F401  (their methods register)
 from .base import Approximation
 from .kernels import working_dtype
 from .lookup import get, is_method

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import exp
 
 import torch
+import twins_coresets
 import twins_estimators
 import twins_features
 import twins_lsh
@@ -172,6 +173,7 @@ TWINS = {
     "svd": svd,
     "vmean": vmean,
 }
+TWINS |= twins_coresets.TWINS
 TWINS |= twins_estimators.TWINS
 TWINS |= twins_features.TWINS
 

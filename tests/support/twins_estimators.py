@@ -104,4 +104,56 @@ def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, 
     return torch.tensor(rows, dtype=torch.float64)
 
 
-TWINS = {"magicpig": magicpig, "vattention": vattention}
+def gray_place(signs: list[bool]) -> int:
+    """The place of a bucket when all are listed so that neighbours differ in one sign, the last sign last."""
+    order = [[]]
+    for _ in signs:
+        order = [[*bucket, False] for bucket in order] + [[*bucket, True] for bucket in reversed(order)]
+    return order.index(list(signs))
+
+
+def blocks_of(x: Tensor, rotations: Tensor) -> list[int]:
+    """The tokens in the order of their buckets, those of one bucket in their own."""
+    places = [gray_place([float(direction @ token) > 0 for direction in rotations]) for token in x.double()]
+    return sorted(range(len(places)), key=lambda token: places[token])
+
+
+def block_and_sample(qkv: QKV, size: int, draws, probability: list[float], twice=False) -> Tensor:
+    """Keys of the block at a query's place with weight 1, sampled others with ``c_j/(s P_j)``."""
+    of_q, of_k = (blocks_of(x[0], draws["rotations"][0]) for x in (qkv.q, qkv.k))
+    blocks = [of_k[start : start + size] for start in range(0, qkv.n_k, size)]
+    sample = draws["columns"].tolist() if "columns" in draws else []
+    rows = []
+    for i, scores in enumerate(scores_of(qkv)):
+        own = blocks[of_q.index(i) * len(blocks) // qkv.n_q]
+        weights = dict.fromkeys(own, 1.0)
+        for j in sample:
+            if twice or j not in own:
+                weights[j] = weights.get(j, 0.0) + 1 / (len(sample) * probability[j])
+        rows.append(weighted(scores, weights, qkv.n_k))
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def hyper(qkv, d, draws, target, *, block=0.5, count_twice=False, bits=7) -> Tensor:
+    return block_and_sample(qkv, max(1, int(block * d)), draws, [1 / qkv.n_k] * qkv.n_k, count_twice)
+
+
+def value_probabilities(qkv: QKV) -> list[float]:
+    """``‖v'_j‖/λ + 1/n``, normalised; λ by the power method."""
+    v = [[*row, 1.0] for row in qkv.v[0].double().tolist()]
+    norms = [sum(x * x for x in row) ** 0.5 for row in v]
+    x = [1.0] * len(v[0])
+    for _ in range(2000):
+        products = [sum(a * b for a, b in zip(row, x, strict=True)) for row in v]
+        x = [sum(product * row[t] for product, row in zip(products, v, strict=True)) for t in range(len(x))]
+        largest = sum(a * a for a in x) ** 0.5
+        x = [a / largest for a in x]
+    weights = [norm / largest + 1 / qkv.n_k for norm in norms]
+    return [weight / sum(weights) for weight in weights]
+
+
+def kdeformer(qkv, d, draws, target, *, block=0.5, bits=7) -> Tensor:
+    return block_and_sample(qkv, max(1, int(block * d)), draws, value_probabilities(qkv))
+
+
+TWINS = {"hyper": hyper, "kdeformer": kdeformer, "magicpig": magicpig, "vattention": vattention}

@@ -1,0 +1,126 @@
+"""Thinformer (Carrell et al. 2025): attention to few keys that kernel halving chooses among all, each as likely.
+
+n₀ is the largest power of four up to n_k, S a bucket of keys, g the paper's oversampling: it retains ``2^g √n₀`` keys.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor
+
+from ...approximation import Sampling
+from ...errors import UsageError
+from ...linalg.coresets import halved
+from ...operators import Columns
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, per_head, tokens
+from ..registry import register
+
+
+def _check(target: str, *, delta: float) -> None:
+    if not 0 < delta < 1:
+        raise UsageError(f"thinformer: delta={delta:g} is not a probability above 0 and below 1")
+
+
+@register(
+    name="thinformer",
+    paper="Carrell et al., Thinformer: low-rank thinning",
+    year=2025,
+    family="sampling",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "uses_values"),
+    budget="d keys, rounded down to a power of two",
+    cost="n d p + O(d² (p + p_v) log n)",
+    oracle="unbiased normalisers for n a power of four; inclusion frequencies; the authors' steps",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+    validate=_check,
+)
+def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", delta: float = 0.5) -> Approximation:
+    """``B~_ij = exp(S_ij) / Σ_{l in J} exp(S_il)`` for the keys j of a coreset J, with equal weights.
+
+    Of n_k keys every ``⌊n_k/n₀⌋``-th is kept, n₀ in number (standard thinning: for other lengths than powers of four
+    the last keys are never used). Then rounds of kernel halving: consecutive buckets are halved at once, and each
+    round has buckets of twice the size, ``4^(g+1)`` at first. So the last round halves all keys that are left. The
+    kernel is ``exp(s k·k') (v·v' + b²)``, ``b = max |v|``. Source: Carrell et al. 2025 (KH-Compress), and their code.
+
+    A fair coin exchanges the halves of each bucket, so each of the n₀ keys is in J with probability ``d/n₀``: ``D~ =
+    (n_k/d) Σ_J exp(S_ij)`` is unbiased for the kept keys. Their code has one coin for all buckets and heads.
+
+    d counts the keys used, a power of two up to n₀. The paper has ``d = 2^g √n₀``; below ``√n₀`` there are more rounds
+    of halving all keys that are left.
+
+    Options:
+        delta: the paper's failure probability. Halving S keys has ``δ_S = δ S² / (4^(g+1) · rounds · n₀)``.
+
+    Shapes: weights (h, n_q, d) in the Q/K/V's dtype; kernels and choices in float64. Draws: ``halving_numbers`` (h, u)
+    from [0, 1): in each round one for each pair of keys, then one for each bucket. The operator depends on V through
+    the choice. Cost ``n d p`` for the attention, and ``n₀ 4^g`` entries of kernels a round.
+
+    Raises:
+        Unsupported: d above n_k. UsageError: ``delta`` outside its range.
+    """
+    kept = _thinned(qkv.n_k)
+    rounds = _rounds(len(kept), d, delta)
+    count = sum(size // 2 * buckets + buckets for size, buckets, _ in rounds)
+    of_heads = [streams.head(head, "halving") for head in qkv.heads]
+    numbers = torch.stack([torch.rand(count, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
+    index = kept.to(qkv.device).expand(qkv.h, -1)
+    index = _coreset(qkv, index, rounds, numbers.to(qkv.device))  # (h, d')
+    scores = qkv.scale * qkv.q @ tokens(qkv.shared_k, index).mT
+    used = index.shape[1]
+    inclusion = 0.0 if qkv.n_k > len(kept) else used / len(kept)
+    rows = torch.ones(qkv.h, qkv.n_q, dtype=torch.float64, device=qkv.device)
+    return Approximation.of(
+        Columns(torch.softmax(scores, -1), index, qkv.n_k),
+        qkv,
+        draws={"halving_numbers": numbers},
+        diagnostics={"realised_d": per_head(qkv.h, used), "visited": per_head(qkv.h, used * qkv.n_q)},
+        log_normalizer=lambda: scores.double().logsumexp(-1) + log(qkv.n_k / used),
+        sampling=Sampling(ess=used * rows, inclusion=inclusion * rows),
+    )
+
+
+def _thinned(n_k: int) -> Tensor:
+    """The keys of standard thinning, (n₀,)."""
+    count = 4 ** ((n_k.bit_length() - 1) // 2)
+    step = n_k // count
+    return torch.arange(0, count * step, step, device="cpu")
+
+
+def _rounds(count: int, d: int, delta: float) -> list[tuple[int, int, float]]:
+    """The rounds of halving from n₀ keys to the largest power of two up to d: size of a bucket, buckets, δ of each."""
+    last = min(count, 2 ** (d.bit_length() - 1))
+    number = (count // last).bit_length() - 1
+    root = round(count**0.5)
+    first = 4 * max(1, last // root) ** 2  # 4^(g+1)
+    rounds = []
+    for index in range(number):
+        left = count // 2**index
+        size = min(left, first * 2**index)
+        rounds.append((size, left // size, delta * size**2 / (first * number * count)))
+    return rounds
+
+
+def _coreset(qkv: QKV, index: Tensor, rounds: list[tuple[int, int, float]], numbers: Tensor) -> Tensor:
+    """The keys of ``index`` (h, n₀) that are left after all rounds, (h, d')."""
+    k = tokens(qkv.shared_k, index).double().detach()
+    v = tokens(qkv.shared_v, index).double().detach()
+    place = torch.arange(index.shape[1], device=index.device).expand_as(index)
+    shift = qkv.scale * k.square().sum(-1).amax(-1)[:, None, None, None]  # a factor of the kernel, which cancels
+    bound = v.abs().amax((1, 2)).square()[:, None, None, None]  # b²
+    used = 0
+    for size, buckets, delta in rounds:
+        parts = [tokens(x, place).unflatten(1, (buckets, size)) for x in (k, v)]  # (h, buckets, S, p)
+        kernel = (qkv.scale * parts[0] @ parts[0].mT - shift).exp() * (parts[1] @ parts[1].mT + bound)
+        pairs = size // 2 * buckets
+        uniform = numbers[:, used : used + pairs].unflatten(1, (buckets, size // 2))
+        coin = numbers[:, used + pairs : used + pairs + buckets]
+        taken = halved(kernel, uniform, coin, delta)  # (h, buckets, S/2)
+        place = place.unflatten(1, (buckets, size)).gather(2, taken).flatten(1)
+        used += pairs + buckets
+    return index.gather(1, place)

@@ -1,0 +1,83 @@
+"""HyperAttention (Han et al. 2024): blocks of a sorted hash exactly, and keys sampled uniformly for all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from ..registry import register
+from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
+
+
+def _check(target: str, *, bits: int, block: float, **options: Any) -> None:
+    check_blocks("hyper", bits=bits, block=block)
+
+
+@register(
+    name="hyper",
+    paper="Han et al., HyperAttention",
+    year=2024,
+    family="LSH",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
+    budget="d keys a row: a block of a sorted hash, and sampled keys",
+    cost="n d p + n r p",
+    oracle="unbiased normalisers; inclusion frequencies; exact at one block",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+    least=2,
+    validate=_check,
+    exact_at=lambda n: (n, {"block": 1.0}),
+)
+def hyper(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    bits: int = 7,
+    block: float = 0.5,
+    count_twice: bool = False,
+) -> Approximation:
+    """``B~_ij = w_ij exp(S_ij) / D~_i``: ``w = 1`` in the block of row i, ``c_j n_k/s`` for sampled keys outside.
+
+    Queries and keys are sorted by the signs of r random projections, in the order of a Gray code, in which
+    neighbouring buckets differ in one sign. Sorted keys are cut into blocks of b, sorted queries into as many, and a
+    block of queries attends to the block of keys at its place exactly. For all other keys stand s keys of the head,
+    drawn uniformly with replacement, c_j the number of times that j was drawn. So ``E[w_ij] = 1``, D~ and N~ are
+    unbiased, and ``Var(D~) = n_k² σ²/s`` with the variance σ² of ``exp(S_ij)`` over all keys, 0 for those of the block.
+    Source: Han et al. 2024, and their code. ``b + s = d``.
+
+    Options:
+        bits: r. The paper's code has 7.
+        block: share of d for b; the rest is s.
+        count_twice: sampled keys inside of the block count too, as in the authors' code on a GPU, which hides them on
+            no path of its own: D~ is then biased high.
+
+    The authors' code takes the Gray code of a bucket for its place in the order, so that some neighbours differ in two
+    signs. It attends exactly below 4096 tokens, and is defined for causal inputs by halving them.
+
+    Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores in float64 for their sums. Draws:
+    ``rotations`` (h, 1, r, p), ``columns`` (h, s). States ess, the inclusion probability ``1 - (1 - 1/n_k)^s`` of keys
+    outside of the block, and the variance of D~ over D~² from the sample. Cost ``n d p``; memory O(n d).
+
+    Raises:
+        Unsupported: d below 2 or above n_k. UsageError: options outside their ranges.
+
+    >>> from attnprobe import approximate
+    >>> qkv = QKV(*torch.randn(3, 1, 64, 4, generator=torch.Generator().manual_seed(0)))
+    >>> approximate("hyper", qkv, 16).operator.row_sums().sum().round()
+    tensor(64.)
+    """
+    size = max(1, int(block * d))
+    blocks = SortedBlocks.of(qkv, size, bits, streams)
+    drawn = [
+        torch.randint(qkv.n_k, (d - size,), generator=streams.head(head, "columns"), device="cpu") for head in qkv.heads
+    ]
+    uniform = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=torch.float64, device=qkv.device)
+    return block_and_sample(qkv, blocks, torch.stack(drawn), uniform, count_twice)
