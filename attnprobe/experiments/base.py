@@ -1,4 +1,4 @@
-"""What a command that measures is: its request, how it measures, and what its records show."""
+"""The parts of a command that measures: its request, its measurement, and the view of its records."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Recorded(Generic[R]):
-    """The records of one command in a run's folder, and what else a view may need of that folder.
+    """The records of one command in a run's folder, and the other facts about that folder that a view needs.
 
     Attributes:
-        records: in the order of the plan. header: what stands above tables and figures. folder: the run's.
+        records: in the order of the plan. header: the lines above tables and figures. folder: the run's.
         config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
-        metric: what figures of errors show, where that was asked for. references: values of papers.
+        metric: the metric of error figures, if one was chosen. references: values of papers.
         drawing: how figures are drawn.
     """
 
@@ -46,31 +46,32 @@ class Recorded(Generic[R]):
 
 
 def late(name: str) -> Callable[[], Any]:
-    """A function that imports what is called ``MODULE:NAME`` below this package, and returns it."""
+    """A function that imports the object ``MODULE:NAME`` below this package, and returns it."""
     module, _, attribute = name.partition(":")
     return lambda: getattr(import_module(f".{module}", __package__), attribute)
 
 
 def called(name: str) -> Callable[..., Any]:
-    """A function that imports the one called ``MODULE:NAME`` below this package, and calls it."""
+    """A function that imports the function ``MODULE:NAME`` below this package, and calls it."""
     return lambda *args, **kwargs: late(name)()(*args, **kwargs)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A command that measures; what is heavy is a function that imports it (see `late`).
+    """A command that measures. Parts whose import is slow are functions that import them on use (see `late`).
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.
-        request: the class of its requests, whose docstring is the command's help. output: the class of what it shows.
+        request: the class of its requests; its docstring is the command's help. output: the class of its output
+            options.
         cells: its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
-        view: what the records show. columns: all that its tables may have. fields: the names of all fields that its
-            rows may have.
-        plots: the kinds of figures that its ``--plot`` draws, the first by itself.
-        examples: what stands after ``attnprobe NAME`` in examples. python: lines of one in Python.
-        more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
-        keeps: kinds of figures that records are not enough for; ``measure`` takes whether each is wanted.
-        listing: the text of ``--list`` in a format. timed: the rows of records, where times of two runs are compared.
+        view: makes the `View` of records. columns: all columns that its tables may have. fields: the names of all
+            fields that its rows may have.
+        plots: the kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first.
+        examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
+        more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
+        keeps: kinds of figures that need more than records; ``measure`` takes a flag for each.
+        listing: the text of ``--list`` in a format. timed: the rows of records, if times of two runs are compared.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Experiment:
     timed: Callable[[], Callable[[Sequence[Any]], Sequence[Any]]] | None = None
 
     def command_line(self, config: Mapping[str, Any]) -> str:
-        """The command that measures what the ``config`` of a manifest says, without options at their defaults."""
+        """The command line of the ``config`` of a manifest, without options at their defaults."""
         words = ["attnprobe", self.name]
         for option in options_of(self.request):
             entry = config.get(option.name)

@@ -1,4 +1,4 @@
-"""What a record of each command is."""
+"""The type of each command's records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["read_run", "shape_of"]
 
 @cache
 def shape_of(command: str) -> Shape[Any] | None:
-    """The type of a command's records; None for a command that is none of `EXPERIMENTS`."""
+    """The type of a command's records; None if `EXPERIMENTS` lacks the command."""
     if command not in EXPERIMENTS:
         return None
     return import_module(f".{command}.record", __package__).SHAPE
 
 
 def read_run(path: str | os.PathLike[str]) -> ReadRecords[Record]:
-    """The records of a run's folder or of a file, each held to the type of its command; see `read_typed`."""
+    """The records of a run's folder or of a file, each checked against the type of its command; see `read_typed`."""
     return read_typed(path, shape_of)

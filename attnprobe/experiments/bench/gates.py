@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe bench`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe bench`` limit."""
 
 from __future__ import annotations
 

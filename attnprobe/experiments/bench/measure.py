@@ -42,14 +42,14 @@ def measure_bench(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     The calls of one length and layer are timed in interleaved rounds together with exact attention, and their records
     written when all of them are measured. A record's ``metrics`` hold ``seconds`` and ``exact_seconds`` (one for each
     round), ``flops`` and ``leading_flops`` (2 a multiply-add, all heads), ``visited`` (entries of n², per head),
     ``peak_bytes``, and with errors those of the output per head; ``machine``, ``versions``, ``load`` and ``clock_mhz``
     say under what conditions. A method that cannot take a setting, that costs n² beyond ``quadratic_n`` or that does
-    not differentiate is ``skipped`` with its reason, one that raises ``failed``; the loop goes on.
+    not differentiate is ``skipped`` with its reason, one that raises ``failed``; the loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.

@@ -1,4 +1,4 @@
-"""What ``attnprobe bench`` is asked for, and the cells that come of it."""
+"""The plan of ``attnprobe bench``: its checked request and its cells."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BenchPlan:
 
 
 def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, BenchPlan]:
-    """The source and the plan, once nothing in them is impossible."""
+    """The source and the plan, after every check of the request."""
     if request.quadratic_n < 2:
         raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
     methods, d = tuple(parse_methods(request.methods, request.target)), request.d

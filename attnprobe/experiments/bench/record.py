@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe bench`` holds."""
+"""The records of ``attnprobe bench``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe bench``."""
+"""The sentence that states the result of ``attnprobe bench``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe bench`` shows: a row for each method, n and d, how costs grow, and what to choose."""
+"""The view of ``attnprobe bench``: a row for each method, n and d, how costs grow, and what to choose."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ FIELDS = fields_of(BenchRow, [metric.name for metric in ERRORS])
 
 
 class Grown(TypedDict):
-    """What the rows of an entry have in common."""
+    """The fields that all rows of an entry share."""
 
     method: str
     options: Mapping[str, object]

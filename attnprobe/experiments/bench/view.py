@@ -1,4 +1,4 @@
-"""What ``attnprobe bench`` shows: costs for each n, how they grow, and what to choose."""
+"""The view of ``attnprobe bench``: costs for each n, how they grow, and what to choose."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no man
 
 
 def view(recorded: Recorded[BenchRecord]) -> View:
-    """What records of ``attnprobe bench`` show, with the conditions of their times in the header."""
+    """The view of the records of ``attnprobe bench``, with the conditions of their times in the header."""
     from .figures import bench_figures
 
     rows = bench_rows(recorded.records)

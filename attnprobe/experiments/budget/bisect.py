@@ -16,16 +16,18 @@ NEIGHBOURS = 2  # budgets above the one found that are tried too
 
 @dataclass(frozen=True)
 class HeadBudget:
-    """The smallest budget of one head at one ε, as far as it was tried.
+    """The smallest budget of one head at one ε, among the budgets tried.
+
+    A budget succeeds if enough seeds have an error of at most ε; otherwise it fails.
 
     Attributes:
-        d: the smallest budget tried at which enough seeds have an error of at most ε; None where none is.
-        below: the largest budget tried below ``d``, or of all where ``d`` is None, at which too few have.
-        error: the error at ``d`` that enough seeds do not exceed: the k-th smallest, k as `seeds_needed` says.
-        held, seeds: at ``d``, how many seeds have an error of at most ε, and of how many.
-        interval: the exact 95 % interval of the probability of that; None without randomness.
-        again: larger budgets tried at which too few seeds have it again: the error does not fall with the budget.
-        settled: the smallest budget tried from which on none of the larger ones that were tried fails.
+        d: the smallest budget tried that succeeds; None if none does.
+        below: the largest budget tried below ``d``, which fails; the largest tried at all if ``d`` is None.
+        error: the error at ``d`` that enough seeds do not exceed: the k-th smallest, with k of `seeds_needed`.
+        held, seeds: the number of seeds with an error of at most ε at ``d``, and the number of all seeds.
+        interval: the exact 95 % interval of the probability of an error of at most ε; None without randomness.
+        again: larger budgets tried that fail: the error does not fall with the budget.
+        settled: the smallest budget tried above which no budget tried fails.
     """
 
     head: int
@@ -41,12 +43,12 @@ class HeadBudget:
 
     @property
     def no_counterexample(self) -> bool | None:
-        """Whether no larger budget that was tried fails, which says nothing of others; None where ``d`` is None."""
+        """Whether no larger budget tried fails; others may still fail. None if ``d`` is None."""
         return None if self.d is None else not self.again
 
 
 def coarse_budgets(least: int, most: int) -> list[int]:
-    """Powers of two and three halves of them from ``least`` to ``most``, which are among them.
+    """Powers of two and three halves of them from ``least`` to ``most``, both ends included.
 
     >>> coarse_budgets(8, 40)
     [8, 12, 16, 24, 32, 40]
@@ -56,7 +58,7 @@ def coarse_budgets(least: int, most: int) -> list[int]:
 
 
 def fine_budgets(least: int, most: int, resolution: float) -> list[int]:
-    """The coarse budgets with steps of at most a factor of ``resolution`` between them, or of 1 where that is more.
+    """The coarse budgets, and budgets between them with steps of at most a factor of ``resolution``, or of 1.
 
     >>> fine_budgets(8, 40, 1.1)
     [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30, 32, 35, 38, 40]
@@ -71,7 +73,7 @@ def fine_budgets(least: int, most: int, resolution: float) -> list[int]:
 
 
 def seeds_needed(seeds: int, delta: float) -> int:
-    """How many of the seeds are a share of at least 1 - δ, at least one.
+    """The smallest number of seeds that is a share of at least 1 - δ, at least 1.
 
     >>> seeds_needed(20, 0.1), seeds_needed(1, 0.1), seeds_needed(7, 0.25)
     (18, 1, 6)
@@ -91,20 +93,20 @@ def search(
     needed: int = 1,
     random: bool = False,
 ) -> tuple[list[HeadBudget], dict[int, dict[int, tuple[float, ...]]]]:
-    """The smallest budget from ``least`` to ``most`` of every ε and head, and every error that was asked for.
+    """The smallest budget from ``least`` to ``most`` of every ε and head, and all errors measured on the way.
 
-    `coarse_budgets` are tried with all heads. Between the smallest that succeeds and the one below it each head
-    bisects `fine_budgets`; heads that need the same budget in a round are asked for together, and what one ε needed
-    all know. The bisection assumes that the error falls with d. The coarse budgets above, and two neighbours, are tried
-    too, and those that fail, which are counterexamples, are reported; others between them are not looked for. ``scan``
-    tries every fine budget instead.
+    `coarse_budgets` are tried with all heads. Between the smallest one that succeeds and the one below it, each head
+    bisects `fine_budgets`. Heads that need the same budget in a round share a run, and all ε share the errors. The
+    bisection assumes that the error falls with d. To check this, the coarse budgets above and two neighbours are tried
+    too; those that fail are reported as counterexamples. Budgets between them are not tried. ``scan`` tries every fine
+    budget instead.
 
     Args:
-        ask: the errors of some heads at a budget; a head that cannot take it is left out.
-        needed: how many seeds must succeed. random: whether several seeds tell a probability.
+        ask: the errors of some heads at a budget, without heads that do not support it.
+        needed: the number of seeds that must succeed. random: whether the result varies with the seed.
     """
     tried: dict[int, dict[int, tuple[float, ...]]] = {}
-    missing: dict[int, set[int]] = {head: set() for head in heads}  # budgets that a head cannot take
+    missing: dict[int, set[int]] = {head: set() for head in heads}  # budgets that a head does not support
 
     def try_all(next_budgets: Iterable[tuple[int, int]]) -> None:
         groups: dict[int, list[int]] = {}
@@ -135,13 +137,13 @@ def search(
 
 
 def _reached(errors: Mapping[int, float], epsilon: float) -> tuple[int | None, int | None]:
-    """The smallest budget that succeeds and the largest tried below it; of all where none succeeds."""
+    """The smallest budget that succeeds and the largest tried below it; the largest tried if none succeeds."""
     d = next((d for d, error in errors.items() if error <= epsilon), None)
     return d, max((other for other in errors if d is None or other < d), default=None)
 
 
 def _next(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], epsilon: float) -> int | None:
-    """The budget in the middle of those between failure and success; None where there is none left."""
+    """The middle budget between failure and success; None if none is left."""
     d, below = _reached(errors, epsilon)
     if d is None:
         return None
@@ -150,7 +152,7 @@ def _next(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], e
 
 
 def _above(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], epsilon: float) -> list[int]:
-    """The neighbours above what was found."""
+    """The neighbours above the smallest budget that succeeds."""
     d, _ = _reached(errors, epsilon)
     return [] if d is None else [x for x in fine if x > d and x not in missing][:NEIGHBOURS]
 
@@ -158,7 +160,7 @@ def _above(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], 
 def _head_budget(
     head: int, epsilon: float, errors: Mapping[int, float], tried: Mapping[int, Errors], random: bool
 ) -> HeadBudget:
-    """What was found for one head and ε."""
+    """The result for one head and ε."""
     d, below = _reached(errors, epsilon)
     if d is None:
         seeds = max((len(by_head[head]) for by_head in tried.values() if head in by_head), default=1)

@@ -32,8 +32,8 @@ NUMBERED = 0.17  # inches of a cell that says its number
 def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw d over layers and heads: ``budget-nN`` for each (source, n, target, metric), a map per method and ε.
 
-    A cell is the largest d over windows, on one logarithmic colour scale. Hatched: not reached in some window. Grey:
-    not searched. A ring: the error exceeds ε again at a larger budget.
+    A cell is the largest d over windows, on one logarithmic colour scale. Hatched cells do not reach ε in some window.
+    Grey cells were not searched. A ring marks an error that exceeds ε again at a larger budget.
 
     Returns:
         The files' paths.
@@ -114,7 +114,7 @@ def _marked(axis: Any, group: Sequence[HeadRow], layers: Sequence[int], heads: S
 
 
 def _numbers(axis: Any, values: Any, scale: tuple[float, float], least: int) -> None:
-    """Each cell's number, in white where the colour is dark; below the least, nothing was tried."""
+    """Each cell's number, in white on dark colours. Budgets below ``least`` were not tried."""
     middle = math.sqrt(scale[0] * scale[1])
     for (y, x), d in np.ndenumerate(values):
         if math.isfinite(d):

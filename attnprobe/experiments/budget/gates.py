@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe budget`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe budget`` limit."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["GATED"]
 
 GATED = Gated(
     (Metric("d"), Metric("d_over_n"), share("unreached"), share("counterexamples")),
-    keys=tuple(key for key in KEYS if key != "d"),  # d is what is found
+    keys=tuple(key for key in KEYS if key != "d"),  # d is the result
 )

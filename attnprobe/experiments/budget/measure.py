@@ -46,13 +46,13 @@ def measure_budgets(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Search every layer for every method and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Search every layer for every method and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     A record is one method on one layer of one window. It holds ``found``, an object for each ε with ``d, below, error,
-    held, lower, upper, again, settled`` head by head as `HeadBudget` says them; ``tried``, for each budget the heads
-    that were run there with their ``error``, the k-th smallest over seeds for k the ``needed`` ones, and its
-    ``median``; and ``refused``. A method that raises is a ``failed`` record, one that has no budget to find
-    ``skipped``, one that is not finite in a head whatever the budget ``diverged``; the loop goes on.
+    held, lower, upper, again, settled`` head by head (see `HeadBudget`). ``tried`` lists for each budget the heads that
+    were run, their ``error`` (the k-th smallest over seeds, with k = ``needed``) and its ``median``. ``refused`` lists
+    budgets that heads do not support. A method that raises gives a ``failed`` record, a method without a budget a
+    ``skipped`` one, and a head that is not finite at any budget a ``diverged`` one. The loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -114,7 +114,7 @@ class BudgetCells(PlannedCells):
         }
 
     def work(self, place: Place, cell: _Cell) -> Cost:
-        """Twice the runs of the coarse budgets with every seed; what heads need between comes on top."""
+        """Twice the runs of the coarse budgets with every seed. Budgets between them are not counted."""
         question, n, heads = self.question, place.group.n, len(self.head_numbers(place))
         tried = self._coarse(place, cell)
         works = [work_of_method(n, d, heads, question.metric.startswith("matrix_")) for d in tried]
@@ -122,7 +122,7 @@ class BudgetCells(PlannedCells):
         return runs * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
 
     def _coarse(self, place: Place, cell: _Cell) -> list[int]:
-        """The budgets that a search begins with; none where the method has none to search."""
+        """The budgets that a search begins with; none if the method has no budget."""
         try:
             return coarse_budgets(*self.question.range_of(cell.request.entry, place.group.n, place.group.n))
         except Unsupported:
@@ -147,10 +147,10 @@ class BudgetCells(PlannedCells):
 
 
 def question_of(request: BudgetRequest) -> Question:
-    """What a request searches for.
+    """The question that a request asks.
 
     Raises:
-        UsageError: an unknown metric, a number that is none or out of its range.
+        UsageError: an unknown metric, or a value that is not a number or is out of its range.
     """
     seeds = range(request.seed, request.seed + request.repeats)
     return Question(
@@ -168,7 +168,7 @@ def question_of(request: BudgetRequest) -> Question:
 
 
 def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], lengths: Sequence[int]) -> None:
-    """Refuse a request of which no method can be searched at any length, for the first reason."""
+    """Raise the first reason if no method of a request can be searched at any length."""
     reasons: list[Unsupported] = []
     for request in methods:
         for n in lengths:
@@ -208,7 +208,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 
 
 def _record(search: BudgetSearch, qkv: QKV) -> Result:
-    """What a search found, as a record holds it."""
+    """The result of a search, in the form of a record."""
     result = {
         "least": search.least,
         "most": search.most,
@@ -229,7 +229,7 @@ def _record(search: BudgetSearch, qkv: QKV) -> Result:
 
 
 def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
-    """What was found at one ε: a list for each field, with one entry for each head."""
+    """The results at one ε: a list for each field, with one entry for each head."""
     heads = [one for one in search.heads if one.epsilon == epsilon]
     lists = {
         name: [getattr(one, name) for one in heads] for name in ("d", "below", "error", "held", "settled", "again")

@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe budget`` holds."""
+"""The records of ``attnprobe budget``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe budget``."""
+"""The sentence that states the result of ``attnprobe budget``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["budget_result"]
 
 
 def budget_result(rows: Sequence[BudgetRow]) -> str:
-    """In how many heads each method reaches the smallest ε, and with which d."""
+    """The number of heads in which each method reaches the smallest ε, and the d that it needs."""
     heads = [row for row in rows if is_of_head(row) and row["status"] == "ok"]
     epsilon = min((row["epsilon"] for row in heads), default=0.0)
     parts = []

@@ -1,4 +1,4 @@
-"""What records of ``attnprobe budget`` say: rows per head, and their summary per layer."""
+"""The rows of ``attnprobe budget``: rows per head, and their summary per layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Search(TypedDict):
-    """What was searched for, and where."""
+    """The question of a search, and its range."""
 
     metric: str
     delta: float
@@ -59,7 +59,7 @@ class Place(Cell, Search):
 
 
 class OfHead(TypedDict):
-    """What was found at one ε for one head, as in the record."""
+    """The result at one ε for one head, as in the record."""
 
     d: int | None
     below: int | None
@@ -71,14 +71,14 @@ class OfHead(TypedDict):
 
 
 class BudgetRow(Place, OfHead, Where, State):
-    """What was found at one ε for one head; without either in a cell in which nothing was found."""
+    """The result at one ε for one head. Rows of cells without results have neither ε nor head."""
 
     epsilon: ReadOnly[float | None]
     head: ReadOnly[int | None]
 
 
 class HeadRow(BudgetRow):
-    """What was found at one ε for one head."""
+    """The result at one ε for one head."""
 
     epsilon: float
     head: int
@@ -92,7 +92,7 @@ FIELDS = fields_of(HeadRow)
 
 
 class Weakest(TypedDict):
-    """The head of which the fewest seeds hold at its d."""
+    """The head with the fewest seeds that hold at its d."""
 
     head: int
     window: int
@@ -113,7 +113,7 @@ class Counterexample(TypedDict):
 
 
 class Summarised(TypedDict):
-    """What the rows of an entry have in common."""
+    """The fields that all rows of an entry share."""
 
     method: str
     options: Mapping[str, object]
@@ -135,7 +135,7 @@ class Summarised(TypedDict):
 
 
 class Entry(Placed, Summarised):
-    """What an entry is of."""
+    """The place and the method of an entry."""
 
     windows: int
 
@@ -168,10 +168,10 @@ def is_of_head(row: BudgetRow) -> TypeGuard[HeadRow]:
 
 
 def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
-    """The rows of the JSON contract: one per ε and head; a cell in which nothing was found is one with its reason.
+    """The rows of the JSON contract: one per ε and head. A cell without results is one row with its reason.
 
-    ``again`` are the larger budgets tried at which too few seeds hold, and ``again_error`` the error there;
-    ``no_counterexample`` says that there is none among those tried.
+    ``again`` lists the larger budgets tried at which too few seeds hold, and ``again_error`` the errors there.
+    ``no_counterexample`` is true if ``again`` is empty.
     """
     rows: list[BudgetRow] = []
     for record, source in with_source(records):
@@ -206,8 +206,8 @@ def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
 def budget_summary(rows: Iterable[BudgetRow]) -> list[BudgetSummary]:
     """One entry per (source, method with options, target, n, metric, ε, layer), over heads and windows.
 
-    ``metrics`` describes the metrics of gates, the last two as shares of heads; ``range`` holds the least, median and
-    largest d with a head that was not reached as infinite, and ``weakest`` the head of which the fewest seeds hold.
+    ``metrics`` describes the metrics of gates; the last two are shares of heads. ``range`` holds the smallest, median
+    and largest d, where a head without a d counts as infinite. ``weakest`` is the head with the fewest seeds that hold.
     """
     place = ("source", "method", "options", "target", "metric", "n", "epsilon", "layer")
     summary = []

@@ -32,7 +32,7 @@ CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # judged by the upp
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched for: see `budgets` for the fields. ``tol`` is the width of the intervals of matrix errors."""
+    """The question of a search; see `budgets` for the fields. ``tol`` is the width of matrix errors' intervals."""
 
     epsilons: tuple[float, ...] = (0.1,)
     metric: str = METRIC
@@ -63,14 +63,14 @@ class Question:
             raise UsageError("no seeds; a random method needs at least one")
 
     def seeds_of(self, method: str | Method) -> range:
-        """The seeds that a method is run with: one where it draws nothing."""
+        """The seeds that a method is run with; one seed if it draws nothing."""
         return self.seeds[:1] if "deterministic" in get(method).tags else self.seeds
 
     def range_of(self, method: str | Method, n_q: int, n_k: int) -> tuple[int, int]:
         """The smallest and the largest budget that a method is tried with.
 
         Raises:
-            Unsupported: no such budget, another target, or a sequence that the method cannot take.
+            Unsupported: no such budget, another target, or a sequence that the method does not support.
         """
         entry = get(method)
         if self.target not in entry.targets:
@@ -88,13 +88,13 @@ class Question:
 
 @dataclass(frozen=True)
 class BudgetSearch:
-    """What was found of every ε and head, and all that was tried for it.
+    """The results of every ε and head, and every budget tried.
 
     Attributes:
         heads: one `HeadBudget` for each ε and head, in this order.
-        tried: errors by budget and head, one for each seed in rising order; infinite where an output is not finite.
-        refused: why some heads could not take a budget, by budget.
-        needed, seeds: how many seeds must have an error of at most ε, and of how many.
+        tried: errors by budget and head, one for each seed in rising order; infinite if an output is not finite.
+        refused: why some heads do not support a budget, by budget.
+        needed, seeds: the number of seeds that must have an error of at most ε, and the number of all seeds.
         least, most: the range of budgets that was searched.
     """
 
@@ -126,29 +126,29 @@ def budgets(
 
     ``d(head) = min { d : #{seeds with error(d) ≤ ε} ≥ (1 - δ) #seeds }`` over a grid of budgets: powers of two, three
     halves of them, and steps of at most a factor of ``resolution`` between. Budgets share their random draws, so the
-    error mostly falls with d; where it does not the bisection may miss a smaller d, and what was tried above tells:
-    the powers of two and their three halves up to ``d_max``, and the two budgets next to the one found.
+    error mostly falls with d. Where it does not, the bisection may miss a smaller d. Larger budgets are tried to show
+    this: the powers of two and their three halves up to ``d_max``, and the two budgets next to the result.
 
     Args:
         qkv: Q, K and V, (h, n, p). method: a registered name; ``options`` are its own.
-        epsilon: one bound of the error or several, in the units of ``metric``, which share their runs.
-        metric: of `output_errors` or `matrix_errors`. Of ``output_cosine_min`` the error is 1 minus the cosine; the
-            spectral norms of matrices count by the upper end of their certified interval.
-        delta: the share of seeds that may exceed ε. seeds: of a random method; one is run of a deterministic one.
-        d_min, d_max: the range; None is half of n, beyond which ``2 d n`` entries are n² or more.
-        resolution: from 1, which is every budget, to 2. scan: try every budget of the grid instead of bisecting.
+        epsilon: one bound of the error or several, in the units of ``metric``. All share their runs.
+        metric: of `output_errors` or `matrix_errors`. The error of ``output_cosine_min`` is 1 minus the cosine. The
+            spectral norm of a matrix is the upper end of its certified interval.
+        delta: the share of seeds that may exceed ε. seeds: of a random method; a deterministic one runs once.
+        d_min, d_max: the range; None is n/2, from where on the ``2 d n`` entries are n² or more.
+        resolution: from 1 (every budget) to 2. scan: try every budget of the grid instead of bisecting.
         target: the exact matrix, ``softmax`` or ``gaussian``.
 
     Returns:
-        `BudgetSearch`: for each ε and head ``d`` (None where no budget up to ``d_max`` reaches ε), the error there, how
-        many seeds hold with the exact 95 % interval of their share, and the larger budgets at which ε is exceeded
-        ``again``. Lists on the CPU, floats.
+        `BudgetSearch`: for each ε and head ``d`` (None if no budget up to ``d_max`` reaches ε), the error there, the
+        number of seeds that hold with the exact 95 % interval of their share, and the larger budgets that exceed ε
+        ``again``. Lists of floats on the CPU.
 
-    The seeds are the only randomness. About ``2 log₂(d_max / d_min)`` budgets are run with all heads, then a few for
-    those heads that need them, each with every seed: the cost of the method at each, and of the metric.
+    The seeds are the only randomness. Cost: a run of the method and of the metric for every seed at each budget. About
+    ``2 log₂(d_max / d_min)`` budgets are run with all heads, then a few with the heads that need them.
 
     Raises:
-        Unsupported: a method without a budget, or that cannot take the target, the length or any budget of the range.
+        Unsupported: the method has no budget, or does not support the target, the length or any budget of the range.
         UsageError: unknown names, impossible values.
 
     >>> import torch
@@ -166,7 +166,7 @@ def budgets(
 def search_budgets(
     question: Question, request: MethodRequest, qkv: QKV, show: Callable[[str], None] = lambda label: None
 ) -> BudgetSearch:
-    """`budgets` of a question and a method whose options were checked.
+    """`budgets` for a question and a method with checked options.
 
     Args:
         show: called before each budget with a label such as ``d=64 of 12 heads``.
@@ -193,7 +193,7 @@ def search_budgets(
 
 
 class _Errors:
-    """The errors of some heads at a budget, one for each seed; the exact output is made once for all."""
+    """The errors of some heads at a budget, one for each seed. The exact output is computed once."""
 
     def __init__(
         self, question: Question, request: MethodRequest, qkv: QKV, seeds: range, show: Callable[[str], None]
@@ -212,7 +212,7 @@ class _Errors:
         return self._of(d, heads)
 
     def _of(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
-        """The heads that take the budget; of several that refuse it together each is asked alone."""
+        """The errors of the heads that support the budget. If several heads raise together, each is run alone."""
         part = self.qkv if tuple(heads) == self.qkv.heads else self.qkv.select(heads)
         try:
             values = self._matrices(d, part) if self.reference is None else self._outputs(d, part, self.reference)
@@ -238,7 +238,7 @@ class _Errors:
         return METRICS[name].cost(errors)
 
     def _matrices(self, d: int, part: QKV) -> Tensor:
-        """Matrix errors, (seeds, h); as many seeds as memory holds share their passes over the exact matrix."""
+        """Matrix errors, (seeds, h). As many seeds as fit into memory share the passes over the exact matrix."""
         name = self.question.metric + ("_upper" if self.question.metric in CERTIFIED else "")
         size = part.h * d * (part.n_q + part.n_k + d) * part.q.element_size()
         step, errors = max(1, min(MOST_SHARED, HELD // size)), []

@@ -1,4 +1,4 @@
-"""What ``attnprobe budget`` shows: rows per head, their summary per layer, tables, and the files that budgets go to."""
+"""The view of ``attnprobe budget``: rows per head, their summary per layer, tables, and the files of budgets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_NOTES = 8  # heads whose error does not fall
 
 
 def view(recorded: Recorded[BudgetRecord]) -> View:
-    """What records of ``attnprobe budget`` show."""
+    """The view of the records of ``attnprobe budget``."""
     from .figures import budget_figures
 
     records = recorded.records
@@ -76,7 +76,7 @@ def budget_tables(summary: Sequence[BudgetSummary]) -> list[Table]:
 
 
 def _measured(cell: Callable[[FoundSummary], str]) -> Callable[[BudgetSummary], str]:
-    """The cell of rows of which something was measured."""
+    """The cell of rows with a measurement."""
     return lambda row: cell(row) if has_heads(row) else ""
 
 
@@ -85,7 +85,7 @@ def _epsilon(row: BudgetSummary) -> str:
 
 
 def _budget(name: str) -> Callable[[BudgetSummary], str]:
-    """A budget: ``> d`` where none up to d is enough, ``≤ d`` where smaller ones were not tried."""
+    """A budget: ``> d`` if none up to d is enough, ``≤ d`` if smaller ones were not tried."""
 
     def cell(row: FoundSummary) -> str:
         d = row["range"][name]
@@ -111,7 +111,7 @@ def _seeds(row: FoundSummary) -> str:
 
 
 def _median(row: BudgetSummary) -> float | None:
-    """The median budget; None where half the heads have none, or where nothing was measured."""
+    """The median budget; None if half of the heads have none or nothing was measured."""
     median = row["range"]["median"] if has_heads(row) else math.inf
     return median if math.isfinite(median) else None
 
@@ -152,7 +152,7 @@ def _name(row: BudgetSummary) -> str:
 
 
 def _notes(group: Sequence[BudgetSummary]) -> list[str]:
-    """Cells in which nothing was found, then heads whose error exceeds ε again."""
+    """Cells without results, then heads whose error exceeds ε again."""
     lines = [_counterexample(row, one) for row in group if has_heads(row) for one in row["again"]]
     more = [f"counterexamples: {len(lines) - MOST_NOTES} heads more (`--format json` has all)"]
     return reasons(group, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
@@ -169,10 +169,10 @@ def _counterexample(row: FoundSummary, head: Counterexample) -> str:
 
 
 def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
-    """What ``budgets-METHOD.json`` holds, by name: the d of every layer and head for one method and ε.
+    """The contents of each ``budgets-METHOD.json``, by name: the d of every layer and head for one method and ε.
 
-    Of several windows each head has the largest d, and none (null) where one window has none. The name also tells
-    apart what several files of the run differ in: ε, n, target, metric, source.
+    A head has the largest d over windows, or null if one window has none. If a run has several files of a method, their
+    names also contain what they differ in: ε, n, target, metric, source.
     """
     rows = list(filter(is_of_head, budget_rows(records)))
     labels = source_labels(records)
@@ -189,7 +189,7 @@ def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
     return files
 
 
-TAGS: dict[str, Callable[[Any], str]] = {  # what tells files apart, as a part of their names
+TAGS: dict[str, Callable[[Any], str]] = {  # the parts of file names
     "source": str,
     "target": str,
     "metric": str,

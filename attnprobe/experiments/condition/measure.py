@@ -61,13 +61,13 @@ def measure_conditions(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
     for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates``, and where they apply ``cond_lower, cond_upper,
     eigen_min, eigen_max, lemma3, residuals, gradient, gradient_six``; its own ``metrics`` hold the method's error and
     ``sensitivity``. A method that raises is a ``failed`` record, one that cannot take a setting or inverts nothing is
-    ``skipped``; the loop goes on.
+    ``skipped``; the loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.

@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe condition`` holds."""
+"""The records of ``attnprobe condition``."""
 
 from __future__ import annotations
 

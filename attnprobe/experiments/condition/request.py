@@ -1,4 +1,4 @@
-"""What ``attnprobe condition`` measures and shows; its fields are its options."""
+"""The request of ``attnprobe condition``; its fields are the command\'s options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe condition``."""
+"""The sentence that states the result of ``attnprobe condition``."""
 
 from __future__ import annotations
 

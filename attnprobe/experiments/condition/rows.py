@@ -1,4 +1,4 @@
-"""What records of ``attnprobe condition`` say: rows per matrix and head, and their summary."""
+"""The rows of ``attnprobe condition``: rows per matrix and head, and their summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe condition`` shows: rows per head, their summary per matrix, and the tables of that."""
+"""The view of ``attnprobe condition``: rows per head, their summary per matrix, and the tables of that."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRONG = 0.5  # |ρ| from which on the legend counts rows
 
 
 def view(recorded: Recorded[ConditionRecord]) -> View:
-    """What records of ``attnprobe condition`` show."""
+    """The view of the records of ``attnprobe condition``."""
     from .figures import condition_figures
 
     rows = condition_rows(recorded.records)

@@ -1,4 +1,4 @@
-"""The columns of `error`'s tables, and of those of kernels beneath them."""
+"""The columns of `error`'s tables, and of the tables of kernels below them."""
 
 from __future__ import annotations
 
@@ -230,14 +230,14 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
 
 
 def error_columns(rows: Sequence[ErrorRow]) -> list[Column]:
-    """The columns that there may be: families and factors only where there are several."""
+    """The columns that tables may have. Those of families and factors need several of them."""
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
     return [column for column in COLUMNS if column.title not in absent]
 
 
 def _one_minus_cosine(row: ErrorRow) -> str:
-    """One minus the mean cosine: a cosine near 1 shows nothing but nines."""
+    """One minus the mean cosine. The digits of a cosine near 1 are all nines."""
     mean = statistic(row, "cosine", "mean")
     return "" if mean is None else significant(max(1 - mean, 0.0), 2)
 

@@ -1,4 +1,4 @@
-"""Error against cost: what a method's entries and its time buy, a point for each budget."""
+"""Error against cost: the error of a method over its computed entries and over its time, a point for each budget."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ EXACT_LABEL = "exact attention"
 def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method computes, its time, and the keys that it reads.
 
-    Entries and time have a panel each, and so has every further cost that a method states. A row of panels is for each
-    (source, layer, n, target), a line for each method through its budgets in their order, the
-    markers growing with d. V-Mean, which computes no entry, is a dashed line. Exact attention, whose error is 0, is a
-    black line at the cost of every entry.
+    Entries and time have a panel each, and so has every further cost that a method states. There is a row of panels for
+    each (source, layer, n, target). A method is a line through its budgets in rising order; larger markers have larger
+    d. V-Mean computes no entry and is a dashed line. Exact attention has error 0 and is a black line at the cost of
+    every entry.
 
     Args:
         out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
-        The files' paths; none where fewer than two points of requested methods have both an error and a cost.
+        The files' paths; none if fewer than two points of requested methods have both an error and a cost.
     """
     shown = [row for row in rows if _error(row, metric) is not None]
     shown.sort(key=lambda row: bool(row.get("reference")))
@@ -144,7 +144,7 @@ def _panel(
         if not points:
             continue
         x, y, _ = zip(*points, strict=True)
-        if cost[0] != "seconds":  # a single timing says too little to join
+        if cost[0] != "seconds":  # single timings scatter too much for a line
             axis.plot(x, y, **{**style, "marker": None}, alpha=0.7, zorder=2)
         for price, error, row in points:
             size = 4.5 + 4 * rank_of(row["d"], budgets)
@@ -160,7 +160,7 @@ def _error(row: ErrorRow, metric: str) -> float | None:
 
 
 def _cost(row: ErrorRow, name: str, statistic: str, factor: float) -> float | None:
-    """A row's cost; None where it has none that a logarithmic axis can show."""
+    """A row's cost; None if it has none or if the cost is not positive."""
     value = (row["metrics"].get(name) or {}).get(statistic)
     return factor * value if value else None
 

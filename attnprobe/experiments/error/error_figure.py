@@ -1,4 +1,4 @@
-"""Error against budget: lines with bands or bars, or where there is one budget a dot plot."""
+"""Error against budget: lines with bands or bars, or a dot plot if there is one budget."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from .rows import ErrorRow
 
 __all__ = ["error_figure"]
 
-Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
+Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family if each has a panel
 
 PANELS = 12  # per figure
 SPAN = 1e3  # of the panels of families about V-Mean's error
-MOST_BANDS = 3  # methods; the bands of more run together, and become bars
+MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
 
 
 def error_figure(
@@ -63,18 +63,18 @@ def error_figure(
 
     More than 8 methods of several families have a panel for each family, all on one scale.
 
-    Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
-    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Ticks
-    are maxima; points of rows with bad rows are hollow, and the legend has ``!`` at their methods. Methods
-    without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
-    cross marks a row in which cells diverged or failed. Where there is one ``d``, the figure is a dot plot instead:
-    per method the median, p10 – p90 and the maximum.
+    Points are medians over heads, windows and repeats. Bars run from p10 to p90; those of one ``d`` stand side by side.
+    Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
+    bad rows are hollow, and ``!`` marks their methods in the legend. Methods without a budget are horizontal lines;
+    V-Mean's is dashed. The lower bound is dotted and drawn where its median is positive. A cross marks a row with
+    diverged or failed cells. If there is one ``d``, the figure is a dot plot: the median, p10 – p90 and the maximum of
+    each method.
 
     Args:
         out_dir: where ``error-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
-        The files' paths; none where no method's row holds the metric.
+        The files' paths; none if no method's row holds the metric.
     """
     plotted = [row for row in rows if has(row, name) or crossed(row, name)]
     limits = [row for row in bounds if has(row, name)]
@@ -130,7 +130,7 @@ def _page(
     shown = [row for row in rows if any(_at(row, place) for place in places)]
     marked = flagged(shown)
     keys = 0.0 if split else legend_inches([*styles], inches)
-    # where a row of panels is a layer or a source, with a column for each n, it has a scale of its own
+    # a row of panels that is a layer or a source, with a column for each n, has its own scale
     rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
     sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
@@ -187,7 +187,7 @@ def _caption(
     styles: Mapping[str, dict[str, Any]],
     dots: bool,
 ) -> list[str]:
-    """What the figure draws, in sentences."""
+    """The sentences of the caption."""
     spread = "Points are medians, {} run from p10 to p90, and ticks are maxima."
     several = sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
@@ -205,7 +205,7 @@ def _median(row: ErrorRow, name: str) -> float:
 
 
 def _span(rows: Sequence[ErrorRow], name: str) -> tuple[float, float]:
-    """What the panels of families show: a factor of 1000 about V-Mean's error, or about the middle of all."""
+    """The range of the panels of families: a factor of 1000 around V-Mean's error, or around the middle of all."""
     middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
     middle = middles[len(middles) // 2]
@@ -213,7 +213,7 @@ def _span(rows: Sequence[ErrorRow], name: str) -> tuple[float, float]:
 
 
 def _beyond(label: str, line: Any, low: float, high: float) -> str:
-    """A legend's label, which says where the line is when it does not cross the panel."""
+    """A legend's label. If the line lies outside the panel, the label gives its value."""
     values = [value for value in line.get_ydata() if not math.isnan(value)]
     if values and max(values) < low:
         return f"{label} (below, {max(values):.0e})"
@@ -226,7 +226,7 @@ def _corner(row: ErrorRow) -> tuple[Any, ...]:
 
 
 def _at(row: ErrorRow, place: Place) -> bool:
-    """Whether a panel shows the row; references stand in every family's."""
+    """Whether a panel shows the row. The panels of all families show the references."""
     if _corner(row) != place[:4]:
         return False
     return place[4] is None or bool(row.get("reference")) or family(row) == place[4]
@@ -241,9 +241,9 @@ def line_panel(
     handles: dict[str, Any],
     budgets: Sequence[int],
 ) -> None:
-    """Error against budget: a line per method with its band, or, of many methods, with bars side by side.
+    """Error against budget: a line per method with its band, or with bars side by side if there are many methods.
 
-    A tick is the maximum, a hollow marker a row with bad rows.
+    A tick is the maximum. A hollow marker is a row with bad rows.
     """
     from matplotlib.lines import Line2D
 
@@ -277,7 +277,7 @@ def line_panel(
             most = [drawable(stats["max"]) for _, stats in points]
             axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
             for x, y, one in zip(d, middle, bad, strict=True):
-                if one:  # a ring, which a point of another method at the same place leaves visible
+                if one:  # a ring stays visible around the point of another method
                     axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
         for row in group:
             if crossed(row, name):

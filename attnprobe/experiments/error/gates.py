@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe error`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe error`` limit."""
 
 from __future__ import annotations
 

@@ -32,16 +32,16 @@ DECADES = 2.0  # of the colour scale on either side of the median, at most
 def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
 
-    A cell is the mean over windows and repeats of its finite values. One logarithmic colour scale serves a figure; it
-    reaches two decades from the median at most, and what lies beyond has the colour of its end. Grey was not measured
-    or is not finite.
+    A cell is the mean of its finite values over windows and repeats. A figure has one logarithmic colour scale. It
+    reaches at most two decades from the median; values beyond it have the colour of its end. Grey cells were not
+    measured or are not finite.
 
     Args:
         records: of ``attnprobe error``.
         out_dir: where ``heads-METRIC-nN.svg`` and the like are written (``-2``, … of many budgets or methods).
 
     Returns:
-        The files' paths; none where fewer than two layers hold the metric.
+        The files' paths; none if fewer than two layers hold the metric.
     """
     labels = source_labels(records)
     panels: dict[Place, dict[tuple[str, Any], dict[tuple[int, int], list[float]]]] = {}
@@ -126,7 +126,7 @@ def _figure(
     mesh, look = None, {**colours(scale), "linewidth": 0.3}
     for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(budgets)), strict=True)):
         row = [maps.get((method, d)) for d in budgets]
-        if all(one is None for one in row) and budgets[0] is not None:  # what has no budget stands in the first column
+        if all(one is None for one in row) and budgets[0] is not None:  # methods without a budget have column 0
             row[0] = maps.get((method, None))
         first = next((place for place, one in enumerate(row) if one is not None), 0)
         for across, (d, values, axis) in enumerate(zip(budgets, row, axes, strict=True)):

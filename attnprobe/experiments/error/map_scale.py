@@ -1,4 +1,4 @@
-"""The colours of maps: a logarithmic scale for either sign, and what lies outside it."""
+"""The colours of maps: a logarithmic scale for either sign, and colours for values outside it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ SMALL, ABOVE, BELOW, BROKEN = (255, 255, 255), (0, 0, 0), (170, 0, 120), (154, 1
 
 @dataclass(frozen=True)
 class Scale:
-    """The colours of a figure: logarithmic in the size from ``low`` to ``high``, for either sign; others outside it."""
+    """The colours of a figure: for either sign logarithmic in the size from ``low`` to ``high``, others outside."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, exact: np.ndarray) -> Scale:
-        """From the exact maps alone, so that no approximation moves it.
+        """The scale of the exact maps; approximations do not change it.
 
-        It ends at their largest mean and begins at 10⁻⁴ of that, or at what all but 1 % of them exceed if that is more.
+        It ends at their largest mean. It begins at 10⁻⁴ of that, or at their 1 % quantile if that is larger.
         """
         values = exact[np.isfinite(exact) & (exact > 0)]
         if not values.size:
@@ -58,7 +58,7 @@ class Scale:
         return out
 
     def outside(self, values: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """Where values have a colour that is not of the scale."""
+        """The masks of values outside the scale, by their colours."""
         finite = np.isfinite(values)
         edge = self.high * (1 + 1e-6)
         return {
@@ -90,5 +90,5 @@ def ticks_of(scale: Scale) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A value as the scale's labels have it: three digits, and no zero before an exponent."""
+    """A value as a label of the scale: three digits, and no zero before an exponent."""
     return re.sub(r"e-0?", "e-", f"{value:.3g}")

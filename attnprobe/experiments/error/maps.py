@@ -1,4 +1,4 @@
-"""The maps of a run: block averages of the exact matrix and of each method's, kept beside the records."""
+"""The maps of a run: block averages of the exact matrix and of each method's, stored beside the records."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def keep_maps(
     timings: Timings | None = None,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> dict[str, str]:
-    """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
+    """Write ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
 
-    A map needs a method's operator and no metric. So a cell that an earlier run measured has its method run again, from
-    the same draws, and its record stays as it is; a map that is there already is not made again. Files hold float32 (h,
-    b_q, b_k), see `attention_maps`. Cost beside a forward per n: a run of each method, and a product with each matrix.
+    A map needs a method's operator and no metric. If an earlier run measured a cell, its method runs again with the
+    same draws, and its record does not change. Existing maps are not made again. Files hold float32 (h, b_q, b_k), see
+    `attention_maps`. Cost: a forward for each n, a run of each method, and a product with each matrix.
 
     Args:
-        records: those of the plan's cells; only what ran is mapped.
+        records: those of the plan's cells. Cells that did not run have no map.
         progress: called before each map with the number of maps done, their total and a label.
 
     Returns:
@@ -87,7 +87,7 @@ def keep_maps(
 
 
 def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> None:
-    """Keep why maps are missing beside those that are there: a report of the run says it too."""
+    """Store why maps are missing beside the maps: a report of the run shows it too."""
     known = missing_maps(folder)
     reasons = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
     if reasons != known:
@@ -95,11 +95,11 @@ def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> Non
 
 
 def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
-    """Write the map of a cell; where there is none, why."""
+    """Write the map of a cell. Return the reason if there is none."""
     if path.exists():
         return None
     blocks = b""
-    with attempt() as tried:  # its record stands; the picture says why it has none
+    with attempt() as tried:  # its record does not change; the figure shows the reason
         approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
         if approx.operator is None:
             return approx.no_operator

@@ -34,11 +34,11 @@ def map_figures(
 ) -> list[Path]:
     """Draw the maps that a run's folder holds: a figure for each (source, layer, n), a row per head, a column per cell.
 
-    The first column is exact attention, the others are the requested methods at each budget, of the first window and
-    the first seed. All panels share one colour scale, logarithmic in the size of a mean and with other colours for
-    negative ones; its ends are those of the exact maps. What is smaller, larger or not finite has colours of its own,
-    which a legend names. A column without maps says why. At most the first 12 heads are drawn, and the caption says
-    which are not; many methods and budgets go on in another figure, with the exact column again.
+    The first column is exact attention. The others are the requested methods at each budget, of the first window and
+    the first seed. All panels share one colour scale, logarithmic in the size of a mean, with other colours for
+    negative means. The exact maps give its ends. Values that are smaller, larger or not finite have their own colours,
+    named in a legend. A column without maps shows the reason. At most the first 12 heads are drawn, and the caption
+    names the others. Further methods and budgets go to another figure, which repeats the exact column.
 
     Args:
         records: of a run of ``attnprobe error``. run: its folder, with ``maps/``.
@@ -46,10 +46,10 @@ def map_figures(
         missing: why a cell has no map, by its key.
 
     Returns:
-        The files' paths; none where no map is there.
+        The files' paths; none if there is no map.
 
     Raises:
-        UsageError: a file that is no map.
+        UsageError: a file that is not a map.
     """
     paths: list[Path] = []
     labels = source_labels(records)
@@ -103,7 +103,7 @@ def _column(record: Record, run: str | Path, missing: Mapping[str, str]) -> MapC
 
 
 def _budget(record: Record) -> list[str]:
-    """``d = 32``, and what the method made of it on average where that differs."""
+    """``d = 32``, and the mean budget that the method used if that differs."""
     budgets = [value for value in (record.get("metrics") or {}).get("realised_d") or () if value is not None]
     used = sum(budgets) / len(budgets) if budgets else record["d"]
     parts = [] if record["d"] is None else [f"d = {record['d']}"]
@@ -112,7 +112,7 @@ def _budget(record: Record) -> list[str]:
 
 
 def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
-    """A line for each column that lacks something; budgets with one reason share it."""
+    """A line for each column that lacks maps. Budgets with the same reason share a line."""
     budgets: dict[tuple[str, str], list[str]] = {}
     for record in records:
         reason = missing.get(record["key"])
@@ -126,7 +126,7 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
 def _caption(
     records: Sequence[Record], shown: Sequence[Record], source: str | None, shape: tuple[int, ...], heads: int
 ) -> list[str]:
-    """What figures show of the records of their place, and what they leave out."""
+    """The caption: what the figures show of the records of their place, and what they omit."""
     one, (_, b_q, b_k) = shown[0], shape
     n = one["n"]
     about = "about " if n % b_q or n % b_k else ""

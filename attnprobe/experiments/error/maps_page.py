@@ -29,7 +29,7 @@ LEFT, RIGHT = 0.66, 0.12  # inches beside the panels
 
 @dataclass(frozen=True)
 class MapColumn:
-    """What stands in one column: its heading, the maps of its heads (h, b_q, b_k), and in words why there is none."""
+    """One column: its heading, the maps of its heads (h, b_q, b_k), and the reason if there is none."""
 
     heading: tuple[str, ...]
     maps: np.ndarray | None
@@ -110,7 +110,7 @@ def maps_page(
 
 
 def _side(columns: Sequence[MapColumn], heads: int, drawing: Drawing, bottom: int) -> int:
-    """Pixels of a panel's side: the largest multiple of 64 for which there is room, and at most six of them."""
+    """Pixels of a panel's side: the largest multiple of 64 that fits, at most 384."""
     wide = ((drawing.sizes.wide - LEFT - RIGHT) * DPI) / len(columns) - GAP
     room = drawing.sizes.tall * DPI - bottom - 0.6 * DPI
     tall = room / heads - GAP
@@ -118,7 +118,7 @@ def _side(columns: Sequence[MapColumn], heads: int, drawing: Drawing, bottom: in
 
 
 def _panel(axis: Any, column: MapColumn, row: int, scale: Scale) -> None:
-    """One head of one column; where there is none, why."""
+    """One head of one column, or the reason why it has no map."""
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():
@@ -134,7 +134,7 @@ def _panel(axis: Any, column: MapColumn, row: int, scale: Scale) -> None:
 def _bar(
     figure: Any, scale: Scale, what: str, negative: bool, left: float, wide: float, width: int, height: int, bottom: int
 ) -> None:
-    """The colour scale beneath the panels, with a strip for negative means where there are any."""
+    """The colour scale below the panels, with a strip for negative means if there are any."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     signs = [POSITIVE, NEGATIVE] if negative else [POSITIVE]
@@ -182,7 +182,7 @@ def _keys(figure: Any, entries: Sequence[Any], left: int, middle: int, width: in
 
 
 def heading_lines(heading: tuple[str, ...], side: int) -> list[str]:
-    """A column's heading in lines no wider than its panel: broken after ``:`` and ``,`` where it has to be."""
+    """A column's heading in lines no wider than its panel, broken after ``:`` and ``,``."""
     most = letters(side / DPI, 7)
     lines = [""]
     for piece in re.findall(r"[^:,]+[:,]?|[:,]", heading[0]):

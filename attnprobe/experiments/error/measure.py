@@ -1,4 +1,4 @@
-"""The run of ``attnprobe error``: methods beside the exact output and matrix, in batches that share passes over it."""
+"""The run of ``attnprobe error``: batches of methods that share passes over the exact matrix."""
 
 from __future__ import annotations
 
@@ -73,26 +73,26 @@ def measure_errors(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Resolve the source, measure every cell, and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
-    Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
-    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
-    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
-    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
-    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
+    Q, K and V are captured once per (n, window), and the exact output is computed once per layer. All methods, budgets
+    and repeats share them. The cells of a batch (`ErrorPlan.batches`) share the passes over the exact matrix. If a cell
+    of a batch is missing, the full batch is measured again, so that its numbers equal those of a run without
+    interruption; only the missing records are appended. A method that raises gives a ``failed`` record, a non-finite
+    output a ``diverged`` one, and a setting that the method does not support a ``skipped`` one. The loop continues.
 
-    With ``maps`` also the block averages of `keep_maps`, in ``maps/``; no record depends on them.
+    With ``maps``, the block averages of `keep_maps` are written to ``maps/``; no record depends on them.
 
-    A folder that was made for this run and holds no record when something goes wrong is removed again. After an
-    interruption the manifest says so, and the same request with that folder as ``out`` goes on.
+    A folder that was made for this run is removed if an error leaves it without a record. After an interruption the
+    manifest says so, and the same request with that folder as ``out`` resumes the run.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
-        KeyboardInterrupt: passed on once the folder is in order.
+        KeyboardInterrupt: raised again once the manifest is written and the locks are released.
     """
     timings, unmapped = timings or Timings(), {}
     if row_devices(request) is not None:
-        request = replace(request, jobs=1)  # which has all the devices
+        request = replace(request, jobs=1)  # one process has all devices
 
     def keep(cells: Cells, outcome: Outcome, folder: Path) -> None:
         if maps and request.shard is None:
@@ -157,7 +157,7 @@ class ErrorCells(PlannedCells):
                         yield cell, result
 
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
-        """The exact output of a place, which a run on other devices adds up in the same order."""
+        """The exact output of a place. Runs on other devices sum it in the same order."""
         target, source = self.plan_of(place).target, self.sources[place.source]
         make = lambda: {"output": with_smaller_blocks(lambda: exact_output(qkv, target, self.devices))}
         assert place.layer is not None  # places of plans have one
@@ -175,7 +175,7 @@ class ErrorCells(PlannedCells):
         )
 
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
-        """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
+        """Run each method once on a few tokens, so that no cell's time includes the start of kernels or threads."""
         target, few = self.plan_of(place).target, qkv.first(64)
         waiting: dict[str, list[Cell]] = {}
         for cell in self.by_place[place]:
@@ -185,12 +185,12 @@ class ErrorCells(PlannedCells):
             if name not in self.warm:
                 self.warm.add(name)
                 request = cells[0].request
-                with self.attempt(*(cell.key for cell in cells)):  # what it raises is told where it is measured
+                with self.attempt(*(cell.key for cell in cells)):  # its error is recorded where it is measured
                     approximate(request.entry, few, 8, target=target, **request.options)
 
 
 class _Bench:
-    """One layer's Q/K/V with its exact output, on which cells are measured."""
+    """One layer's Q, K and V with its exact output; it measures cells."""
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
@@ -204,7 +204,7 @@ class _Bench:
         self.reference = ExactOutput.of(self.exact_output) if self.finite else None
 
     def measure(self, batch: Sequence[Cell], place: Place) -> list[Result]:
-        """What is found of the cells, the ``matrix_`` errors once all methods have run, of those with an operator."""
+        """The results of the cells. ``matrix_`` errors are added for operators once all methods have run."""
         results: list[Result] = []
         operators: dict[int, Operator] = {}
         for number, cell in enumerate(batch):
@@ -215,7 +215,7 @@ class _Bench:
             self.cells.show(self.cells.label(place, cell), {cell.key: self._share_of_method(cell)})
             if operator is not None and self.tol is not None:
                 operators[number] = operator
-            del operator  # an operator that nobody needs is not held beside the next one
+            del operator  # frees an unused operator before the next one is made
         if operators:
             where = f"n={place.group.n} layer {place.layer} matrix errors of {len(operators)} cells"
             methods = {batch[number].key: self._share_of_method(batch[number]) for number in operators}
@@ -235,7 +235,7 @@ class _Bench:
         return results
 
     def _share_of_method(self, cell: Cell) -> float:
-        """Of the work of a cell, that of its method; the rest is that of its matrix errors."""
+        """The method's share of the work of a cell; the rest is that of its matrix errors."""
         if self.tol is None or cell.request.name == LOWER_BOUND:
             return 1.0
         n, heads = self.qkv.n_q, self.qkv.h
@@ -244,9 +244,9 @@ class _Bench:
     def _matrix_errors(
         self, operators: Sequence[Operator], show: Callable[[str, float], None]
     ) -> Sequence[MatrixErrors | Attempt]:
-        """The errors of all operators from shared passes; one that raises does not harm the others."""
+        """The errors of all operators from shared passes; an operator that raises does not affect the others."""
         tol = self.tol
-        assert tol is not None  # without it no operator is kept
+        assert tol is not None  # without tol no operator reaches this
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
             errors = lambda: shared_matrix_errors(
@@ -258,7 +258,7 @@ class _Bench:
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
 
     def _measured(self, cell: Cell, result: Result) -> Operator | None:
-        """Measure what a cell gives but for its matrix errors, which are those of its operator."""
+        """Measure a cell except for its matrix errors. Return its operator, which they need."""
         if not self.finite:
             result |= {"status": "failed", "reason": NOT_FINITE}
             return None
@@ -285,8 +285,8 @@ class _Bench:
         return approx.operator
 
     def _judge(self, request: MethodRequest, approx: Approximation, result: Result) -> None:
-        """What is found of an approximation: its errors, its diagnostics, how it ended."""
-        assert self.reference is not None  # nothing is judged against what is not finite
+        """Add an approximation's errors, diagnostics and status to the result."""
+        assert self.reference is not None  # outputs are compared only with a finite reference
         metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:
@@ -313,7 +313,7 @@ class _Bench:
         return over_rows(values), {"profile": {"keys": positions, **means}}
 
     def _kernel(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The errors of a kernel as such, and the dtype and tolerance that they are of."""
+        """The kernel metrics, and the dtype and tolerance that they belong to."""
         dtype = working_dtype(request.entry, request.options, self.qkv)
         with self.timings("exact attention"):
             if dtype not in self.frameworks:

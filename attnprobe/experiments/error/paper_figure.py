@@ -47,15 +47,15 @@ def paper_figure(
 ) -> list[Path]:
     """Draw the mean of ``metric`` against ``d``: a row of panels per (source, layer, target), a column per n.
 
-    Lines are means over heads, windows and repeats, as in Figure 1 of Skyformer and of Skeinformer, and bands their
-    standard error, which clusters by text window. Methods without a budget are horizontal lines. Hollow markers are a
-    paper's values, where ``metric`` is the papers' own, in the look of the run's first method of that name.
+    Lines are means over heads, windows and repeats, as in Figure 1 of Skyformer and of Skeinformer. Bands are their
+    standard errors, clustered by text window. Methods without a budget are horizontal lines. Hollow markers are a
+    paper's values, in the style of the run's first method of that name; ``metric`` must be the papers' own.
 
     Args:
         out_dir: where ``papers-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
-        The files' paths; none where fewer than two budgets were measured and no paper's value stands beside them.
+        The files' paths; none if fewer than two budgets were measured and no paper's value belongs to them.
     """
     every = rows
     rows = [row for row in rows if _mean(row, metric) is not None or crossed(row, metric)]
@@ -200,7 +200,7 @@ def _weights(row: ErrorRow) -> str:
 
 
 def _title(row: ErrorRow) -> str:
-    """Which panel this is, in at most two lines."""
+    """The panel's title, in at most two lines."""
     weights = _weights(row).replace("$", r"\$")
     place = [f"layer {row['layer']}", f"n = {row['n']}", *([] if row["target"] == "softmax" else [row["target"]])]
     return "\n".join(filter(None, [weights, ", ".join(place)]))

@@ -34,7 +34,7 @@ __all__ = [
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
 LARGEST = 64 * MIB  # of a file
 METRIC = "output_spectral"  # the error of the papers' figures
-# what the papers call initialized: a pretrained embedding with random projections, else what comes nearest
+# the papers' "initialized" is a pretrained embedding with random projections; the others are substitutes
 WEIGHTS = {"initialized": ("initialized-qkv", "initialized")}
 
 
@@ -62,7 +62,7 @@ def read_reference(path: str | Path) -> Reference:
     """The points of a CSV file with the columns init, n, d, method, value and digitisation_uncertainty.
 
     Raises:
-        UsageError: no such file, a column that is missing, a line that is no point; the message names file and line.
+        UsageError: no such file, a missing column, or a line that is not a point; the message names file and line.
     """
     path = Path(path).expanduser()
     with reading(f"--reference {path}"):
@@ -109,7 +109,7 @@ def folded(name: str) -> str:
 
 
 def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
-    """The run's weights that a paper's word for them means, or None where the run has none such.
+    """The run's weights that a paper's word for weights means; None if the run lacks them.
 
     >>> weights_of("initialized", [{"weights": "initialized"}, {"weights": "initialized-qkv"}])
     'initialized-qkv'
@@ -119,7 +119,7 @@ def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
 
 
 def paper_values(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorRow]) -> list[Value]:
-    """The points that stand beside a row's method at its weights and n, by d: those of layer 0 and target softmax."""
+    """The paper's points for a row's method, weights and n, by d. Only layer 0 and target softmax have any."""
     if row.get("layer") != 0 or row.get("target") != "softmax":
         return []
     values: dict[int, Value] = {}
@@ -133,7 +133,7 @@ def paper_values(row: ErrorRow, references: Sequence[Reference], rows: Sequence[
 
 
 def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[dict[str, Any]]:
-    """What was measured beside what a paper's figure shows, a row for each point of both."""
+    """Measured values beside those of a paper's figure, a row for each point of both."""
     entries = []
     for row in rows:
         for value in paper_values(row, references, rows):
@@ -163,7 +163,7 @@ def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) ->
 
 
 def reference_notes(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[str]:
-    """A line for each file: which weights its words stand for here, and what of it this run lacks."""
+    """A line for each file: the weights that its words mean in this run, and the points that the run lacks."""
     lines = []
     ours = {folded(row["method"]) for row in rows}
     lengths = {row["n"] for row in rows}

@@ -1,4 +1,4 @@
-"""Row metrics over position: the mass that a method keeps, and the error of its rows."""
+"""Row metrics over position: the attention mass of the selected keys, and the error of the rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def positions_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | 
     """Draw the mass and the row error of each method over the position of the query.
 
     A row of panels for each (source, layer, n), a line for each method and budget; larger budgets have larger markers.
-    Points are means over the queries with 2^a to 2^(a+1) - 1 tokens up to their own, heads, windows and repeats.
+    Points are means over heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1.
     References are grey.
 
     Args:
         out_dir: where ``positions.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
-        The files' paths; none where no requested method has row metrics.
+        The files' paths; none if no requested method has row metrics.
     """
     shown = [row for row in rows if row.get("profile")]
     if all(row.get("reference") for row in shown):

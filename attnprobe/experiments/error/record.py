@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe error`` holds."""
+"""The records of ``attnprobe error``."""
 
 from __future__ import annotations
 

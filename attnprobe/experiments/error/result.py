@@ -1,4 +1,4 @@
-"""The sentences of result of ``attnprobe error``."""
+"""The sentences that state the result of ``attnprobe error``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ METRIC = "output_spectral_relative"
 
 
 def error_result(rows: Sequence[ErrorRow]) -> str:
-    """The method with the smallest median error beside V-Mean's, and which are worse than V-Mean, kernels left out.
+    """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
-    Methods tie where their medians differ by no more than the standard errors of both, which the spread over heads,
-    windows and repeats gives (see `Value.of_median`).
+    Methods tie if their medians differ by no more than the standard errors of both. The spread over heads, windows and
+    repeats gives these standard errors (see `Value.of_median`).
     """
     known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(known, "source", "layer", "n", "target")
@@ -65,12 +65,12 @@ def _size(methods: Sequence[ErrorRow], name: str, d: int | None, median: Value, 
 
 
 def _is_worse(one: Value, vmean: Value) -> bool:
-    """Whether a median error is larger than V-Mean's, beyond a tie."""
+    """Whether a median error is larger than V-Mean's and does not tie with it."""
     return one.value > vmean.value and not one.ties(vmean)
 
 
 def _budgets(rows: Sequence[ErrorRow]) -> list[int | None]:
-    """The budgets of methods from small to large; a None where no method has one."""
+    """The budgets of methods from small to large; a single None if no method has one."""
     budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
     return [*sorted(budgets)] or [None]
 

@@ -44,7 +44,7 @@ UNGATED = (  # metrics that no gate limits
 
 
 class Kernel(TypedDict, total=False):
-    """How a kernel is judged."""
+    """The dtype and tolerance that a kernel is compared at."""
 
     kernel_dtype: str | None
     row_tolerance: float | None
@@ -90,16 +90,16 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[Erro
     A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
     ``seconds`` over cells. ``source`` is a label where the run has several, which are never averaged together (see
     `source_labels`), else null. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
-    row's ``values`` and ``cells`` say how many there should have been. ``status`` is the worst of the cells' (failed,
-    then diverged, skipped, ok) and ``reason`` says of how many; a row whose output or matrix error is null in an ok
-    cell is ``diverged``. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close, null where none
-    was measured. ``over_vmean`` is the ratio of means
+    row's ``values`` and ``cells`` give the expected numbers. ``status`` is the worst of the cells' (failed, then
+    diverged, skipped, ok), and ``reason`` gives their number. A row is ``diverged`` if an output or matrix error of an
+    ok cell is null. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close; it is null if none was
+    measured. ``over_vmean`` is the ratio of means
 
         ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
 
-    null where V-Mean was not measured there. ``fragile`` lists by metric the statistics that are not reproducible (see
-    `fragile_statistics`). Rows are ordered by source, layer, n, target, references last, the
-    method's first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+    It is null if V-Mean was not measured there. ``fragile`` lists for each metric the statistics that are not
+    reproducible (see `fragile_statistics`). Rows are ordered by source, layer, n, target, the method's first
+    appearance, and d; references come last. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
 
     >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
     >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
@@ -186,7 +186,7 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
 
 
 def _kernel(record: ErrorRecord) -> Kernel:
-    """What the record of a kernel says of how it is judged."""
+    """The dtype and tolerance in the record of a kernel."""
     return cast(Kernel, {name: record[name] for name in Kernel.__annotations__ if name in record})
 
 
@@ -223,7 +223,7 @@ def _vmean_errors(records: Iterable[ErrorRecord], labels: Mapping[str, str | Non
         place = _place(cell, labels)
         for name in RATIOS:
             relative = [value for value in per_head(cell, f"{name}_relative") if value is not None]
-            is_exact = bool(relative) and max(relative) < ROUNDING  # then it is no measure of others
+            is_exact = bool(relative) and max(relative) < ROUNDING  # rounding: a ratio to it means nothing
             for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
                 error = 0.0 if is_exact else value
                 if error is not None and math.isfinite(error):
@@ -234,9 +234,9 @@ def _vmean_errors(records: Iterable[ErrorRecord], labels: Mapping[str, str | Non
 def _over_vmean(
     cells: list[ErrorRecord], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]
 ) -> float | None:
-    """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
+    """``Σ e / Σ v`` over the finite values of the row; None if a V-Mean is missing or Σ v is zero."""
     if cells[0].get("target") != "softmax":
-        return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there
+        return None  # V-Mean's rows sum to 1 and those of C do not, so it is not a baseline there
     ours, means = [], []
     for cell in cells:
         for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):

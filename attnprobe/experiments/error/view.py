@@ -1,4 +1,4 @@
-"""What ``attnprobe error`` shows: errors by method and budget, kernels beneath them, and its figures."""
+"""The view of ``attnprobe error``: errors by method and budget, kernels below them, and its figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ERROR_COLUMNS", "error_legend", "error_tables", "errors_view", "view
 
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
-    """What records of ``attnprobe error`` show."""
+    """The view of the records of ``attnprobe error``."""
     rows, bounds = summarise(recorded.records)
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
@@ -87,7 +87,7 @@ def _figures(
         "cost": Figure("cost", cost, nothing),
         "positions": Figure("positions", positions, "no requested method has row metrics; measure them with --rows"),
     }
-    if (recorded.folder / "maps").is_dir():  # pictures of maps that are gone stay as they are
+    if (recorded.folder / "maps").is_dir():  # without maps, figures that an earlier run drew stay
         figures["maps"] = Figure("maps", maps, "no requested method has a matrix to draw")
     return figures
 
@@ -123,6 +123,6 @@ def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[s
 
 
 def _is_drawn(row: ErrorRow) -> bool:
-    """Whether the row has a standard error of weights that are drawn at random."""
+    """Whether the row has a standard error over randomly drawn weights."""
     drawn = str(row.get("weights") or "").startswith("initialized")
     return drawn and statistic(row, "output_spectral", "se") is not None

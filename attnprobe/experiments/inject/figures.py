@@ -40,7 +40,7 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
     all layers, the KL divergence of each step.
 
     Returns:
-        The files' paths; none where no layer stands alone and nothing was decoded.
+        The files' paths; none if no layer stands alone and nothing was decoded.
     """
     paths: list[Path] = []
     decoded = [row for row in rows if row["steps"] is not None and row["layer"] is None]

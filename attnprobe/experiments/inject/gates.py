@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe inject`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe inject`` limit."""
 
 from __future__ import annotations
 

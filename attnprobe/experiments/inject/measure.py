@@ -41,14 +41,14 @@ def measure_drift(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     A cell is a method with its budget and seed in some layers of the model that reads one window of the text. Its
     record's ``metrics`` are those of `attnprobe.experiments.inject.drift`, one number each, and ``local`` holds the
     relative Frobenius output error of the method on the Q, K, V of each replaced layer of the unmodified model, per
     head. ``layers`` are replaced together, ``layer`` is the one that is replaced by itself, else null. Windows of a
     batch share its forwards. A method that the model's attention has no form for is ``skipped`` with its reason, one
-    whose output is not finite ``diverged``, one that raises ``failed``; the loop goes on.
+    whose output is not finite ``diverged``, one that raises ``failed``; the loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.

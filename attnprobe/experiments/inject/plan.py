@@ -1,4 +1,4 @@
-"""What ``attnprobe inject`` is asked for, and the cells that come of it."""
+"""The plan of ``attnprobe inject``: its checked request and its cells."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class InjectPlan:
 
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
-    """The sources of a request, each with its plan, once nothing in them is impossible."""
+    """The sources of a request, each with its plan, after every check of the request."""
     budgets = None if request.budgets is None else read_budgets(request.budgets)
     if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe inject`` holds."""
+"""The records of ``attnprobe inject``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe inject`` measures and shows; its fields are its options."""
+"""The request of ``attnprobe inject``; its fields are the command\'s options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe inject``."""
+"""The sentence that states the result of ``attnprobe inject``."""
 
 from __future__ import annotations
 

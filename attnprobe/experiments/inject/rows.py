@@ -1,4 +1,4 @@
-"""What records of ``attnprobe inject`` say: a row for each method, budget and set of layers, and their summary."""
+"""The rows of ``attnprobe inject``: a row for each method, budget and set of layers, and their summary."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Correlation(TypedDict):
 
 
 class Summarised(TypedDict):
-    """What the rows of an entry have in common."""
+    """The fields that all rows of an entry share."""
 
     method: ReadOnly[str | None]
     options: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""What ``attnprobe inject`` shows: a row for each method, budget and set of layers, and which layers tolerate it."""
+"""The view of ``attnprobe inject``: a row for each method, budget and set of layers, and which layers tolerate it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["INJECT_COLUMNS", "inject_tables", "view"]
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
-    """What records of ``attnprobe inject`` show."""
+    """The view of the records of ``attnprobe inject``."""
     from .figures import inject_figures
 
     rows = inject_rows(recorded.records)

@@ -40,8 +40,8 @@ CAPTIONS = {
 }
 LINES = ("-", "--", ":", "-.")  # of the weights
 ROUNDING = 2.0**-52
-FLOOR = ROUNDING / 32  # relative; what lies below is noise, and not drawn
-POINTS = 400  # of a line: more cannot be seen
+FLOOR = ROUNDING / 32  # relative; values below it are noise and not drawn
+POINTS = 400  # of a line; more are not visible
 EXACT = {  # exact matrices: their colours and markers
     "softmax": ("black", "o"),
     "unnormalised": ("#7a7a7a", "s"),
@@ -64,17 +64,17 @@ NAMES = {
 def spectrum_figures(rows: Sequence[SpectrumRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
 
-    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, both logarithmic. ``cumulative`` has only spectra that
-    are known in full: ``Σ_{j≤i} σ_j² / Σ σ²`` against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in
-    Figure 2 of Beyond Nyströmformer. Lines are medians over heads and windows, bands run from p10 to p90. Colours and
-    markers tell matrices apart, the kind of line tells weights apart.
+    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, on logarithmic axes. ``cumulative`` shows complete
+    spectra: ``Σ_{j≤i} σ_j² / Σ σ²`` against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in Figure 2
+    of Beyond Nyströmformer. Lines are medians over heads and windows; bands run from p10 to p90. Matrices differ by
+    colour and marker, weights by line style.
 
     Args:
-        out_dir: where ``spectrum-decay.svg`` and the like, and the same of ``cumulative`` are written (``-2``, …
-            where there are many panels).
+        out_dir: where ``spectrum-decay.svg``, ``spectrum-cumulative.svg`` and the like are written (``-2``, … if there
+            are many panels).
 
     Returns:
-        The files' paths; none where no row has values.
+        The files' paths; none if no row has values.
     """
     good = [row for row in rows if row["status"] == "ok" and any(moduli(row)[:1])]
     known = set(map(id, good))
@@ -128,12 +128,12 @@ def _page(
 
 
 def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
-    """Median and band of ``σ_i / σ₁``, drawn at ranks that are even on a logarithmic axis."""
+    """Median and band of ``σ_i / σ₁``, drawn at ranks that are evenly spaced on a logarithmic axis."""
     values = _stacked(rows)
     i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
     band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
     band[:, band[1] <= FLOOR] = np.nan
-    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # so that lines that coincide show each its own marks
+    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # markers of coinciding lines are staggered
     marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     _banded(axis, i, band, look, marks)
 
@@ -153,13 +153,13 @@ def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequen
     light = 0.13 if look["linestyle"] == "-" else 0.07
     axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
     shown = {name: value for name, value in look.items() if name != "place"}
-    if look["linestyle"] == "--":  # of dashes that coincide, some of each are seen
+    if look["linestyle"] == "--":  # keeps some dashes of each coinciding line visible
         shown["linestyle"] = (3.5 * look["place"], (3.5, 3.5))
     axis.plot(i, middle, **shown, markevery=marks)
 
 
 def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
-    """Logarithmic axes; where what is drawn reaches float64's rounding, the panel says from where on it is noise."""
+    """Logarithmic axes. If values reach float64's rounding, the panel marks the level below which they are noise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     most = max(len(moduli(row)) for row in rows)
@@ -202,11 +202,11 @@ def _cumulative_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> Non
 
 
 def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
-    """The look of each (matrix, weights): exact matrices and methods have theirs, weights a kind of line.
+    """The style of each (matrix, weights): colour and marker of the matrix or method, line style of the weights.
 
-    Budgets of a method share its look, and smaller ones are paler.
+    Budgets of a method share its style; smaller ones are paler.
     """
-    ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # stable: exact ones first, as asked for
+    ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # exact ones first, in the order requested
     methods = looks_of((row["of"], method_label(_method(row))) for row in rows if row["of"] not in EXACT)
     weights = list(dict.fromkeys(row.get("weights") for row in rows))
     looks: dict[Any, dict[str, Any]] = {}
@@ -229,12 +229,12 @@ def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
 
 
 def _method(row: SpectrumRow) -> Named:
-    """What the spectrum is of, as a method."""
+    """The matrix of the spectrum, as a method."""
     return {"method": row["of"], "options": row.get("options") or {}}
 
 
 def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The legend: a colour and marker for each matrix and, where there are several, a kind of line for the weights."""
+    """The legend: a colour and marker for each matrix, and a line style for each of several weights."""
     from matplotlib.lines import Line2D
 
     there = list(dict.fromkeys(map(_look, rows)))
@@ -253,19 +253,19 @@ def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> d
 
 
 def _look(row: SpectrumRow) -> tuple[str, Any]:
-    """What tells lines apart: matrix and weights."""
+    """The key of a line: matrix and weights."""
     return matrix_label(row), row.get("weights")
 
 
 def _stacked(rows: Sequence[SpectrumRow]) -> Any:
-    """The moduli of all heads, (rows, values); the shortest decides where lengths differ."""
+    """The moduli of all heads, (rows, values), cut at the shortest."""
     values = [moduli(row) for row in rows]
     shortest = min(map(len, values))
     return np.array([one[:shortest] for one in values])
 
 
 def _kinds(rows: Sequence[SpectrumRow]) -> list[str]:
-    """What kinds of line tell apart."""
+    """The weights, which differ by line style."""
     headings = list(dict.fromkeys(heading for row in rows if (heading := source_heading(part(Sourced, row)))))
     return [f"Kinds of line: {', '.join(headings)}."] if len(headings) > 1 else []
 

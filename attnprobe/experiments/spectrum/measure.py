@@ -1,4 +1,4 @@
-"""``attnprobe spectrum``: which spectra are asked for, and the loop that computes them, one record per head."""
+"""The run of ``attnprobe spectrum``: the requested spectra, one record per head."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class _Cell:
 
 
 def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
-    """Matrices by name and methods as ``--method`` takes them, comma-separated and repeatable; doubles count once.
+    """Matrices by name, and methods in the form of ``--method``, comma-separated and repeatable, without repetitions.
 
     Raises:
-        UsageError: a name that is neither a matrix nor a method, or a method's option that it does not have.
+        UsageError: a name that is neither a matrix nor a method, or an option that a method lacks.
 
     >>> parse_of(["softmax,gaussian", "skyformer:sampler=iid"])[:2]
     ['softmax', 'gaussian']
@@ -94,13 +94,13 @@ def measure_spectra(
     progress: Progress = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Resolve the sources, compute every spectrum, and leave a manifest and ``records.jsonl`` in the run's folder.
+    """Resolve the sources, compute every spectrum, and write a manifest and ``records.jsonl`` to the run's folder.
 
-    One record per head: interrupted runs go on at the next head. As `measure_errors` otherwise.
+    A record is one head, so an interrupted run resumes at the next head. The rest is as in `measure_errors`.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
-        KeyboardInterrupt: passed on once the folder is in order.
+        KeyboardInterrupt: raised again once the manifest is written and the locks are released.
     """
     return measure_cells(SpectrumCells, request, notify=notify, progress=progress, timings=timings)
 
@@ -199,7 +199,7 @@ class SpectrumCells(Cells):
 
 
 def _parsed(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
-    """What a request says, refused before anything heavy where it cannot be."""
+    """The parsed request, checked before a model is loaded."""
     of = parse_of(request.of, request.target)
     matrices = [one for one in of if isinstance(one, str)]
     if request.target != "softmax" and len(matrices) == len(of):
@@ -239,7 +239,7 @@ def _heads(request: SpectrumRequest, source: Any) -> tuple[int, ...]:
 
 
 def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> list[Place]:
-    """Every place, by source, n, window and layer, once nothing in them is impossible."""
+    """Every place, by source, n, window and layer, after checks of all of them."""
     of, n, d, _ = parsed
     places = []
     for number, source in enumerate(sources):
@@ -278,7 +278,7 @@ def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
 
 
 def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Result:
-    """A spectrum as a record holds it."""
+    """A spectrum in the form of a record."""
     values = spectrum.values
     pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
     numbers = summary(spectrum, epsilons)

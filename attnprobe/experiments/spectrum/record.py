@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe spectrum`` holds."""
+"""The records of ``attnprobe spectrum``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe spectrum`` computes and shows; its fields are its options."""
+"""The request of ``attnprobe spectrum``; its fields are the command\'s options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shares(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors between 0 and 1.
 
     Raises:
-        UsageError: one that is none.
+        UsageError: an entry that is not a number between 0 and 1.
 
     >>> shares("0.1, 0.01", "epsilon")
     (0.1, 0.01)

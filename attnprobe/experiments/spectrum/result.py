@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe spectrum``."""
+"""The sentence that states the result of ``attnprobe spectrum``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["spectrum_result"]
 
 
 def spectrum_result(rows: Sequence[SpectrumRow]) -> str:
-    """How many leading values hold nine tenths, of each matrix at the largest n."""
+    """The number of leading values that hold nine tenths of each matrix, at the largest n."""
     known = [row for row in rows if row["status"] == "ok" and row.get("rank_90") is not None]
     n = max((row["n"] for row in known), default=0)
     groups = gathered([row for row in known if row["n"] == n], _name)

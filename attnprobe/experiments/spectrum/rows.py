@@ -1,4 +1,4 @@
-"""What records of ``attnprobe spectrum`` say: a row for each head."""
+"""The rows of ``attnprobe spectrum``: a row for each head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["FIELDS", "SpectrumRow", "matrix_label", "moduli", "spectrum_rows"]
 
 
 class Head(TypedDict):
-    """What a spectrum is of."""
+    """The matrix and head of a spectrum."""
 
     of: str
     kind: str
@@ -41,7 +41,7 @@ class Spectrum(TypedDict, total=False):
 
 
 class Numbers(TypedDict):
-    """What is known of a spectrum besides."""
+    """Further numbers of a spectrum."""
 
     options: Mapping[str, object]
     target: NotRequired[str | None]
@@ -77,9 +77,9 @@ FIELDS = fields_of(SpectrumRow)
 
 
 def spectrum_rows(records: Sequence[SpectrumRecord]) -> list[SpectrumRow]:
-    """One row per record, which is one head: its values, and the numbers made of them.
+    """One row per record, and so per head: its values, and the numbers computed from them.
 
-    ``weights`` tells sources apart; where several share the word, it says what else differs.
+    ``weights`` identifies the source. If several sources have the same weights, it also names what differs.
     """
     rows: list[SpectrumRow] = []
     for record, source in with_source(records):
@@ -87,7 +87,7 @@ def spectrum_rows(records: Sequence[SpectrumRecord]) -> list[SpectrumRow]:
         row["scale_inputs"] = source["scale_inputs"]
         row["weights"] = source["source"] or row["weights"]
         if record.get("method") is None:
-            del row["target"]  # a matrix is what it is, whatever methods shall stand for
+            del row["target"]  # matrices do not depend on the target of methods
         rows.append(row)
     return rows
 
@@ -105,6 +105,6 @@ def moduli(row: SpectrumRow) -> list[float]:
 
 
 def matrix_label(row: SpectrumRow) -> str:
-    """What the spectrum is of: a matrix, or a method with its options and budget."""
+    """The name of a row's matrix, or of its method with options and budget."""
     budget = "" if row.get("d") is None else f" d={row['d']}"
     return method_label({"method": row["of"], "options": row.get("options") or {}}) + budget

@@ -29,7 +29,7 @@ MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 
 
 def view(recorded: Recorded[SpectrumRecord]) -> View:
-    """What records of ``attnprobe spectrum`` show."""
+    """The view of the records of ``attnprobe spectrum``."""
     from .figures import spectrum_figures
 
     rows = spectrum_rows(recorded.records)
@@ -63,7 +63,7 @@ def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
 
 
 def spectrum_legend(rows: Sequence[SpectrumRow]) -> list[str]:
-    """What all columns share, and what the marks mean."""
+    """The meaning of all columns and of the marks."""
     parts = ["Medians over heads and windows."]
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
         parts += ["Leading values only; > k: beyond the k known."]
@@ -90,7 +90,7 @@ def _ok(line: Line) -> Line:
 
 
 def _matrix(line: Line) -> str:
-    """What the spectrum is of, with the mark of the first row that is not ok."""
+    """The name of the matrix, with the mark of the first row that is not ok."""
     mark = next((MARKS[row["status"]] + " " for row in line if row["status"] != "ok"), "")
     return mark + matrix_label(line[0])
 
@@ -116,7 +116,7 @@ def _ranks(rows: Sequence[SpectrumRow]) -> list[Column]:
 
 
 def _rank_columns(weight: str, epsilons: Sequence[str]) -> list[Column]:
-    """The columns of ranks; ``weight`` is what a value counts for, in symbols."""
+    """The columns of ranks; ``weight`` is the weight of a value, in symbols."""
     shares = f"p = {weight}/Σ{weight}"
     leading = f"leading values that hold 90, 95, 99% of Σ{weight}"
     within = "smallest rank within ε of the matrix, ‖·‖₂ | ‖·‖_F"
@@ -134,7 +134,7 @@ def _rank_columns(weight: str, epsilons: Sequence[str]) -> list[Column]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """The median, what is not known as infinite; None where it is not finite."""
+    """The median, where unknown values count as infinite; None if it is not finite."""
     middle = statistics.median([math.inf if value is None else value for value in values] or [math.inf])
     return middle if math.isfinite(middle) else None
 
@@ -144,7 +144,7 @@ def _measure(name: Literal["entropy_rank", "participation_ratio"]) -> Cell:
 
 
 def _count(rank: Callable[[SpectrumRow], float | None]) -> Cell:
-    """The median of ranks; ``> k`` where it lies beyond the k values that are known."""
+    """The median of ranks; ``> k`` if it exceeds the number k of known values."""
 
     def cell(line: Line) -> str:
         rows = _ok(line)
@@ -181,7 +181,7 @@ def _stable_rank(line: Line) -> str:
 
 
 def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
-    """The values at the ranks 1, 2, 4, … as far as any row knows them."""
+    """The values at the ranks 1, 2, 4, … up to the longest spectrum."""
     most = max((len(moduli(row)) for row in _ok(rows)), default=0)
     symbol = "|λ{}|" if rows[0]["kind"] == "eigen" else "σ{}"
     return [_value_column(symbol, 2**power) for power in range(most.bit_length())]

@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe stability`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe stability`` limit."""
 
 from __future__ import annotations
 

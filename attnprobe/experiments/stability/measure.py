@@ -33,7 +33,7 @@ def measure_stability(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Train every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Train every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     Seed by seed, so that a run that is stopped has compared every method with the seeds that it reached.
 

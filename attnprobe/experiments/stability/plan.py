@@ -1,4 +1,4 @@
-"""What ``attnprobe stability`` is asked for, and the cells that come of it."""
+"""The plan of ``attnprobe stability``: its checked request and its cells."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def own_target(one: MethodRequest) -> str:
 def stability_prepared(
     request: StabilityRequest, notify: Callable[[str], None]
 ) -> tuple[list[TaskSource], StabilityPlan]:
-    """The tasks and the plan, once nothing in them is impossible."""
+    """The tasks and the plan, after every check of the request."""
     if request.condition_tokens < 0 or request.condition_tokens == 1:
         raise UsageError(f"condition-tokens={request.condition_tokens}: choose 0, or at least 2 tokens")
     if request.dtype not in ("float32", "float64"):

@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe stability`` holds."""
+"""The records of ``attnprobe stability``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe stability`` trains and shows; its fields are its options."""
+"""The request of ``attnprobe stability``; its fields are the command\'s options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe stability``."""
+"""The sentence that states the result of ``attnprobe stability``."""
 
 from __future__ import annotations
 

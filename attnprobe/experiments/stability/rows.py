@@ -1,4 +1,4 @@
-"""What records of ``attnprobe stability`` say: a row for each training, and their summary over seeds."""
+"""The rows of ``attnprobe stability``: a row for each training, and their summary over seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe stability`` shows: a row for each training, their summary over seeds, and the paper's ratios."""
+"""The view of ``attnprobe stability``: a row for each training, their summary over seeds, and the paper's ratios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["view"]
 
 
 def view(recorded: Recorded[StabilityRecord]) -> View:
-    """What records of ``attnprobe stability`` show, with what was trained in the header."""
+    """The view of the records of ``attnprobe stability``, with what was trained in the header."""
     from .figures import stability_figures
 
     rows = stability_rows(recorded.records)

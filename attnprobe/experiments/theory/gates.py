@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe theory`` may be about."""
+"""The metrics and statistics that gates of ``attnprobe theory`` limit."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def measure_theory(
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
-    """Evaluate every theorem on every layer and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+    """Evaluate every theorem on every layer and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
     A record is one theorem on one layer of one window, of one method where the theorem is about any. It holds
     ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
@@ -58,7 +58,7 @@ def measure_theory(
     take with their reasons (null for one that it turned out not to take). Numbers are infinite as ``"inf"``; null is
     NaN, nothing measured. A theorem that raises is a ``failed`` record with the findings that it gave before, one that
     is NaN where its assumption is met is ``diverged`` and has no verdict there, one whose method takes no budget is
-    ``skipped``; the loop goes on. That a theorem is violated is a result.
+    ``skipped``; the loop continues. That a theorem is violated is a result.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.

@@ -1,4 +1,4 @@
-"""What a record of ``attnprobe theory`` holds."""
+"""The records of ``attnprobe theory``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe theory`` evaluates and shows; its fields are its options."""
+"""The request of ``attnprobe theory``; its fields are the command\'s options."""
 
 from __future__ import annotations
 

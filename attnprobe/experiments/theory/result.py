@@ -1,4 +1,4 @@
-"""The sentence of result of ``attnprobe theory``."""
+"""The sentence that states the result of ``attnprobe theory``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of ``attnprobe theory`` say: rows per finding and head, and their summary per statement."""
+"""The rows of ``attnprobe theory``: rows per finding and head, and their summary per statement."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ FIELDS = fields_of(FindingRow)
 
 
 class Statement(TypedDict):
-    """What the rows of an entry have in common."""
+    """The fields that all rows of an entry share."""
 
     theorem: str
     paper: str

@@ -1,4 +1,4 @@
-"""What ``attnprobe theory`` shows: rows per head, their summary per statement, and tables in every format."""
+"""The view of ``attnprobe theory``: rows per head, their summary per statement, and tables in every format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["THEORY_COLUMNS", "theory_tables", "view"]
 
 
 def view(recorded: Recorded[TheoryRecord]) -> View:
-    """What records of ``attnprobe theory`` show."""
+    """The view of the records of ``attnprobe theory``."""
     from .figures import theory_figures
 
     records = recorded.records
