@@ -524,25 +524,27 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
 
 
 def test_a_page_of_other_runs_removes_the_folders_of_the_earlier_ones(run, qkv, tmp_path):
-    for name in ("a", "b", "pages/measured"):
-        assert run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", name)[0] == 0
-    assert run("report", "a", "b", "--out", "pages")[0] == 0
-    assert run("report", "b", "--out", "pages/page-of-b")[0] == 0
+    report = lambda *args: run("report", *args, "--plot", "cost")
+    assert run("error", "--qkv", qkv, "--d", "4,8", "--out", "a")[0] == 0
+    for name in ("b", "pages/measured"):
+        shutil.copytree("a", name)
+    assert report("a", "b", "--out", "pages")[0] == 0
+    assert report("b", "--out", "pages/page-of-b")[0] == 0
     pages = tmp_path / "pages"
     assert list((pages / "a/figures").iterdir()) and list((pages / "a/tables").iterdir())
     (pages / "a/tables/mine.md").write_text("of the user")
     (pages / "notes").mkdir()
     before = {folder.name: sorted(folder.rglob("*")) for folder in pages.iterdir() if folder.is_dir()}
-    code, _, err = run("report", "b", "pages/measured", "--out", "pages")
+    code, _, err = report("b", "pages/measured", "--out", "pages")
     assert code == 0 and f"removed, because the page no longer names its run: {Path('pages/a')}" in err
     assert sorted(path.name for path in (pages / "a").rglob("*")) == ["mine.md", "tables"]
     for name in ("b", "notes", "page-of-b"):
         assert sorted((pages / name).rglob("*")) == before[name]
     assert (pages / "measured/records.jsonl").is_file() and (pages / "measured/tables/error.md").is_file()
-    code, _, err = run("report", "b", "--out", "pages/page-of-b")
+    code, _, err = report("b", "--out", "pages/page-of-b")
     assert code == 0 and "removed" not in err
     (pages / "a/tables/mine.md").unlink()
-    assert run("report", "a", "b", "--out", "pages")[0] == 0 == run("report", "b", "--out", "pages")[0]
+    assert report("a", "b", "--out", "pages")[0] == 0 == report("b", "--out", "pages")[0]
     assert not (pages / "a").exists() and not (pages / "b").exists() and (pages / "report.html").is_file()
     assert (pages / "measured/records.jsonl").is_file()
 
