@@ -21,9 +21,9 @@ def _dot(x, y) -> float:
 
 def seen_by(qkv: QKV) -> list[list[int]]:
     """The keys that each row sees."""
-    if not qkv.causal:
+    if qkv.visible is None:
         return [list(range(qkv.n_k))] * qkv.n_q
-    return [list(range(i + qkv.n_k - qkv.n_q + 1)) for i in range(qkv.n_q)]
+    return [row.nonzero()[:, 0].tolist() for row in ~qkv.visible.hidden(qkv.n_k)]
 
 
 def own_key(qkv: QKV, i: int) -> int:

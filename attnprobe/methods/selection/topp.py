@@ -22,7 +22,7 @@ def _check(target: str, *, p: float) -> None:
     paper="Lin et al., Twilight",
     year=2025,
     kind="reference",
-    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes"),
+    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes", "local"),
     budget="at most d keys of each row: the fewest that hold the mass p",
     cost="n² p + 2 n d p",
     oracle="identity: the captured mass is at least p where fewer than d keys are kept",
