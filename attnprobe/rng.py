@@ -8,7 +8,7 @@ batching of heads. All budgets and options of a method share it. torch's global 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import tau
 from operator import index
 
@@ -82,11 +82,16 @@ class Streams:
     method: str
     layer: int | str = 0
     window: int = 0
+    labels: tuple[str, ...] = ()
+
+    def part(self, *labels: str) -> Streams:
+        """The streams of a part of the cell, such as a block of its tokens, which are independent of the others."""
+        return replace(self, labels=(*self.labels, *labels))
 
     def head(self, index: int, *labels: str) -> torch.Generator:
         """The generator of the head with original number ``index``. Further labels give independent draws of a head."""
-        return generator(self.seed, self.method, self.layer, self.window, int(index), *labels)
+        return generator(self.seed, self.method, self.layer, self.window, int(index), *self.labels, *labels)
 
     def shared(self, *labels: str) -> torch.Generator:
         """One generator for all heads, for methods whose authors share draws between heads."""
-        return generator(self.seed, self.method, self.layer, self.window, "shared", *labels)
+        return generator(self.seed, self.method, self.layer, self.window, "shared", *self.labels, *labels)

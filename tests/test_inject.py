@@ -151,7 +151,7 @@ def test_the_model_is_restored_even_behind_an_error(before):
     with pytest.raises(ZeroDivisionError), injected(model, "vmean", layer="encoder.*"):
         model(**batch)
         _ = 1 / 0
-    with pytest.raises(Unsupported), injected(model, "skyformer", d=8):  # in the middle of a forward
+    with pytest.raises(Unsupported), injected(model, "linformer", d=8):  # in the middle of a forward
         model(**batch)
     assert {module.config._attn_implementation for module in (model, model.encoder, model.decoder)} == {before}
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -203,18 +203,18 @@ def test_a_model_round_the_interface_is_refused(name):
 @pytest.mark.parametrize(
     ("name", "method", "d", "options", "says"),
     [
-        ("Llama", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
+        ("Llama", "linformer", 8, {}, "layers.0.self_attn: attention is causal, and linformer has no causal form"),
         ("GPT-2", "informer", 8, {}, "h.0.attn: attention is causal, and informer has no causal form"),
         ("Llama", "svd", 8, {}, "layers.0.self_attn: attention is causal, but svd looks ahead"),
         ("Llama", "lsh-qk", 8, {"hash": "smyrf"}, "layers.0.self_attn: lsh-qk: hash=smyrf needs the lengths of hidden"),
         ("BERT", "window", 8, {"causal": True}, "window:causal=true, and padding attention looks ahead"),
         ("Mistral", "snapkv", 8, {}, "layers.0.self_attn: attention has a sliding window, and snapkv has no form"),
-        ("Mistral", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
+        ("Mistral", "linformer", 8, {}, "layers.0.self_attn: attention is causal, and linformer has no causal form"),
         ("ModernBERT", "skyformer", 8, {}, "layers.1.attn: attention has a sliding window, and skyformer has no form"),
         ("Gemma 2", "skyformer", 8, {}, "it caps its scores at 2, which skyformer does not support"),
         ("GPT-OSS", "kernelized", 8, {}, "layers.0.self_attn: heads have sinks of their own, and kernelized states no"),
         ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, which"),
-        ("BART", "skyformer", 8, {}, "decoder.layers.0.self_attn: attention is causal"),
+        ("BART", "linformer", 8, {}, "decoder.layers.0.self_attn: attention is causal"),
         ("BERT", "skyformer", 40, {}, "encoder.layer.0.attention.self: skyformer: d=40 exceeds"),
     ],
 )
@@ -423,8 +423,8 @@ def test_a_registered_name_does_what_injected_does():
 
 def test_a_registered_method_refuses_a_causal_model():
     model = tiny_models.build("Llama")
-    model.set_attn_implementation(register_attention("skyformer", 8))
-    with pytest.raises(Unsupported, match="LlamaAttention: attention is causal, and skyformer has no causal form"):
+    model.set_attn_implementation(register_attention("linformer", 8))
+    with pytest.raises(Unsupported, match="LlamaAttention: attention is causal, and linformer has no causal form"):
         model(**tiny_models.inputs(model))
 
 

@@ -10,6 +10,7 @@ from .blocks import BLOCK_MEMORY, block_rows, block_shape, head_blocks, row_bloc
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Rows, Scaled, Stacked, Sum
 from .fused import is_fused, kernels
+from .mosaic import Mosaic
 from .precision import full_precision, ordered_sums
 from .products import product
 from .spans import SPAN, in_spans, located
@@ -26,6 +27,7 @@ __all__ = [
     "GaussianAttention",
     "Identity",
     "LowRank",
+    "Mosaic",
     "Operator",
     "Padded",
     "RankOne",

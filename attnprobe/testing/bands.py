@@ -10,7 +10,7 @@ from functools import reduce
 import torch
 
 from ..approximation import Approximation
-from ..operators import LowRank, Operator, Padded, RowOverride, Scaled, Stacked, Sum
+from ..operators import LowRank, Mosaic, Operator, Padded, RowOverride, Scaled, Stacked, Sum
 from ..qkv import QKV
 
 __all__ = ["entry_band", "eps", "factor_of", "magnitude", "output_band"]
@@ -47,6 +47,12 @@ def magnitude(operator: Operator) -> torch.Tensor:
         out, new = magnitude(operator.base), magnitude(operator.new)
         for head, slot in operator.used.nonzero().tolist():
             out[head, operator.index[head, slot]] = new[head, slot]
+        return out
+    if isinstance(operator, Mosaic):
+        out = torch.zeros(operator.shape, dtype=torch.float64)
+        for part, row, column in operator.parts:
+            _, n_q, n_k = part.shape
+            out[:, row : row + n_q, column : column + n_k] += magnitude(part)
         return out
     if isinstance(operator, Padded):
         out = torch.zeros(operator.shape, dtype=torch.float64)

@@ -42,7 +42,7 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
         "--d",
         16,
         "--method",
-        "window,performer,skyformer,svd",
+        "window,performer,linformer,svd",
         "--format",
         "json",
         "--out",
@@ -51,9 +51,9 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     told = json.loads(out)
     rows = {row["method"]: row for row in told["rows"]}
     assert code == 0 and told["source"]["causal"] is True
-    assert (rows["skyformer"]["status"], rows["skyformer"]["reason"]) == (
+    assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == (
         "skipped",
-        "attention is causal, and skyformer has no causal form",
+        "attention is causal, and linformer has no causal form",
     )
     qkv = loaded(decoder, n=100)
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
@@ -89,8 +89,8 @@ def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, 
 
 
 def test_a_method_without_a_causal_form_alone_is_a_usage_error(run, decoder, tmp_path):
-    code, out, err = run("error", *decoder, "--n", 64, "--d", 16, "--method", "nystromformer", "--out", "r")
-    assert (code, out) == (2, "") and "attention is causal, and nystromformer has no causal form" in err
+    code, out, err = run("error", *decoder, "--n", 64, "--d", 16, "--method", "linformer", "--out", "r")
+    assert (code, out) == (2, "") and "attention is causal, and linformer has no causal form" in err
     assert not (tmp_path / "r").exists()
 
 
@@ -121,8 +121,8 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     skipped = [row for row in rows if row["of"] == "lifted-gaussian"]
     reason = "attention is causal, and lifted-gaussian has no causal form"
     assert skipped and all(row["reason"] == reason for row in skipped)
-    code, out, _ = run("condition", *decoder, "--n", 64, "--d", 16, "--method", "skyformer")
-    assert code == 0 and "attention is causal, and skyformer has no causal form" in out
+    code, out, _ = run("condition", *decoder, "--n", 64, "--d", 16, "--method", "mss")
+    assert code == 0 and "attention is causal, and mss has no causal form" in out
     code, out, _ = run(
         "theory", *decoder, "--n", 64, "--d", 16, "--theorem", "topk-tv,rank-collapse", "--format", "json"
     )
@@ -142,12 +142,12 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
         "--d",
         16,
         "--method",
-        "performer,skyformer",
+        "performer,linformer",
         "--rounds",
         1,
         "--no-memory",
     )
-    assert code == 0 and "attention is causal, and skyformer has no causal form" in out
+    assert code == 0 and "attention is causal, and linformer has no causal form" in out
 
 
 @pytest.mark.parametrize("name", ["exact", "performer"])
@@ -163,7 +163,7 @@ def test_what_another_process_measures_is_causal_too(tmp_path, name):
 def test_the_methods_say_which_have_a_causal_form(run):
     code, out, _ = run("methods", "--format", "json")
     tags = {row["name"]: row["tags"] for row in json.loads(out)["rows"]}
-    assert code == 0 and "causal" in tags["performer"] and not {"causal", "causal_target"} & set(tags["skyformer"])
+    assert code == 0 and "causal" in tags["performer"] and not {"causal", "causal_target"} & set(tags["linformer"])
     assert "no later token moves an earlier row" in " ".join(run("methods", "lsh-qk")[1].split())
 
 

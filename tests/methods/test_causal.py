@@ -8,6 +8,7 @@ from inputs import DTYPES, SCORES, entry_band, eps, make, one_head, output_band,
 from pretend_device import AWAY, Pretended, pretending
 from twins import exact as exact_twin
 from twins_causal import CAUSAL, last_rows
+from twins_dyadic import CAUSAL as DYADIC
 
 from attnprobe import exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
@@ -83,6 +84,7 @@ def test_the_forms_are_these():
         "tova",
         "magicpig",
         "vattention",
+        *DYADIC,
     }
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
@@ -166,7 +168,10 @@ def test_no_later_token_moves_an_earlier_row(name, target, dtype, first, factor)
     assert torch.isfinite(got.output[:, :first]).all()
     assert (got.output[:, :first] - before).abs().max() <= 64 * eps(dtype) * qkv.v.abs().max()
     assert not torch.equal(got.output[:, first:], wanted.output[:, first:])
-    assert not got.operator.dense().triu(1).any()
+    dense = got.operator.dense()
+    if get(name).claims("vanishing_normaliser", target):  # a lost row has no entry ahead that is a number
+        dense = dense.masked_fill(dense.isnan().any(-1, keepdim=True), 0.0)
+    assert not dense.triu(1).any()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +207,7 @@ def test_the_test_of_the_future_would_notice():
 def test_the_first_row_is_the_first_value(name, target, dtype):
     qkv = causal(dtype=dtype)
     first = run(name, target, qkv).output[:, 0]
-    if name == "kernelized":  # which is not normalised
+    if target == "gaussian":  # which is not normalised
         weight = torch.exp(-qkv.scale / 2 * (qkv.q[:, :1] - qkv.k[:, :1]).square().sum(-1))
         torch.testing.assert_close(first, weight * qkv.v[:, 0])
         return
@@ -267,6 +272,9 @@ def test_masked_equals_compressed(name, target):
 @pytest.mark.parametrize("top", [200.0, 2000.0, 2e4])
 def test_large_scores_give_finite_outputs(name, target, dtype, top):
     approx = run(name, target, reaching(top, n=N, dtype=dtype).replace(causal=True))
+    if get(name).claims("vanishing_normaliser", target):
+        assert (approx.lost_rows() <= approx.diagnostics["bad_rows"]).all()
+        return
     assert torch.isfinite(approx.output).all() and not approx.diagnostics["bad_rows"].any()
 
 
@@ -300,9 +308,9 @@ def test_a_method_without_a_causal_form_says_so(name):
         run(name, get(name).targets[0], causal())
 
 
-@every_form
+@pytest.mark.parametrize("name, target", [form for form in FORMS if form[0] not in DYADIC])
 def test_draws_are_those_of_the_method(name, target):
-    """Causal or not: what is drawn depends on the seed alone."""
+    """Causal or not: what is drawn depends on the seed alone. The dyadic form draws for each of its blocks."""
     qkv = causal()
     assert run(name, target, qkv).draws_hash() == run(name, target, qkv.replace(causal=False)).draws_hash()
 

@@ -9,6 +9,7 @@ from attnprobe.operators import (
     Columns,
     Dense,
     GaussianAttention,
+    Mosaic,
     RowOverride,
     Scaled,
     SoftmaxAttention,
@@ -96,6 +97,12 @@ def test_replaced_rows_may_have_another_dtype_than_the_base(base, new):
     x, y = randn(1, 6, 2), randn(1, 4, 2)
     assert operator.dense().dtype == operator.rmatmul(y).dtype == base
     assert torch.allclose((operator @ x).double(), operator.dense().double() @ x, atol=1e-5)  # float32
+
+
+def test_a_part_of_a_mosaic_must_be_within():
+    for row, column in ((0, 1), (1, 0), (-1, 0)):
+        with pytest.raises(UsageError, match="mosaic: .* is not within"):
+            Mosaic([(Dense(torch.ones(2, 3, 4)), row, column)], (2, 3, 4))
 
 
 def test_terms_of_a_sum_must_fit():

@@ -11,6 +11,7 @@ from attnprobe.operators import (
     GaussianAttention,
     Identity,
     LowRank,
+    Mosaic,
     Padded,
     RankOne,
     RowOverride,
@@ -82,6 +83,15 @@ def override():
     return RowOverride(Dense(base), index, Dense(new)), dense
 
 
+def mosaic():
+    """Parts that overlap in one entry, a row and a column without a part."""
+    left, right, block = randn(2, 3, 1), randn(2, 1, 2), randn(2, 2, 3)
+    dense = torch.zeros(2, 5, 6, dtype=F64)
+    dense[:, :3, 1:3] += left @ right
+    dense[:, 2:4, 2:5] += block
+    return Mosaic([(LowRank(left, None, right), 0, 1), (Dense(block), 2, 2)], (2, 5, 6)), dense
+
+
 def padded():
     mask = torch.tensor([False, True, True, False, True, False])
     inner = randn(2, 3, 3)
@@ -119,6 +129,7 @@ def cases():
     yield "scaled from the left", Scaled(Dense(a), left=r), r[:, :, None] * a
     yield "scaled from the right", Scaled(Dense(a), right=c), a * c[:, None]
     yield "rows replaced", *override()
+    yield "mosaic", *mosaic()
     yield "padded", *padded()
     for kind in (SoftmaxAttention, GaussianAttention):
         yield kind.__name__, *attention(kind, 5, 7)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from twins import TWINS, exact
+from twins_dyadic import CAUSAL as DYADIC
 from twins_estimators import TWINS as ESTIMATORS
 from twins_lsh import bucket, factors
 from twins_selection import CAUSAL as SELECTIONS
@@ -112,3 +113,4 @@ CAUSAL |= {
     "window": window,
 }
 CAUSAL |= SELECTIONS
+CAUSAL |= DYADIC

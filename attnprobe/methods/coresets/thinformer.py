@@ -17,7 +17,9 @@ from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, tokens
+from ..dyadic import dyadic
 from ..registry import register
+from ..summary import Summary
 
 
 def _check(target: str, *, delta: float) -> None:
@@ -32,7 +34,7 @@ def _check(target: str, *, delta: float) -> None:
     family="sampling",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "uses_values"),
+    tags=("row_sums_one", "nonnegative", "uses_values", "causal", "decodes"),
     budget="d keys, rounded down to a power of two",
     cost="n d p + O(d² (p + p_v) log n)",
     oracle="unbiased normalisers for n a power of four; inclusion frequencies; the authors' steps",
@@ -61,19 +63,19 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
     from [0, 1): in each round one for each pair of keys, then one for each bucket. The operator depends on V through
     the choice. Cost ``n d p`` for the attention, and ``n₀ 4^g`` entries of kernels a round.
 
+    Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and a
+    coreset of d keys of each earlier block.
+
     Raises:
         Unsupported: d above n_k. UsageError: ``delta`` outside its range.
     """
-    kept = _thinned(qkv.n_k)
-    rounds = _rounds(len(kept), d, delta)
-    count = sum(size // 2 * buckets + buckets for size, buckets, _ in rounds)
-    of_heads = [streams.head(head, "halving") for head in qkv.heads]
-    numbers = torch.stack([torch.rand(count, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
-    index = kept.to(qkv.device).expand(qkv.h, -1)
-    index = _coreset(qkv, index, rounds, numbers.to(qkv.device))  # (h, d')
+    if qkv.causal:
+        return dyadic(qkv, d, streams, lambda block, own: _summarised(block, d, own, delta))
+    index, numbers = _chosen(qkv, d, streams, delta)
     scores = qkv.scale * qkv.q @ tokens(qkv.shared_k, index).mT
     used = index.shape[1]
-    inclusion = 0.0 if qkv.n_k > len(kept) else used / len(kept)
+    kept = len(_thinned(qkv.n_k))
+    inclusion = 0.0 if qkv.n_k > kept else used / kept
     rows = torch.ones(qkv.h, qkv.n_q, dtype=torch.float64, device=qkv.device)
     return Approximation.of(
         Columns(torch.softmax(scores, -1), index, qkv.n_k),
@@ -83,6 +85,27 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
         log_normalizer=lambda: scores.double().logsumexp(-1) + log(qkv.n_k / used),
         sampling=Sampling(ess=used * rows, inclusion=inclusion * rows),
     )
+
+
+def _chosen(qkv: QKV, d: int, streams: Streams, delta: float) -> tuple[Tensor, Tensor]:
+    """The keys of the coreset (h, d'), and the numbers that chose them."""
+    kept = _thinned(qkv.n_k)
+    rounds = _rounds(len(kept), d, delta)
+    count = sum(size // 2 * buckets + buckets for size, buckets, _ in rounds)
+    of_heads = [streams.head(head, "halving") for head in qkv.heads]
+    numbers = torch.stack([torch.rand(count, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
+    index = kept.to(qkv.device).expand(qkv.h, -1)
+    return _coreset(qkv, index, rounds, numbers.to(qkv.device)), numbers
+
+
+def _summarised(qkv: QKV, d: int, streams: Streams, delta: float) -> tuple[Summary, dict[str, Tensor]]:
+    """The coreset with equal weights, as a summary of all keys."""
+    index, numbers = _chosen(qkv, d, streams, delta)
+    landmarks = tokens(qkv.k, index).double()
+    bias = torch.full_like(landmarks[..., 0], log(qkv.n_k / index.shape[1]))
+    right = torch.nn.functional.one_hot(index, qkv.n_k).double()
+    summary = Summary(landmarks, bias, [], right, torch.ones_like(bias))
+    return summary, {"halving_numbers": numbers}
 
 
 def _thinned(n_k: int) -> Tensor:

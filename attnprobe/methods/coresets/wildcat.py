@@ -18,7 +18,7 @@ from ...operators import Scaled
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, tokens
-from ..nystrom.row_guard import noise_floor
+from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary
 
@@ -39,7 +39,7 @@ def _check(target: str, *, tau: float | None, temperature: str) -> None:
     family="Nyström",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "shift_invariant", "exact_at_full_budget", "vanishing_normaliser"),
+    tags=("row_sums_one", "shift_invariant", "exact_at_full_budget", "vanishing_normaliser", "causal", "decodes"),
     budget="d keys, drawn by randomly pivoted Cholesky",
     cost="2 n d p + n d²",
     oracle="the residual bound on the largest entry; exact at n keys",
@@ -77,6 +77,9 @@ def wildcat(
     as a Gaussian kernel, whose diagonal is 1, so it does not overflow. Draws: ``pivot_numbers`` (h, d) from [0, 1), one
     for each key drawn. Cost ``2 n d p`` and ``n d²`` for the pivots; memory O(n d).
 
+    Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and d pivots
+    of each earlier block. With ``queries`` it needs all queries of the text.
+
     ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it.
 
     Raises:
@@ -87,17 +90,17 @@ def wildcat(
     >>> approximate("wildcat", qkv, 16).operator.row_sums().sum().round()
     tensor(64., dtype=torch.float64)
     """
-    of_heads = [streams.head(head, "pivots") for head in qkv.heads]
-    numbers = torch.stack([torch.rand(d, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
-    summary, core, root = summarised(qkv, numbers.to(qkv.device), tau, temperature)
-    logits = summary.logits(qkv)
+    if qkv.causal:
+        summarise = lambda block, own: summarised(block, d, own, tau, temperature)[:2]
+        return dyadic(qkv, d, streams, summarise, queries=temperature == "queries")
+    summary, draws, core, root = summarised(qkv, d, streams, tau, temperature)
+    logits = summary.logits(qkv.q, qkv.scale)
     shift = logits.detach().amax(-1)  # (h, n_q); it cancels
     low_rank = summary.attended((logits - shift[..., None]).exp())
-    mass = (low_rank.left @ summary.mass[..., None])[..., 0]  # D~, up to exp(shift)
-    floor = noise_floor(low_rank, root.square().sum(-2).amax(-1))
+    mass = summary.normaliser(low_rank.left)  # D~, up to exp(shift)
     inverse = root @ root.mT
     diagnostics = {
-        "bad_rows": (~(mass >= floor)).sum(-1),
+        "bad_rows": (~(mass >= summary.floor(low_rank.left))).sum(-1),
         "inverse_residual": residual(core, inverse),
         "realised_d": per_head(qkv.h, d),
         "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k)),
@@ -105,7 +108,7 @@ def wildcat(
     return Approximation.of(
         Scaled(low_rank, left=1 / mass),
         qkv,
-        draws={"pivot_numbers": numbers},
+        draws=draws,
         cores={"core": core},
         inverses={"core": inverse},
         diagnostics=diagnostics,
@@ -113,23 +116,28 @@ def wildcat(
     )
 
 
-def summarised(qkv: QKV, uniform: Tensor, tau: float | None, temperature: str) -> tuple[Summary, Tensor, Tensor]:
-    """The summary of the keys by the pivots of ``uniform`` (h, d), the core ``G_SS`` and W with ``W Wᵀ = G_SS⁺``.
+def summarised(
+    qkv: QKV, d: int, streams: Streams, tau: float | None, temperature: str
+) -> tuple[Summary, dict[str, Tensor], Tensor, Tensor]:
+    """The summary of the keys, the draws, the core ``G_SS`` and ``G_SS^(-½)``, a root of its pseudo-inverse.
 
     ``h_ij = exp(a_i + a_j) G_ij`` for ``a_i = β ‖k_i‖²/(2 τ²)`` and a Gaussian kernel G. So W is ``exp(-a_s) G_SS⁻¹
     G_Sj exp(a_j)``; the largest a of the head is taken from R to the bias of the landmarks.
     """
+    of_heads = [streams.head(head, "pivots") for head in qkv.heads]
+    numbers = torch.stack([torch.rand(d, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
     k = qkv.k.double()
     centred = k - k.mean(1, keepdim=True)
     x = centred * (qkv.scale / _squared_temperature(qkv, centred, tau, temperature))[:, None, None] ** 0.5
-    pivots = randomly_pivoted(x.detach(), uniform)  # (h, d)
+    pivots = randomly_pivoted(x.detach(), numbers.to(qkv.device))  # (h, d)
     marks = tokens(x, pivots)
     a, of_marks = x.square().sum(-1) / 2, marks.square().sum(-1) / 2  # (h, n_k), (h, d)
     core = (marks @ marks.mT - of_marks[:, :, None] - of_marks[:, None]).clamp(max=0).exp()
     largest = a.detach().amax(-1, keepdim=True)
     right = (marks @ x.mT - of_marks[..., None] - largest[..., None]).exp()  # G_Sj exp(a_j - largest)
     root = inverse_root(core)
-    return Summary.normalised(tokens(k, pivots), largest - of_marks, [root, root.mT], right), core, root
+    summary = Summary.normalised(tokens(k, pivots), largest - of_marks, [root, root.mT], right)
+    return summary, {"pivot_numbers": numbers}, core, root
 
 
 def _squared_temperature(qkv: QKV, centred: Tensor, tau: float | None, temperature: str) -> Tensor:

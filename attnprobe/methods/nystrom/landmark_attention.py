@@ -15,9 +15,10 @@ from ...errors import UsageError
 from ...linalg.inverses import razavi, residual, start, truncated_pinv
 from ...operators import LowRank, product
 from ...qkv import QKV
-from ..base import Approximation, per_head, row_sums, softmax_in_place
+from ..base import Approximation, per_head, row_sums, segment_means, softmax_in_place
+from ..summary import Summary
 
-__all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors"]
+__all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors", "summarised_landmarks"]
 
 
 def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
@@ -42,7 +43,7 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
     A and the landmarks (h, d, p) are float64. F and W are of ``dtype``.
     """
     q, k = qkv.q.to(dtype), qkv.k.to(dtype)
-    a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
+    a = _core(qkv, q_marks, k_marks)
     f = softmax_in_place(product(q, (qkv.scale * k_marks).to(q).mT))
     w = softmax_in_place(product((qkv.scale * q_marks).to(q), k.mT))
     return f, a, w
@@ -73,12 +74,31 @@ def landmark_attention(
     """``B~ = F Z W`` over the given landmarks, (h, d, p) float64. The options are those of ``nystromformer``."""
     dtype = torch.float64 if inverse == "pinv" else qkv.dtype  # a pseudo-inverse amplifies the rounding of F and W
     f, a, w = softmax_factors(qkv, q_marks, k_marks, dtype)
-    if inverse == "pinv":
-        z = truncated_pinv(a, rtol)
-    else:
-        z = razavi(a, start(a, "norms" if z0 == "paper" else "global"), n_iter)
+    z = _inverted(a, inverse, n_iter, z0, rtol)
     operator = LowRank(f, z.to(f), w)
     diagnostics = landmark_diagnostics(qkv, row_sums(operator), a, z)
     return Approximation.of(
         operator, qkv, draws=draws or {}, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics
     )
+
+
+def summarised_landmarks(qkv: QKV, d: int, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> Summary:
+    """``F Z W`` over segment means, without F: ``R = (n/d) W`` and ``m = n/d``, so that ``D~ = (n/d) Σ_c L_ic``."""
+    q_marks, k_marks = segment_means(qkv.q, d), segment_means(qkv.k, d)
+    a = _core(qkv, q_marks, k_marks)
+    w = torch.softmax(qkv.scale * q_marks @ qkv.k.double().mT, -1)
+    size = torch.full_like(a[..., 0], qkv.n_k / d)  # of a segment
+    z = _inverted(a, inverse, n_iter, z0, rtol)
+    return Summary(k_marks, torch.zeros_like(size), [z], size[..., None] * w, size)
+
+
+def _core(qkv: QKV, q_marks: Tensor, k_marks: Tensor) -> Tensor:
+    """A, (h, d, d)."""
+    return torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
+
+
+def _inverted(a: Tensor, inverse: str, n_iter: int, z0: str, rtol: float | None) -> Tensor:
+    """Z of the core A, (h, d, d)."""
+    if inverse == "pinv":
+        return truncated_pinv(a, rtol)
+    return razavi(a, start(a, "norms" if z0 == "paper" else "global"), n_iter)

@@ -13,8 +13,9 @@ from ...linalg.sampling import kmeans
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, segment_means
+from ..dyadic import dyadic
 from ..registry import register
-from .landmark_attention import check_inverse, landmark_attention
+from .landmark_attention import check_inverse, landmark_attention, summarised_landmarks
 
 
 def _check(target: str, **options: Any) -> None:
@@ -34,7 +35,7 @@ def _check_kmeans(target: str, *, steps: int, **options: Any) -> None:
     family="Nyström",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "shift_invariant", "exact_at_full_budget"),
+    tags=("deterministic", "shift_invariant", "exact_at_full_budget", "causal"),
     budget="d landmarks: means of d consecutive segments of Q and of K",
     cost="4 n d p + O(d³)",
     oracle="transformers NystromformerSelfAttention; nystrom-attention NystromAttention",
@@ -75,12 +76,19 @@ def nystromformer(
     With ``pinv``, d = n is exact up to the rounding ``eps · cond(A)``. That can be large: repeated or zero tokens make
     A singular.
 
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
+    of ``2 d`` exactly, and d landmarks of each earlier block of n_b tokens, whose rows ``F Z W`` count with ``D~ =
+    (n_b/d) Σ_c exp(s q·k~_c)``. It needs all queries of the text.
+
     Row sums are 1 with ``pinv`` and a non-singular A, otherwise near 1. ``bad_rows`` counts rows of B~ with a sum that
     is not positive.
 
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` below 0; an option of the other inverse.
     """
+    if qkv.causal:
+        summarise = partial(summarised_landmarks, d=d, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
+        return dyadic(qkv, d, streams, lambda block, own: (summarise(block), {}), queries=True)
     q_means, k_means = segment_means(qkv.q, d), segment_means(qkv.k, d)  # (h, d, p)
     return landmark_attention(qkv, q_means, k_means, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
 

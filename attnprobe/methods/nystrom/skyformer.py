@@ -13,14 +13,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...errors import UsageError
+from ...errors import Unsupported, UsageError
 from ...linalg.inverses import inverse_root, razavi, residual, start
 from ...linalg.sampling import kmeans, recursive_rls
 from ...operators import LowRank, Scaled, SoftmaxAttention, product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums, tokens
+from ..dyadic import dyadic
 from ..registry import register
+from ..summary import Summary
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
 Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
@@ -73,6 +75,7 @@ def _check(target: str, **o: Any) -> None:
         "exact_at_full_budget",
         "psd_below@gaussian",
         "vanishing_normaliser@softmax",
+        "causal",
     ),
     budget="d landmarks among the n_q + n_k rows of [Q; K]",
     cost="4 n d p + O(d³)",
@@ -143,11 +146,24 @@ def skyformer(
     decides it. ``guarded_rows`` counts the rows replaced. ``rounded_rows`` counts the remaining rows that rounding
     decides; their errors differ from machine to machine.
 
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
+    of ``2 d`` exactly, and d landmarks of each earlier block, among its queries and keys. It needs all queries of the
+    text.
+
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
+        Unsupported: d above n_q + n_k; causal inputs with guard, normalizer or center_keys. UsageError: options that
+            contradict each other.
     """
     inverse, gamma = _resolved(target, inverse, gamma)
     scale = qkv.scale if scale_dim is None else scale_dim**-0.5
+    if qkv.causal:
+        if (guard, normalizer, center_keys) != ("none", "self", False):
+            raise Unsupported("skyformer: guard, normalizer and center_keys have no causal form")
+        options = {"inverse": inverse, "gamma": gamma, "n_iter": n_iter, "z0": z0, "rtol": rtol}
+        options |= {"sampler": sampler, "share_heads": share_heads}
+        summarise = partial(_summarised, d=d, gaussian=target == "gaussian", **options)
+        own = qkv.replace(scale=scale)
+        return dyadic(own, d, streams, summarise, queries=True, gaussian=target == "gaussian")
     q, k = qkv.q, qkv.k
     if gamma**2 < torch.finfo(qkv.dtype).eps:
         q, k = q.double(), k.double()
@@ -198,6 +214,26 @@ def skyformer(
         diagnostics["visited"] = diagnostics["visited"] + extra.cpu()
     del q, k  # their float64 copies would be a sixth of the peak of memory
     return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
+
+
+def _summarised(
+    qkv: QKV, streams: Streams, *, d: int, gaussian: bool, sampler: str, share_heads: bool, **inverse: Any
+) -> tuple[Summary, dict[str, Tensor]]:
+    """``M⁺ R`` for later queries, in the Gaussian form: the half-norm of a landmark is its bias.
+
+    For softmax R has the factor E_K; its largest exponent of the head is taken to the bias.
+    """
+    q, k = qkv.q.double(), qkv.k.double()
+    draws, landmarks = _draw(q, k, d, qkv.scale, streams, qkv.heads, sampler, share_heads)
+    core = torch.exp(_exponent(landmarks, landmarks, qkv.scale))
+    middle, _, _ = _invert(core, **inverse)
+    half = _half(landmarks, qkv.scale)  # (h, d)
+    if gaussian:
+        right = _exponent(landmarks, k, qkv.scale).exp()
+        return Summary.normalised(landmarks, -half, middle, right), draws
+    right = qkv.scale * landmarks @ k.mT - half[..., None]
+    shift = right.detach().amax((1, 2))[:, None]  # (h, 1)
+    return Summary.normalised(landmarks, shift - half, middle, (right - shift[..., None]).exp()), draws
 
 
 def _half(x: Tensor, scale: float) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...errors import UsageError
+from ...errors import Unsupported, UsageError
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators import (
     Columns,
@@ -32,8 +32,11 @@ from ...operators import (
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged, tokens
+from ..dyadic import dyadic
 from ..registry import register
+from ..summary import Summary
 
+EXACT_NORM = ("no-norm", "no-norm-weighted")  # ablations that divide by the exact D
 ROWS = 64  # rows of B in memory at a time, for options that need all of B
 
 
@@ -56,6 +59,7 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
         "permutation_equivariant",
         "shift_invariant",
         "exact_at_full_budget",
+        "causal",
     ),
     budget="d pilot rows and d columns",
     cost="4 n d p",
@@ -111,13 +115,22 @@ def skeinformer(
     (``n² p`` more for the exact D), memory O(n d). ``visited`` counts the entries of B_J and A'; with the exact D it
     counts all of B instead of A'.
 
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
+    of ``2 d`` exactly, and of each earlier block d columns with ``g`` for its others. Pilots are queries of the block,
+    so it needs all queries of the text, except with ``uniform``. There is no step 7.
+
     Raises:
-        Unsupported: d above n_k. UsageError: ``share_heads`` without pilots.
+        Unsupported: d above n_k; causal inputs with the exact D. UsageError: ``share_heads`` without pilots.
     """
+    if qkv.causal:
+        if ablation in EXACT_NORM:
+            raise Unsupported(f"skeinformer: ablation={ablation} needs the exact D, and has no causal form")
+        summarise = partial(_summarised, d=d, ablation=ablation, share_heads=share_heads)
+        return dyadic(qkv, d, streams, summarise, queries=ablation != "uniform")
     draws, probability, b_j = _draw(qkv, d, streams, ablation, share_heads)
     columns = draws["columns"].to(qkv.device)
     visited = d * qkv.n_k if "pilot_rows" in draws else 0
-    if ablation in ("no-norm", "no-norm-weighted"):
+    if ablation in EXACT_NORM:
         weight = _exact_columns(qkv, columns)
         if ablation == "no-norm-weighted":
             weight = weight / (d * torch.gather(probability, 1, columns))[:, None, :].to(weight)
@@ -134,6 +147,20 @@ def skeinformer(
         operator = _with_rows(operator, draws["pilot_rows"].to(qkv.device), b_j)
     diagnostics = {"realised_d": distinct(draws["columns"]), "visited": per_head(qkv.h, visited)}
     return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)
+
+
+def _summarised(
+    qkv: QKV, streams: Streams, *, d: int, ablation: str, share_heads: bool
+) -> tuple[Summary, dict[str, Tensor]]:
+    """Steps 1 to 5 for later queries. ``g_i = exp(s q_i·k̄)`` is one more landmark, the mean k̄ of the keys J'."""
+    draws, _, _ = _draw(qkv, d, streams, ablation, share_heads)
+    columns = draws["columns"].to(qkv.device)
+    keys = tokens(qkv.k, columns).double()
+    right = torch.nn.functional.one_hot(columns, qkv.n_k).double()
+    if ablation != "simple-norm":
+        keys = torch.cat([keys, keys.mean(1, keepdim=True)], 1)
+        right = torch.cat([right, 1 - right.sum(1, keepdim=True)], 1)
+    return Summary(keys, torch.zeros_like(keys[..., 0]), [], right, right.sum(-1)), draws
 
 
 def _draw(

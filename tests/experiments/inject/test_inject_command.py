@@ -262,12 +262,12 @@ def test_half_precision_drifts_by_its_own_rounding(ask, settings):
 
 
 def test_a_method_without_a_causal_form_is_skipped_by_name(inject):
-    code, out, err = inject("llama", "--method", "skyformer", "--d", 8, "--out", "r")
+    code, out, err = inject("llama", "--method", "linformer", "--d", 8, "--out", "r")
     assert code == 2 and "model.layers.0.self_attn: attention is causal" in err and not Path("r").exists()
-    code, out, err = inject("llama", "--method", "skyformer,softmax", "--d", 8, "--format", "json")
+    code, out, err = inject("llama", "--method", "linformer,softmax", "--d", 8, "--format", "json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 0 and rows["softmax"]["status"] == "ok", err
-    assert rows["skyformer"]["status"] == "skipped" and "no causal form" in rows["skyformer"]["reason"]
+    assert rows["linformer"]["status"] == "skipped" and "no causal form" in rows["linformer"]["reason"]
 
 
 def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
@@ -579,7 +579,7 @@ def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
 @pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
 def test_every_format_holds_the_drift_beside_the_local_error(inject, format_):
     code, out, err = inject(
-        "gpt2", "--method", "window:causal=true,skyformer", "--d", 8, "--per-layer", "--windows", 2, "--format", format_
+        "gpt2", "--method", "window:causal=true,linformer", "--d", 8, "--per-layer", "--windows", 2, "--format", format_
     )
     assert code == 0, err
     plain = out.replace("\\_", "_")

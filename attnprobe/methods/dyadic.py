@@ -1,0 +1,148 @@
+"""The causal form of methods that summarise keys: exact recent keys, and summaries of dyadic blocks of earlier ones.
+
+A leaf are ℓ keys in a row, a block ``2^t`` leaves. The earlier leaves of a query fall into at most ``log₂(n/ℓ)``
+blocks, each twice as long as the next or more: those of the binary digits of their number. Source: merge and reduce,
+as in Gong et al. 2026 (Express), with a summary made from the keys of its block and not from other summaries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import Unsupported
+from ..operators import Dense, Mosaic, Operator, Rows
+from ..qkv import QKV
+from ..rng import Streams
+from .base import per_head
+from .summary import Summary
+
+__all__ = ["dyadic"]
+
+Summarise = Callable[[QKV, Streams], tuple[Summary, dict[str, Tensor]]]
+LEAF = 2  # times d: a block of d keys would be as long as its summary
+
+
+def dyadic(
+    qkv: QKV, d: int, streams: Streams, summarise: Summarise, *, queries: bool = False, gaussian: bool = False
+) -> Approximation:
+    """Causal rows over the keys of the own leaf, of ``2 d`` keys, exactly, and over summaries of the blocks before it.
+
+    ``B~_ij = exp(S_ij) / D~_i`` in the leaf, and ``(L M R)_ij / D~_i`` in a block, with ``D~_i = Σ_leaf exp(S_ij) +
+    Σ_blocks L_i m``. A block is summarised from its own tokens and with its own draws, so no later token changes a row,
+    and decoding gives the rows of a whole text. Each block serves the queries of the next as many keys.
+
+    Args:
+        summarise: makes the summary of a block, and its draws, from the block as Q, K, V and its streams. If keys
+            are all that it has, they stand for the queries.
+        queries: the summary has queries of the block too, so all queries of the text are needed.
+        gaussian: the rows are those of ``exp(-‖q - k‖² s/2)``, which have no normaliser.
+
+    Cost: the summaries of n keys for each of ``log₂(n/2d)`` sizes, and ``n d log₂(n/2d)`` entries.
+
+    Raises:
+        Unsupported: some queries of the text, where ``queries``.
+    """
+    if queries and not qkv.square:
+        raise Unsupported(f"{streams.method}: its causal form summarises earlier queries; give all queries of the text")
+    order = qkv.query_positions.argsort()
+    places, q = qkv.query_positions[order], qkv.q[:, order]
+    pieces, draws = [], {}
+    for first, start, stop, rows in _blocks(places.tolist(), qkv.n_k, LEAF * d):
+        if start == first:  # its own leaf
+            logits = _scores(qkv, q[:, rows], start, stop, gaussian)
+            after = torch.arange(start, stop, device=qkv.device) > places[rows, None]
+            pieces.append(_Piece(rows, start, logits.masked_fill(after, -torch.inf), None))
+            continue
+        block = slice(start, stop)
+        of_block = qkv.q[:, block] if queries else qkv.k[:, block]
+        part = QKV(of_block, qkv.k[:, block], qkv.v[:, block], qkv.scale, heads=qkv.heads, label=qkv.label)
+        summary, drawn = summarise(part, streams.part(f"{start}-{stop}"))
+        draws |= {f"{name}:{start}-{stop}": value for name, value in drawn.items()}
+        logits = summary.logits(q[:, rows], qkv.scale)
+        if gaussian:
+            logits = logits - _half(q[:, rows], qkv.scale)
+        pieces.append(_Piece(rows, start, logits, summary))
+    return _merged(qkv, pieces, order, draws, d, gaussian)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some rows, in the order of their places, and keys from ``column`` on: their summary, or None for the keys."""
+
+    rows: slice
+    column: int
+    logits: Tensor
+    summary: Summary | None
+
+    def normaliser(self, left: Tensor) -> Tensor:
+        return left.sum(-1) if self.summary is None else self.summary.normaliser(left)
+
+    def operator(self, left: Tensor) -> Operator:
+        return Dense(left) if self.summary is None else self.summary.attended(left)
+
+
+def _blocks(places: list[int], n_k: int, leaf: int) -> Iterator[tuple[int, int, int, slice]]:
+    """Queries from place ``first`` on and their keys ``start … stop - 1``: the leaves first, then blocks by size."""
+    inside = lambda first, last: slice(bisect_left(places, first), bisect_left(places, last))
+    found = [(start, start, min(start + leaf, n_k), inside(start, start + leaf)) for start in range(0, n_k, leaf)]
+    size = leaf
+    while size < n_k:
+        for start in range(0, n_k - size, 2 * size):
+            found.append((start + size, start, start + size, inside(start + size, start + 2 * size)))
+        size *= 2
+    return (one for one in found if one[3].start < one[3].stop)
+
+
+def _half(x: Tensor, scale: float) -> Tensor:
+    """``‖x_i‖² s/2``, (h, n, 1)."""
+    return x.double().square().sum(-1, keepdim=True) * scale / 2
+
+
+def _scores(qkv: QKV, q: Tensor, start: int, stop: int, gaussian: bool) -> Tensor:
+    """The scores, or logarithms of the Gaussian kernel, of queries and keys, (h, b, stop - start)."""
+    k = qkv.k[:, start:stop]
+    scores = qkv.scale * (q.double() @ k.double().mT)
+    return scores - _half(q, qkv.scale) - _half(k, qkv.scale).mT if gaussian else scores
+
+
+def _merged(
+    qkv: QKV, pieces: list[_Piece], order: Tensor, draws: dict[str, Tensor], d: int, gaussian: bool
+) -> Approximation:
+    """The approximation whose rows, in ``order``, have these pieces."""
+    shift = torch.full((qkv.h, qkv.n_q), 0.0 if gaussian else -torch.inf, dtype=torch.float64, device=qkv.device)
+    mass, floor = torch.zeros_like(shift), torch.zeros_like(shift)
+    if not gaussian:
+        for piece in pieces:
+            shift[:, piece.rows] = torch.maximum(shift[:, piece.rows], piece.logits.detach().amax(-1))
+    lefts = [(piece.logits - shift[:, piece.rows, None]).exp() for piece in pieces]
+    for piece, left in zip(pieces, lefts, strict=True):
+        mass[:, piece.rows] += piece.normaliser(left)
+        if piece.summary is not None:
+            floor[:, piece.rows] += piece.summary.floor(left.detach())
+    if gaussian:
+        mass = torch.ones_like(mass)
+    parts, visited = [], 0
+    for piece, left in zip(pieces, lefts, strict=True):
+        parts.append((piece.operator(left / mass[:, piece.rows, None]), piece.rows.start, piece.column))
+        visited += int((piece.logits[0] > -torch.inf).sum())
+    operator: Operator = Mosaic(parts, (qkv.h, qkv.n_q, qkv.n_k))
+    back = order.argsort()
+    if not torch.equal(back, torch.arange(qkv.n_q, device=back.device)):
+        operator = Rows(operator, back)
+    return Approximation.of(
+        operator,
+        qkv,
+        draws=draws,
+        diagnostics={
+            "bad_rows": (~(mass >= floor)).sum(-1),
+            "realised_d": per_head(qkv.h, min(d, qkv.n_k)),
+            "visited": per_head(qkv.h, visited),
+        },
+        log_normalizer=None if gaussian else lambda: (mass.clamp(min=0).log() + shift)[:, back],
+    )
