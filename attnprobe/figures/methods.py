@@ -48,19 +48,20 @@ def scale(
 ) -> None:
     """Make an error axis logarithmic if the values span more than a factor of 20; else it starts at zero.
 
-    Values outside ``low`` to ``high`` do not stretch it.
+    Values outside ``low`` to ``high`` do not stretch it. With a finite ``high``, equal values give equal axes.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     keys = ("p10", "median", "p90", "max")
     positive = [stats[key] for stats in values for key in keys if 0 < drawable(stats.get(key)) < HUGE]
     inside = [value for value in positive if low <= value <= high]
+    bounded = math.isfinite(high)
     for panel in panels:
         axis = panel.xaxis if dots else panel.yaxis
         panel.grid(axis="x" if dots else "y", color="#dddddd", linewidth=0.6)
         if inside and max(inside) > 20 * min(inside):
             (panel.set_xscale if dots else panel.set_yscale)("log")
-            if len(inside) < len(positive):
+            if bounded:
                 (panel.set_xlim if dots else panel.set_ylim)(min(inside) / 1.5, max(inside) * 1.5)
             decades = math.log10(max(inside) / min(inside))
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
@@ -69,7 +70,7 @@ def scale(
             axis.set_major_formatter(FuncFormatter(power if far and decades >= 2.5 else lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         else:
-            (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if len(inside) < len(positive) else None)
+            (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if bounded else None)
 
 
 def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> dict[str, dict[str, Any]]:

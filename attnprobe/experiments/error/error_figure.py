@@ -45,10 +45,11 @@ from .rows import ErrorRow
 
 __all__ = ["error_figure"]
 
-Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family if each has a panel
+Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the title of a panel of a family
 
 PANELS = 12  # per figure
-SPAN = 1e3  # of the panels of families about V-Mean's error
+SPAN = 1e2  # of the panels of families about V-Mean's error
+MOST_OF_FAMILY = 4  # methods of a panel of a family
 MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
 
 
@@ -61,7 +62,8 @@ def error_figure(
 ) -> list[Path]:
     """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
-    More than 8 methods of several families have a panel for each family, all on one scale.
+    More than 8 methods of several families have a panel for each family, all on one scale. A family of more than 4
+    methods has several panels.
 
     Points are medians over heads, windows and repeats. Bars run from p10 to p90; those of one ``d`` stand side by side.
     Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
@@ -87,15 +89,16 @@ def error_figure(
     styles = styles_of(rows, plotted)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1
-    corners = list(dict.fromkeys(_corner(row) for row in rows))
-    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in plotted)]
-    places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
+    titles = _titles(plotted) if split else {}
+    shown = {_corner(row) for row in plotted}
+    corners = [corner for corner in dict.fromkeys(_corner(row) for row in rows) if corner in shown]
+    places = [(*corner, title) for corner in corners for title in dict.fromkeys(titles.values() or (None,))]
     dots = len(budgets) < 2
     most = _across(drawing, split) * drawing.sizes.down(_height(styles, split, dots))
-    pages = [page for names in chunks(places, len(families)) for page in chunks(names, most)] if split else None
+    pages = [page for parts in gathered(places, lambda one: one[:4]) for page in chunks(parts, most)] if split else None
 
     def draw(page: Sequence[Place]) -> Sheet:
-        return _page(page, plotted, limits, name, drawing, styles, dots)
+        return _page(page, plotted, limits, name, drawing, styles, titles, dots)
 
     return drawn(pages or chunks(places, min(most, PANELS)), draw, Path(out_dir) / f"error-{name}", drawing)
 
@@ -109,7 +112,7 @@ def _height(styles: Mapping[str, Any], split: bool, dots: bool) -> float:
     """The height of a panel in inches."""
     if dots:
         return max(1.1, 0.19 * len(styles) + 0.5)
-    return 2.0 + 0.14 * MOST_IN_PANEL / 2 if split else 2.2
+    return 2.3 + 0.14 * MOST_OF_FAMILY if split else 2.2
 
 
 def _page(
@@ -119,6 +122,7 @@ def _page(
     name: str,
     drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
+    titles: Mapping[str, str],
     dots: bool,
 ) -> Sheet:
     """One figure of up to `PANELS` panels."""
@@ -127,7 +131,7 @@ def _page(
     columns = min(most, len(places) if split else columns_for([place[1] for place in places]))
     lines = math.ceil(len(places) / columns)
     inches = drawing.sizes.inches(columns)
-    shown = [row for row in rows if any(_at(row, place) for place in places)]
+    shown = [row for row in rows if any(_at(row, place, titles) for place in places)]
     marked = flagged(shown)
     keys = 0.0 if split else legend_inches([*styles], inches)
     # a row of panels that is a layer or a source, with a column for each n, has its own scale
@@ -140,11 +144,11 @@ def _page(
     tall, shape = _height(styles, split, dots) * lines + 0.3 + keys, (lines, columns)
     sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), **sharing)
     handles: dict[str, Any] = {}
-    low, high = _span(shown, name) if split else (0.0, math.inf)
+    low, high = _span([row for row in rows if _corner(row) == places[0][:4]], name) if split else (0.0, math.inf)
     label = symbol(name)
     for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
-        panel_rows = [row for row in shown if _at(row, place)]
-        limits = [row for row in bounds if _at(row, (*place[:4], None))]
+        panel_rows = [row for row in shown if _at(row, place, titles)]
+        limits = [row for row in bounds if _corner(row) == place[:4]]
         lowest = index + columns >= len(places)
         if dots:
             dot_panel(axis, panel_rows, limits, name, styles, handles)
@@ -167,11 +171,9 @@ def _page(
         axis.set_title(place[4] if split else panel_title(panel_rows[0], budgets if dots else ()))
     step = columns if rowwise else len(places)
     for start in range(0, len(places), step):
-        row_places = places[start : start + step]
-        values = [
-            row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in row_places)
-        ]
-        scale(panels[start : start + len(row_places)], values, dots, low, high)
+        scaled = {place[:4] for place in places[start : start + step]}
+        values = [row["metrics"][name] for row in rows if has(row, name) and _corner(row) in scaled]
+        scale(panels[start : start + step], values, dots, low, high)
     order = sorted(
         handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
     )
@@ -205,7 +207,7 @@ def _median(row: ErrorRow, name: str) -> float:
 
 
 def _span(rows: Sequence[ErrorRow], name: str) -> tuple[float, float]:
-    """The range of the panels of families: a factor of 1000 around V-Mean's error, or around the middle of all."""
+    """The range of the panels of families: a factor of 100 around V-Mean's error, or around the middle of all."""
     middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
     middle = middles[len(middles) // 2]
@@ -225,11 +227,23 @@ def _corner(row: ErrorRow) -> tuple[Any, ...]:
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 
-def _at(row: ErrorRow, place: Place) -> bool:
+def _titles(rows: Sequence[ErrorRow]) -> dict[str, str]:
+    """The title of each method's panel: its family, with a number if the family has several panels."""
+    titles: dict[str, str] = {}
+    for members in gathered([row for row in rows if not row.get("reference")], family):
+        labels = list(dict.fromkeys(map(text_label, members)))
+        count = math.ceil(len(labels) / MOST_OF_FAMILY)
+        for number, part in enumerate(chunks(labels, math.ceil(len(labels) / count)), 1):
+            title = family(members[0]) + (f", {number} of {count}" if count > 1 else "")
+            titles |= dict.fromkeys(part, title)
+    return titles
+
+
+def _at(row: ErrorRow, place: Place, titles: Mapping[str, str]) -> bool:
     """Whether a panel shows the row. The panels of all families show the references."""
     if _corner(row) != place[:4]:
         return False
-    return place[4] is None or bool(row.get("reference")) or family(row) == place[4]
+    return place[4] is None or bool(row.get("reference")) or titles[text_label(row)] == place[4]
 
 
 def line_panel(

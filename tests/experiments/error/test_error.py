@@ -26,6 +26,7 @@ from attnprobe.experiments.error.view import errors_view
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
+from attnprobe.methods.registry import METHODS
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 from attnprobe.tables.numbers import aligned, significant
@@ -374,6 +375,28 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
         for axis in shown.values():  # no two lines of a panel look the same
             looks = [(line.get_color(), line.get_linestyle()) for line in axis.get_legend().get_lines()]
             assert len(set(looks)) == len(looks)
+
+
+def test_a_large_family_has_several_panels_on_one_scale(tmp_path, monkeypatch):
+    names = [name for name, method in METHODS.items() if method.family == "selection"]
+    assert len(names) > 8
+    records = [cell("vmean", None, [1.0, 1.1])]
+    for place, name in enumerate([*names, "performer"]):
+        family = "features" if name == "performer" else "selection"
+        records += [cell(name, d, [0.2 * 1.3**place, 0.3 * 1.3**place], family=family) for d in (16, 32)]
+    pages = []
+    draw = figures_file._page
+    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
+    assert len(pages) > 1
+    axes = [axis for page in pages for axis in page.figure.axes if axis.get_visible()]
+    count = math.ceil(len(names) / 4)
+    assert [axis.get_title() for axis in axes] == [f"selection, {n} of {count}" for n in range(1, count + 1)] + [
+        "features"
+    ]
+    legends = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
+    assert sum(legends, []) == [*names, "performer"] and max(map(len, legends)) <= 4
+    assert len({axis.get_ylim() for axis in axes}) == 1
 
 
 def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
