@@ -14,7 +14,9 @@ from ..operators import (
     CausalFeatures,
     LowRank,
     Operator,
+    RowOverride,
     Rows,
+    SoftmaxAttention,
     Sparse,
     Windows,
     block_rows,
@@ -43,6 +45,7 @@ __all__ = [
     "softmax_in_place",
     "sparse_softmax",
     "tokens",
+    "with_exact_rows",
     "with_rows",
 ]
 
@@ -134,6 +137,19 @@ def row_sums(low_rank: LowRank) -> Tensor:
 def with_rows(log_sums: Callable[[], Tensor], rows: Tensor, of_rows: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """What computes the normalisers (h, n_q) of an operator of which these rows (u,) are replaced."""
     return lambda: log_sums().index_copy(1, rows, of_rows())
+
+
+def with_exact_rows(
+    qkv: QKV, operator: Operator, log_sums: Callable[[], Tensor], exact: Tensor
+) -> tuple[Operator, Callable[[], Tensor], int]:
+    """The operator and its normalisers with exact attention in the rows ``exact`` (n_q,) bool, and their entries."""
+    rows = exact.nonzero()[:, 0]
+    if not len(rows):
+        return operator, log_sums, 0
+    some = qkv.queries(rows)
+    every = SoftmaxAttention(some.q, some.shared_k, some.scale, some.visible)
+    replaced = RowOverride(operator, rows.expand(qkv.h, -1), every)
+    return replaced, with_rows(log_sums, rows, every.log_normalizer), some.entries
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:

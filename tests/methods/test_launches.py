@@ -74,7 +74,7 @@ WAITING = {
     "informer": "few queries, as many as float32 cannot rule out, are measured in float64",
     **dict.fromkeys(("amm", "bigbird", "linformer-jlt", "longformer", "lsh-qk", "prototype", "reformer"), CHECKED),
     **dict.fromkeys(("magicpig", "vattention"), "the number of keys of a row is read to make its slots"),
-    **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "thinformer", "topk", "window"), CHECKED),
+    **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "thinformer", "topk", "tri-shape", "window"), CHECKED),
     **dict.fromkeys(("hyper", "kdeformer"), CHECKED),
     **dict.fromkeys((name for name, entry in METHODS.items() if entry.family == "selection"), CHECKED),
 }

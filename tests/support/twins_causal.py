@@ -13,7 +13,7 @@ from twins_dyadic import CAUSAL as DYADIC
 from twins_estimators import TWINS as ESTIMATORS
 from twins_lsh import bucket, factors
 from twins_selection import CAUSAL as SELECTIONS
-from twins_sparse import bigbird_mask, longformer_mask, over_mask, window_mask
+from twins_sparse import bigbird_mask, longformer_mask, over_mask, tri_shape, window_mask
 
 from attnprobe.qkv import QKV
 
@@ -107,6 +107,7 @@ CAUSAL |= {name: ESTIMATORS[name] for name in ("magicpig", "vattention")}  # whi
 CAUSAL |= {
     "bigbird": bigbird,
     "longformer": longformer,
+    "tri-shape": tri_shape,
     "lsh-qk": lsh_qk,
     "reformer": reformer,
     "svd": svd,

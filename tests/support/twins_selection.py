@@ -6,6 +6,8 @@ with all queries of the text.
 
 from __future__ import annotations
 
+from math import exp
+
 import torch
 from torch import Tensor
 from twins_sparse import over_mask
@@ -227,7 +229,39 @@ def vertical_slash(qkv: QKV, d, draws, target, *, vertical=0.5, probe=3, first=1
     return over(qkv, sets)
 
 
-TWINS = {"moba": moba, "vertical-slash": vertical_slash}
+def dsa_oracle(qkv: QKV, d, draws, target) -> Tensor:
+    sets = []
+    for i, seen in enumerate(seen_by(qkv)):
+        weights = weights_of(qkv, i, seen)
+        sets.append(sorted(seen, key=lambda j: -weights[j])[:d])  # noqa: B023  (they start at key 0)
+    return over(qkv, sets)
+
+
+def nsa(qkv: QKV, d, draws, target, *, branch="merge", block=3, window=512) -> Tensor:
+    near = {"merge": min(window, d // 2), "window": d, "selected": 0, "compressed": 0}[branch]
+    room = {"merge": d - near, "window": 0, "selected": d, "compressed": 0}[branch]
+    out = torch.zeros(qkv.n_q, qkv.n_k, dtype=torch.float64)
+    for i, seen in enumerate(seen_by(qkv)):
+        own, q = own_key(qkv, i), qkv.q[0, i].tolist()
+        pages = pages_of(seen, block)
+        earlier = [number for number in pages if number < own // block or not qkv.causal]
+        score = {number: qkv.scale * _dot(q, mean_of(qkv.k[0], pages[number])) for number in earlier}
+        right = 0 if qkv.causal else (near - 1) // 2
+        keys = {j for j in seen if near and own + right - near < j <= own + right}
+        if room:
+            keys |= set(best_pages(score, own // block, pages, room, block))
+        if branch == "compressed" and not earlier:
+            keys = set(seen)
+        weight = {(j,): exp(qkv.scale * _dot(q, qkv.k[0, j].tolist())) for j in keys}
+        for number in earlier if branch in ("merge", "compressed") else ():
+            weight[tuple(pages[number])] = len(set(pages[number]) - keys) * exp(score[number])
+        for tokens, one in weight.items():
+            for j in tokens:
+                out[i, j] += one / len(tokens) / sum(weight.values())
+    return out
+
+
+TWINS = {"dsa-oracle": dsa_oracle, "moba": moba, "nsa": nsa, "vertical-slash": vertical_slash}
 TWINS |= {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
 TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova}
 CAUSAL = TWINS

@@ -88,4 +88,17 @@ def bigbird(qkv, d, draws, target) -> Tensor:
     return over_mask(qkv, bigbird_mask(qkv.n_q, qkv.n_k, d, draws["blocks"]))
 
 
-TWINS = {"bigbird": bigbird, "longformer": longformer, "topk": topk, "window": window}
+def tri_shape(qkv, d, draws, target, *, first=1, last=1) -> Tensor:
+    """The window of as many keys as leave room for the last rows, whose masks are full."""
+    n_k = qkv.n_k
+    own = [i + n_k - qkv.n_q if qkv.causal else min(i, n_k - 1) for i in range(qkv.n_q)]
+    width = (d - last) * n_k // (n_k - last) - first
+    near = window_mask(n_k, n_k, first + width, sinks=first, causal=qkv.causal)
+    mask = [[True] * n_k if i >= n_k - last else near[i] for i in own]
+    return over_mask(
+        qkv,
+        [[one and (j <= i or not qkv.causal) for j, one in enumerate(row)] for i, row in zip(own, mask, strict=True)],
+    )
+
+
+TWINS = {"bigbird": bigbird, "longformer": longformer, "topk": topk, "tri-shape": tri_shape, "window": window}

@@ -2,11 +2,13 @@
 
 from . import (  # noqa: F401  (each registers itself)
     block_topk,
+    dsa_oracle,
     expected,
     h2o,
     keydiff,
     knorm,
     moba,
+    nsa,
     quest,
     snapkv,
     topp,

@@ -21,10 +21,12 @@ from ..base import Approximation, key_costs, per_head, sparse_softmax
 from ..registry import register
 
 __all__ = [
+    "AnySets",
     "Selection",
     "Share",
     "attend",
     "check_positive",
+    "joint",
     "keys_of_pages",
     "fills_blocks",
     "last_of_blocks",
@@ -34,6 +36,7 @@ __all__ = [
     "selector",
     "shared",
     "top_pages",
+    "widened",
     "working",
 ]
 
@@ -93,6 +96,7 @@ def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:
 
 
 Share = Literal["head", "group-mean", "group-max"]
+AnySets = Literal["layer", "group", "head"]
 
 
 def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
@@ -104,10 +108,21 @@ def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
     return joint.repeat_interleave(qkv.group, 0)
 
 
+def joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
+    """Scores (h, …) as the mean over the heads that have one set: those of the layer, or of a KV head."""
+    if sets == "layer":
+        return scores.mean(0, keepdim=True).expand_as(scores)
+    return shared(scores, qkv, "head" if sets == "head" else "group-mean")
+
+
 def working(qkv: QKV) -> QKV:
     """Without gradients, and in float32 where Q, K and V have half precision, in which scores of keys would tie."""
     parts = qkv.parts()
-    qkv = qkv.replace(**{axis: parts[axis].detach() for axis in "qkv"})
+    return widened(qkv.replace(**{axis: parts[axis].detach() for axis in "qkv"}))
+
+
+def widened(qkv: QKV) -> QKV:
+    """In float32 where Q, K and V have half precision."""
     return qkv.to(dtype=torch.float32) if qkv.dtype.itemsize < 4 else qkv
 
 

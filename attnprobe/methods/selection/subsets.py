@@ -17,12 +17,11 @@ from ...errors import Unsupported, UsageError
 from ...operators import full_precision
 from ...qkv import QKV
 from ..base import Approximation, tokens
-from .base import Selection, fills_blocks, selector, shared
+from .base import AnySets, Selection, fills_blocks, joint, selector
 
 __all__ = ["Sets", "Unobserved", "check_subset", "streamed", "subset", "subset_selector"]
 
 Sets = Literal["group", "head"]
-AnySets = Literal["layer", "group", "head"]
 Unobserved = Literal["refuse", "recent"]
 Score = Callable[[QKV, int], Tensor]
 
@@ -79,7 +78,7 @@ def subset(
         observed = (
             qkv if observe is None else _queries(qkv, torch.arange(max(0, qkv.n_q - observe), qkv.n_q, device="cpu"))
         )
-        scores = _joint(score(observed, qkv.n_k), qkv, sets)
+        scores = joint(score(observed, qkv.n_k), qkv, sets)
         kept = _best(scores, d, first, last)
         return Selection(kept[:, None], qkv.n_q, scored(qkv.n_k))
     numbers = (position // size).unique().tolist()
@@ -101,7 +100,7 @@ def subset(
                 )
             scores = torch.arange(end, device=qkv.device).expand(qkv.h, end)
         else:
-            scores = _joint(score(_queries(qkv, rows), end), qkv, sets)
+            scores = joint(score(_queries(qkv, rows), end), qkv, sets)
             cost += scored(end)
         kept = _best(scores, d - size, first, last)
         index[:, place, : kept.shape[1]] = kept
@@ -133,16 +132,9 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
         cache.scatter_(1, slot, i)
         index[:, i] = cache
         scores = qkv.scale * (tokens(qkv.k, cache) @ qkv.q[:, i, :, None])[..., 0]
-        new = _joint(scores.masked_fill(cache < 0, float("-inf")).softmax(-1), qkv, sets)
+        new = joint(scores.masked_fill(cache < 0, float("-inf")).softmax(-1), qkv, sets)
         weights = weights.scatter(1, slot, 0) + new if accumulate else new
     return Selection(index, 1, 0.0)
-
-
-def _joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
-    """Scores (h, …) as the mean over the heads that have one set."""
-    if sets == "layer":
-        return scores.mean(0, keepdim=True).expand_as(scores)
-    return shared(scores, qkv, "head" if sets == "head" else "group-mean")
 
 
 def _queries(qkv: QKV, rows: Tensor) -> QKV:

@@ -6,10 +6,9 @@ w is the paper's window size, half of it on each side. g is its number of tokens
 from __future__ import annotations
 
 from ...errors import Unsupported, UsageError
-from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head, with_rows
+from ..base import Approximation, banded_softmax, per_head, with_exact_rows
 from ..registry import register
 
 
@@ -73,13 +72,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     right = 0 if qkv.causal else half
     is_global = qkv.query_positions < global_tokens  # rows of global tokens
     operator, log_normalizer, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=is_global)
-    full_rows = is_global.nonzero()[:, 0]
-    if len(full_rows):
-        rows = qkv.queries(full_rows)
-        entries += rows.entries
-        every = SoftmaxAttention(rows.q, rows.shared_k, rows.scale, rows.visible)
-        log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
-        operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
-    keys = per_head(qkv.h, entries / qkv.n_q)
-    diagnostics = {"realised_d": keys, "visited": per_head(qkv.h, entries), "scored": 0 * keys, "kv_read": keys}
+    operator, log_normalizer, added = with_exact_rows(qkv, operator, log_normalizer, is_global)
+    keys = per_head(qkv.h, (entries + added) / qkv.n_q)
+    diagnostics = {"realised_d": keys, "visited": per_head(qkv.h, entries + added), "scored": 0 * keys, "kv_read": keys}
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from inputs import make
+from inputs import make, one_head
 from twins_selection import CAUSAL, TWINS
 
 from attnprobe import approximate, exact, row_metrics
@@ -21,8 +21,11 @@ SELECTORS = sorted(name for name, entry in METHODS.items() if entry.family == "s
 every_selector = pytest.mark.parametrize("name", SELECTORS)
 
 
+RENORMALISED = {"nsa": {"branch": "selected"}}  # options of methods whose defaults also use means of keys
+
+
 def run(name, qkv, d=12, **options):
-    return approximate(name, qkv, d, **{**get(name).small, **options})
+    return approximate(name, qkv, d, **{**get(name).small, **RENORMALISED.get(name, {}), **options})
 
 
 def grouped(n=24, h=4, h_kv=2, causal=True) -> QKV:
@@ -151,10 +154,57 @@ def test_the_mean_of_a_short_last_block_is_of_its_tokens():
     assert base.page_means(x[:, [4, 6]], 3, torch.tensor([4, 6])).flatten().tolist() == [0, 4, 6]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("branch", ["merge", "selected", "window", "compressed"])
+@pytest.mark.parametrize("window", [3, 512])
+def test_the_branches_of_nsa_equal_their_twin(branch, window, causal):
+    qkv = make(n=23, h=2).replace(causal=causal)
+    approx = approximate("nsa", qkv, 12, branch=branch, window=window, block=3)
+    for row in range(2):
+        twin = TWINS["nsa"](one_head(qkv, row), 12, {}, "softmax", branch=branch, window=window)
+        assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
+    wanted = exact(qkv).dense() @ qkv.v
+    assert branch in ("selected", "window") or ((approx.output - wanted).norm() < wanted.norm())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_merge_of_nsa_counts_every_key_once(causal):
+    """With keys that are equal within blocks the means lose nothing: the normaliser is that of exact attention."""
+    qkv = make(n=24, h=2).replace(causal=causal)
+    equal = qkv.replace(k=qkv.k[:, ::3].repeat_interleave(3, 1))
+    approx = approximate("nsa", equal, 10, block=3)
+    assert (approx.log_normalizer() - exact(equal).log_normalizer()).abs().max() < 1e-12
+    single = approximate("nsa", qkv, 6, block=1)
+    assert (single.output - exact(qkv).dense() @ qkv.v).abs().max() < 1e-12
+
+
+def test_the_merge_of_nsa_reads_the_means_beside_its_keys():
+    qkv = make(n=24).replace(causal=True)
+    merged, alone = (approximate("nsa", qkv, 12, block=3, branch=branch) for branch in ("merge", "selected"))
+    assert torch.equal(alone.diagnostics["kv_read"], alone.diagnostics["realised_d"])
+    blocks = torch.tensor([(i // 3) for i in range(24)]).double().mean()
+    read = merged.diagnostics["kv_read"] - merged.diagnostics["realised_d"]
+    assert (read > 0).all() and (read <= blocks).all() and (merged.diagnostics["scored"] == blocks).all()
+
+
+def test_one_set_of_keys_for_all_heads_is_that_of_their_summed_weights():
+    qkv = make(n=20, h=4).replace(causal=True)
+    chosen = sets(approximate("dsa-oracle", qkv, 5))
+    weights = exact(qkv).dense().sum(0)
+    for i in range(20):
+        best = set(weights[i, : i + 1].topk(min(5, i + 1)).indices.tolist())
+        assert all(set(head[i].nonzero()[:, 0].tolist()) == best for head in chosen)
+    grouped_sets = sets(approximate("dsa-oracle", grouped(), 5, sets="group"))
+    assert torch.equal(grouped_sets[0], grouped_sets[1]) and not torch.equal(grouped_sets[1], grouped_sets[2])
+    approx = approximate("dsa-oracle", grouped(), 5)
+    assert torch.equal(approx.diagnostics["kv_read"], approx.diagnostics["realised_d"])
+
+
 IMPOSSIBLE = (
     "quest:page=0",
     "block-topk:block=0",
     "moba:block=0",
+    "nsa:window=0",
     "vertical-slash:vertical=0.0",
     "vertical-slash:near=0",
     "snapkv:observe=0",
@@ -189,13 +239,14 @@ def test_bounds_over_the_keys_of_the_own_page_are_a_look_ahead_that_the_check_no
 
 @pytest.mark.parametrize("name", [name for name in SELECTORS if "causal" in get(name).tags and name != "h2o"])
 def test_a_choice_that_looks_ahead_is_noticed_in_every_selector(name, monkeypatch):
-    """The planted fault: each row takes what the eighth row after it keeps, of the keys that it sees.
+    """The planted fault: a row takes what the eighth row after it keeps, of the keys that it sees.
 
-    The first of some inputs on which that changes a set.
+    The first of some inputs on which that changes a set. The first eight rows keep their own sets.
     """
 
     def ahead(qkv, selection):
-        later = (torch.arange(qkv.n_q) + 8).clamp(max=qkv.n_q - 1)
+        row = torch.arange(qkv.n_q)
+        later = torch.where(row < 8, row, (row + 8).clamp(max=qkv.n_q - 1))
         return base.attend(qkv, base.Selection(selection.index[:, later // selection.group], 1, selection.scored))
 
     monkeypatch.setattr(sys.modules[get(name).function.__module__], "attend", ahead)

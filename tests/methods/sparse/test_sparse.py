@@ -4,7 +4,7 @@ import pytest
 import torch
 from inputs import entry_band, make, one_head, reaching
 from twins import TWINS
-from twins_sparse import bigbird_mask, longformer_mask, topk, window_mask
+from twins_sparse import bigbird_mask, longformer_mask, topk, tri_shape, window_mask
 
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import approximate
@@ -332,3 +332,22 @@ def test_the_columns_given_to_a_sparse_operator_keep_their_empty_slots():
     operator, _ = sparse_softmax(qkv, index, group=2)
     assert torch.equal(index, before)
     assert (operator.dense() != 0).sum(-1).tolist() == [[2, 2, 1, 1, 3, 3]] * 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("first, last, d", [(0, 3, 9), (2, 0, 7), (1, 30, 5)])
+def test_tri_shape_equals_its_twin_and_keeps_its_budget(first, last, d, causal):
+    qkv = make(n=29, h=2).replace(causal=causal)
+    approx = approximate("tri-shape", qkv, d, first=first, last=last)
+    every = last >= 29
+    for row in range(2):
+        options = {"first": first, "last": 28 if every else last}
+        twin = exact(qkv).dense()[row] if every else tri_shape(one_head(qkv, row), d, {}, "softmax", **options)
+        assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
+    assert every or approx.diagnostics["realised_d"].max() <= d
+    assert (approx.operator.dense() != 0).sum(-1).double().mean(1).tolist() == approx.diagnostics["realised_d"].tolist()
+
+
+def test_tri_shape_without_room_for_its_last_rows_is_refused():
+    with pytest.raises(Unsupported, match="leaves no window with last=100, first=4; choose d above 104"):
+        approximate("tri-shape", make(n=200), 50)

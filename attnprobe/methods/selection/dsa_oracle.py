@@ -1,0 +1,56 @@
+"""One set of keys for all heads, by their summed weight: the target of the indexer of DeepSeek sparse attention."""
+
+from __future__ import annotations
+
+import torch
+
+from ...operators import SoftmaxAttention, block_rows, full_precision, row_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import ROWS, AnySets, Selection, attend, joint, selector, working
+
+
+@selector(
+    name="dsa-oracle",
+    paper="DeepSeek-AI, DeepSeek-V3.2-Exp (what its indexer is trained for)",
+    year=2025,
+    kind="reference",
+    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes"),
+    budget="d keys of each row, the same for all heads: those with the largest sums of weights",
+    cost="n² p + 2 n d p",
+    oracle="identity: of one head it is top-k",
+    small={"sets": "group"},
+)
+def dsa_oracle(
+    qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sets: AnySets = "layer"
+) -> Approximation:
+    """The softmax of each row over the d keys with the largest ``Σ_heads B_ij``, which all heads share.
+
+    Source: DeepSeek-AI 2025, section 2.1: a small indexer scores all keys and keeps 2,048 of them for all heads of a
+    layer. It is trained to have the scores of the heads' summed attention. This method has these sums themselves. So it
+    shows what one set for all heads costs, without the errors of an indexer. Beside `topk` it shows what heads of their
+    own would gain. The heads of a layer are those
+    that are given, so that a head alone has other sets.
+
+    Options:
+        sets: ``layer``: all heads have one set; ``group``: the query heads of a KV head have one; ``head``:
+            each has its own, which is `topk`.
+
+    Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n² p`` for all scores, in blocks
+    of rows, and ``n d (p + p_v)``; memory O(n d). ``visited`` counts all scores, n².
+
+    Raises:
+        Unsupported: d above n_k.
+    """
+    numbers = working(qkv)
+    index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+    with full_precision():
+        exact = SoftmaxAttention(numbers.q, numbers.shared_k, qkv.scale, qkv.visible)
+        for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * qkv.n_k, cpu=ROWS // 8)):
+            weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
+            largest, chosen = joint(weights, qkv, sets).topk(d, dim=-1)
+            index[:, start:stop] = chosen.masked_fill(largest == 0, -1)
+    found = attend(qkv, Selection(index, 1, float(qkv.n_q * qkv.n_k)))
+    found.diagnostics["visited"].fill_(qkv.n_q * qkv.n_k)
+    return found
