@@ -72,13 +72,12 @@ def quest(qkv: QKV, d, draws, target, *, page=3, share="head") -> Tensor:
 def topp(qkv: QKV, d, draws, target, *, p=0.95) -> Tensor:
     sets = []
     for i, seen in enumerate(seen_by(qkv)):
-        row = torch.softmax(
-            torch.tensor([qkv.scale * _dot(qkv.q[0, i].tolist(), qkv.k[0, j].tolist()) for j in seen]), 0
-        )
+        scores = [qkv.scale * _dot(qkv.q[0, i].tolist(), qkv.k[0, j].tolist()) for j in seen]
+        row = dict(zip(seen, torch.softmax(torch.tensor(scores), 0).tolist(), strict=True))
         kept, mass = [], 0.0
         for j in sorted(seen, key=lambda j: -row[j]):  # noqa: B023
             if (mass < p or p == 1) and len(kept) < d:
-                kept, mass = [*kept, j], mass + float(row[j])
+                kept, mass = [*kept, j], mass + row[j]
         sets.append(kept)
     return over(qkv, sets)
 
