@@ -1,4 +1,4 @@
-"""The calls whose cost `attnprobe bench` measures, made from a file so that a process of its own can make them too."""
+"""The calls whose cost `attnprobe bench` measures. Their inputs are in a file, for other processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EXACT = "exact"  # the name of exact attention, by torch's fused kernel where it
 
 @dataclass(frozen=True)
 class Work:
-    """What is called: a method with its options and budget, or exact attention; with its gradient where asked for.
+    """A method with its options and budget, or exact attention, with its gradient on request.
 
     A method's work is all of `attnprobe.approximate`: its draws, the operator and the product with V. The gradient is
-    that of the sum of the output with respect to Q, K and V. ``sha256`` is that of a user's file.
+    that of the sum of the output with respect to Q, K and V. ``sha256`` is the hash of a user's file.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Work:
 
     @cached_property
     def entry(self) -> Method:
-        """The method, which a user's file must still hold as it was planned."""
+        """The method. A user's file must be the same as when the run was planned."""
         registered = get(self.name)
         if self.sha256 is not None and (registered.provenance is None or registered.provenance.sha256 != self.sha256):
             raise BadResult(f"{registered.name} changed while the run was on")
         return registered
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process makes the same call from: it finds the method by itself."""
+        """The state for another process, which looks up the method itself."""
         return {name: value for name, value in vars(self).items() if name != "entry"}
 
     def run(self, qkv: QKV) -> Approximation:
@@ -67,10 +67,10 @@ class Work:
 
 
 def gradients(output: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradient of the output's sum; None for what the output does not depend on.
+    """The gradient of the output's sum; None for leaves that the output does not depend on.
 
     Raises:
-        Unsupported: the output depends on none of them as autograd sees it.
+        Unsupported: autograd sees no leaf that the output depends on.
     """
     if not output.requires_grad:
         raise Unsupported("does not differentiate: no gradient reaches its output")
@@ -81,7 +81,7 @@ def differentiated(work: Work, qkv: QKV) -> str:
     """The names of those of Q, K and V that a gradient reaches.
 
     Raises:
-        Unsupported: none of them, or a step that autograd refuses; the message says which.
+        Unsupported: a gradient reaches none of them, or autograd refuses a step, which the message names.
     """
     try:
         grads = work.call(qkv)()
@@ -91,7 +91,7 @@ def differentiated(work: Work, qkv: QKV) -> str:
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:
-    """Leave Q, K, V and all that a `QKV` holds with them where `load_call` finds them."""
+    """Write a `QKV` with all its fields to a file that `load_call` reads."""
     facts = {name: _on_cpu(part) for name, part in qkv.parts().items()}
     label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
     torch.save({**facts, "label": label}, path)

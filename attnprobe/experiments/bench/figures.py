@@ -39,20 +39,20 @@ COSTS = {  # heading, factor, label
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
     "scored": ("scores", 1.0, "scores computed to\nchoose the keys of a row"),
 }
-SPAN = 4.0  # times V-Mean's error: what lies above is drawn at the edge
+SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
 WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
 BLACK = {"color": LOOKS[EXACT][0], "marker": LOOKS[EXACT][1], "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 EXACT_LABEL = "exact attention, fused"
 
 
 def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
-    """Draw what was measured, for each (source, layer, target).
+    """Draw costs and errors, for each (source, layer, target).
 
-    ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, where there are several n; exact
-    attention in black in every panel, dotted guides of slopes 1 and 2 through its last point, and a method's exponent
-    in the legend. More than 8 methods have a panel for each family. ``bench-pareto-nN``: error against time, memory,
-    products, and the keys that a row reads and scores, where errors and these costs were measured; a point for each
-    budget, larger for larger ones, and the frontier as steps.
+    ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
+    shows exact attention in black, and dotted guides of slopes 1 and 2 through its last point. The legend has each
+    method's exponent. More than 8 methods have a panel for each family. ``bench-pareto-nN``: error against time,
+    memory, products, and the keys that a row reads and scores, if errors and these costs were measured. A point is a
+    budget, larger for larger ones; steps are the frontier.
 
     Returns:
         The files' paths.
@@ -88,7 +88,7 @@ def _across(drawing: Drawing) -> int:
 
 
 def _families(rows: Sequence[BenchRow]) -> list[str | None]:
-    """The families that have a panel each; of few methods one panel is of all."""
+    """The families that have a panel each; None for one panel of all methods."""
     if len(set(map(text_label, rows))) <= MOST_IN_PANEL:
         return [None]
     return list(dict.fromkeys(map(family, rows)))
@@ -104,7 +104,7 @@ def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, 
 
 
 def _lead(rows: Sequence[BenchRow]) -> str:
-    """What all panels of a figure share."""
+    """The facts that all panels of a figure share."""
     first, heads = rows[0], max(row["heads"] for row in rows)
     parts = [source_heading(first), f"layer {first['layer']}", f"{heads} head{'s' * (heads != 1)}"]
     parts += [f"target {first['target']}"] if first["target"] != "softmax" else []
@@ -253,7 +253,7 @@ def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
 def _cloud(
     axis: Any, rows: Sequence[BenchRow], cost: str, highest: float, styles: Mapping[str, Any], handles: dict[str, Any]
 ) -> None:
-    """The points of all methods, those of one joined through its budgets, and the frontier."""
+    """The points of all methods, joined by method in the order of budgets, and the frontier."""
     factor = COSTS[cost][1]
     priced = [row for row in rows if row[cost]]
     budgets = sorted({row["d"] for row in priced if row["d"] is not None})

@@ -1,4 +1,4 @@
-"""What gates of ``attnprobe bench`` judge: the costs of a row, over its rounds, and how they grow with n."""
+"""The rows that gates of ``attnprobe bench`` judge: costs over rounds, and their growth with n."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
 def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> list[Judged]:
     """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
 
-    A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, what has no rounds as one value, and errors
-    over heads. An entry's describe the metrics of all n together. ``judges`` names the metrics that a row answers for,
-    so that a gate on an exponent looks at entries alone.
+    A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, costs without rounds as one value, and
+    errors over heads. An entry's describe the metrics of all n together. ``judges`` names the metrics that a row has,
+    so that a gate on an exponent judges only entries.
     """
     rows = list(rows)
     judged: list[Judged] = []

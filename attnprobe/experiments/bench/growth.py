@@ -1,4 +1,4 @@
-"""How a cost grows with n: its exponent, and the n from which one is below another."""
+"""The growth of a cost with n: its exponent, and the n from which one cost is below another."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from statistics import linear_regression
 
 __all__ = ["FIT_FROM", "exponent", "faster_from", "growth"]
 
-FIT_FROM = 2048  # tokens from which growth is fitted: below, what does not grow with n still counts
+FIT_FROM = 2048  # tokens; below it, constant costs would distort the fit
 
 
 def growth(cost: str) -> str:
-    """How the cost that the registry states for a method grows with n.
+    """The growth with n of the cost that the registry states for a method.
 
     >>> growth("n² (p + d)"), growth("2 n d p + O(n √n p)"), growth("4 n d p + O(d³)")
     ('n²', 'n √n', 'n')
@@ -31,10 +31,10 @@ def exponent(cost_at: Mapping[int, float]) -> float | None:
 
 
 def faster_from(method: Mapping[int, float], exact: Mapping[int, float]) -> float | None:
-    """The n from which a method costs less than exact attention; None where it does not at the longest n of both.
+    """The n from which a method costs less than exact attention; None if it costs more at the longest n of both.
 
-    Between the last n at which it costs more and the next, log cost is taken for linear in log n. The shortest n where
-    it costs less everywhere.
+    Between the last n at which it costs more and the next n, log cost is interpolated linearly in log n. If it costs
+    less at every n, the result is the shortest n.
 
     >>> faster_from({512: 2.0, 1024: 4.0, 2048: 8.0}, {512: 1.0, 1024: 4.0, 2048: 16.0})
     1024.0

@@ -1,4 +1,4 @@
-"""The run of ``attnprobe bench``: what every method costs beside exact attention, length by length."""
+"""The run of ``attnprobe bench``: the cost of every method and of exact attention, length by length."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def measure_bench(
 
 
 class BenchCells(Cells):
-    """Calls; those of one length and layer take turns with each other and with exact attention."""
+    """Calls. Those of one length and layer are timed in turn with each other and with exact attention."""
 
     command = "bench"
     shape = SHAPE
@@ -120,7 +120,7 @@ class BenchCells(Cells):
         return (self.request.rounds + 3) * once, size
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Result]]:
-        """Q, K and V of one place at a time: no other is held beside what is timed."""
+        """Q, K and V of one place at a time, so that no others take memory during timing."""
         for place in places:
             n, layer, heads = place.group.n, place.layer, self.heads(place)
             self.show(f"n={n} inputs")
@@ -134,7 +134,7 @@ class BenchCells(Cells):
 
 
 class _Once:
-    """A call that, once it has raised, does nothing, and keeps what it raised: the rounds of the others go on."""
+    """Wraps a call. After its first error it stores the error and does nothing, so that other calls are still timed."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.error = call, None
@@ -168,7 +168,7 @@ class _Bench:
         self.cells.show(f"n={self.qkv.n_q} {label}", begun)
 
     def measure(self, cells: list[BenchCell]) -> dict[str, Result]:
-        """What is found of the cells, by key."""
+        """The results of the cells, by key."""
         conditions = {"load": round(os.getloadavg()[0], 2), "clock_mhz": clock_mhz()}
         every = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
         called = [cell for cell in cells if every[cell.key].get("status") not in ("skipped", "failed")]
@@ -202,14 +202,14 @@ class _Bench:
     def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
         self.show(f"memory of {title(cell)}")
         device, peak = str(self.qkv.device), None
-        with attempt() as tried:  # the system may have ended the process: times stand
+        with attempt() as tried:  # the system may have killed the process; times are kept
             peak = peak_bytes(load_call, path, cell.work, device, device=device)
         if not tried.ok:
             result["reason"] = f"no peak memory: {tried.reason}"
         result["metrics"]["peak_bytes"] = [peak]
 
     def _tried(self, cell: BenchCell) -> Result:
-        """What one call of a cell gives: status, reason, products, entries, errors."""
+        """The result of one call of a cell: status, reason, products, entries, errors."""
         result: Result = {"metrics": {}}
         self.show(f"first call of {title(cell)}")
         with self.cells.attempt(cell.key) as tried:

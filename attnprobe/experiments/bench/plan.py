@@ -39,7 +39,7 @@ class BenchCell:
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What is measured: the parsed lists of a request."""
+    """The parsed lists of a request."""
 
     methods: tuple[MethodRequest, ...]
     n: tuple[int, ...]
@@ -76,7 +76,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
 
 
 def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
-    """Why a method is not called at n; None where it is."""
+    """Why a method is not called at n; None if it is."""
     why = refused(one, request.target, n, d)
     cost = one.entry.cost
     longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n

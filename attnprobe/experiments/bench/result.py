@@ -12,9 +12,9 @@ __all__ = ["bench_result"]
 
 
 def bench_result(rows: Sequence[BenchRow]) -> str:
-    """Which methods are fastest at the largest n, and how many take less time than exact attention.
+    """The fastest methods at the largest n, and the number of methods that take less time than exact attention.
 
-    Methods tie where their medians over rounds differ by no more than the spreads of both.
+    Methods tie if their medians over rounds differ by no more than the spreads of both.
     """
     timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
     n = max((row["n"] for row in timed), default=0)

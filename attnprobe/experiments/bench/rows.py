@@ -123,7 +123,7 @@ class ChoicePlace(TypedDict):
 
 
 class Chosen(TypedDict):
-    """The best method; nothing where none is within the limit."""
+    """The best method; null if none is within the limit."""
 
     method: str | None
     options: Mapping[str, object]
@@ -145,11 +145,11 @@ class Choice(ChoicePlace, Chosen):
 def bench_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
     """The rows of the JSON contract, one for each (method, options, n, d, layer).
 
-    ``seconds`` is the median of ``seconds_rounds`` and ``seconds_spread`` half the range between their quartiles;
-    ``ratio_to_exact`` and ``ratio_spread`` the same of the ratios round by round. Exact attention is timed twice in
-    each round: its ratio is 1, and ``noise_floor``, in all rows of its place and n, that of the two times. ``flops``
-    are counted and ``leading_flops`` what the registry's leading cost says, ``visited`` the entries of n², all heads
-    each. ``scored`` and ``kv_read`` are for a row, means over heads.
+    ``seconds`` is the median of ``seconds_rounds``, and ``seconds_spread`` half the range between their quartiles.
+    ``ratio_to_exact`` and ``ratio_spread`` are the same for the ratios round by round. Exact attention is timed twice
+    in each round. Its ratio is 1; ``noise_floor`` is the ratio of the two times, in all rows of its place and n.
+    ``flops`` are counted, ``leading_flops`` are computed from the registry's leading cost, and ``visited`` counts
+    entries of n², each over all heads. ``scored`` and ``kv_read`` are for a row, means over heads.
     ``error`` is the median over heads of ‖E‖₂/‖BV‖₂; ``metrics`` describes each error over heads.
     """
     labels = source_labels(records)
@@ -220,7 +220,7 @@ def _one(values: Sequence[float | None] | None) -> float | None:
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    """Half the range between the quartiles; None for a single value, of which nothing is known."""
+    """Half the range between the quartiles; None for a single value."""
     if len(values) < 2:
         return None
     first, _, third = quantiles(values, n=4, method="inclusive")
@@ -228,11 +228,11 @@ def _spread(values: Sequence[float]) -> float | None:
 
 
 def bench_summary(rows: Iterable[BenchRow]) -> list[BenchSummary]:
-    """One entry per (source, layer, target, backward, method, options, d): how time and memory grow with n.
+    """One entry per (source, layer, target, backward, method, options, d): the growth of time and memory with n.
 
-    ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds;
-    ``faster_from`` and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention;
-    ``growth`` is what the leading cost claims; ``lengths`` and ``memory_lengths`` are how many n were measured.
+    ``time_exponent`` and ``memory_exponent`` are those of `exponent`; ``time_exponent_spread`` is the spread over
+    rounds. ``faster_from`` and ``smaller_from`` are the n from which it takes less time, and less memory, than exact
+    attention. ``growth`` is that of the leading cost. ``lengths`` and ``memory_lengths`` count the measured n.
     """
     groups = grouped_by(rows, *PLACE, "method", "options", "d")
     exact = {_place(group[0]): group for group in groups if group[0]["method"] == EXACT}
@@ -271,8 +271,8 @@ def _at(rows: Sequence[BenchRow], cost: Literal["seconds", "peak_bytes"]) -> dic
 def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms: Sequence[float]) -> list[Choice]:
     """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
 
-    An entry's ``limit`` is ``error`` or ``ms`` and ``value`` its value; ``method`` is None where none is within it.
-    Methods alone are chosen from, not references; a row whose error is not finite is out.
+    An entry's ``limit`` is ``error`` or ``ms``, and ``value`` its value; ``method`` is None if none is within it.
+    References and rows with a non-finite error are not chosen.
     """
     timed = [row for row in rows if not row["reference"] and row["status"] == "ok" and row["seconds"]]
     choices: list[Choice] = []
@@ -295,7 +295,7 @@ def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms:
 
 
 def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (cost, error) pairs those that no other one beats in both, by cost.
+    """The (cost, error) pairs that no other pair beats in both, by cost.
 
     >>> frontier([(1.0, 0.5), (2.0, 0.6), (3.0, 0.1), (3.0, 0.2)])
     [(1.0, 0.5), (3.0, 0.1)]

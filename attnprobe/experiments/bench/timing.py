@@ -1,4 +1,4 @@
-"""Where and how the times of ``attnprobe bench`` were taken, and what disturbed them."""
+"""The machine and the conditions of the times of ``attnprobe bench``, and disturbances of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["conditions", "disturbances"]
 
 
 def conditions(records: Iterable[BenchRecord]) -> list[str]:
-    """The lines that say where and how times were taken; more than one where a run was gone on with elsewhere."""
+    """The machine and the conditions of times; more than one line if a run was resumed on another machine."""
     records = [record for record in records if record.get("machine")]
     lines = []
     for group in grouped_by(records, "machine", "versions"):
@@ -36,7 +36,7 @@ def conditions(records: Iterable[BenchRecord]) -> list[str]:
 
 
 def disturbances(records: Iterable[BenchRecord], rows: Sequence[BenchRow]) -> list[str]:
-    """Warnings of times that other programs disturbed: a load above the cores, or a spread above its median."""
+    """Warnings of times that other programs disturbed: a load above the cores, or a spread above the median."""
     warnings = []
     loads = [(load, r["machine"]["cores"]) for r in records if r.get("machine") and (load := r.get("load")) is not None]
     if busy := [(load, cores) for load, cores in loads if cores and load > cores]:

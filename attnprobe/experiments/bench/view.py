@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["BENCH_COLUMNS", "bench_legend", "bench_tables", "view"]
 
 
-LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
+LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # defaults without a manifest
 
 
 def view(recorded: Recorded[BenchRecord]) -> View:
@@ -80,13 +80,13 @@ def view(recorded: Recorded[BenchRecord]) -> View:
 
 
 def _limits(config: Mapping[str, Any], name: str) -> list[float]:
-    """The limits of the tables of choices, of the run where its manifest has them."""
+    """The limits of the tables of choices, from the run's manifest or by default."""
     limits = (config.get(name) or {}).get("value") or LIMITS[name]
     return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
 
 
 def bench_legend(rows: Sequence[BenchRow]) -> list[str]:
-    """What the rows and the marks mean."""
+    """The meaning of rows and marks."""
     parts = []
     if any(row["backward"] for row in rows):
         parts.append("A call is a forward pass and the gradient of the output's sum.")
@@ -221,7 +221,7 @@ def _time_exponent(row: BenchSummary) -> str:
 
 
 def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
-    """The n from which on a method costs less; known only where several n were measured."""
+    """The n from which a method costs less; known only if several n were measured."""
 
     def cell(row: BenchSummary) -> str:
         if row["method"] == EXACT or not row[lengths]:

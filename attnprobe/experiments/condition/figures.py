@@ -53,12 +53,12 @@ SIX = 6  # steps that Nyströmformer and Skyformer take
 def condition_figures(
     rows: Sequence[ConditionRow], summary: Sequence[ConditionSummary], drawing: Drawing, out_dir: str | Path
 ) -> list[Path]:
-    """Draw what was measured; a figure for each (source, n, d), with a panel for each layer.
+    """Draw the condition numbers: a figure for each (source, n, d), with a panel for each layer.
 
-    ``condition-nN-dD``: one dot per head and window on a logarithmic axis, a bar at the median, singular ones in a band
-    of their own; cores with Lemma 3's scaling are green. ``condition-error-nN-dD``: condition of each inverted core
-    against the method's error. ``condition-iterations-nN-dD``: residual of the Schulz iteration per step, median and
-    p10 – p90 over heads, with a mark at six.
+    ``condition-nN-dD``: one dot per head and window on a logarithmic axis, and a bar at the median. Singular matrices
+    have a separate band. Cores with Lemma 3's scaling are green. ``condition-error-nN-dD``: condition number of each
+    inverted core against the method's error. ``condition-iterations-nN-dD``: residual of the Schulz iteration per step,
+    median and p10 – p90 over heads, with a mark at step six.
 
     Returns:
         The files' paths.
@@ -211,7 +211,7 @@ def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
 
 
 def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
-    """Residual per step: a line for each core, a panel for each layer, and each method where several share cores."""
+    """Residual per step: a line for each core, a panel for each layer, and for each method if several share cores."""
     from matplotlib.ticker import MaxNLocator
 
     layers = list(dict.fromkeys(row["layer"] for row in rows))
@@ -265,7 +265,7 @@ def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
 
 
 def _budgetless(row: MeasuredRow) -> Any:
-    """The row of a core as that of a method, whose points no line joins."""
+    """The row of a core as the row of a method without budget, so that no line joins its points."""
     return {**row, "d": None}
 
 
@@ -278,7 +278,7 @@ def _drawn(value: float | None, low: float) -> float:
 
 
 def _axis(axis: Any, top: float, any_flag: bool) -> None:
-    """Conditions from 1 to ``top``, a power of ten, at most seven powers named; beyond it a band for singular ones."""
+    """An axis from 1 to ``top``, a power of ten, with at most seven labels, and a band above it for singular ones."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     axis.set_xscale("log")

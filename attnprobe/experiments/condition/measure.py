@@ -38,7 +38,7 @@ from .request import ConditionRequest
 __all__ = ["ConditionCells", "measure_conditions"]
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
-DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
+DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def measure_conditions(
     A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
     for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates``, and where they apply ``cond_lower, cond_upper,
     eigen_min, eigen_max, lemma3, residuals, gradient, gradient_six``; its own ``metrics`` hold the method's error and
-    ``sensitivity``. A method that raises is a ``failed`` record, one that cannot take a setting or inverts nothing is
-    ``skipped``; the loop continues.
+    ``sensitivity``. A method that raises gives a ``failed`` record. A method that does not support a setting or inverts
+    nothing gives a ``skipped`` one. The loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -114,7 +114,7 @@ class ConditionCells(PlannedCells):
 
 
 def _refuse(request: ConditionRequest) -> None:
-    """What cannot be asked for, before anything heavy."""
+    """Refuse impossible requests before a model is loaded."""
     if request.precise:
         if (d := max(request.d)) > LARGEST:
             raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
@@ -145,7 +145,7 @@ def _cells(
 
 
 def _exact(request: ConditionRequest, qkv: QKV) -> Result:
-    """Conditions of A, B and C, one head at a time, and what B and C do under a change of Q and K."""
+    """Condition numbers of A, B and C, one head at a time, and the changes of B and C with Q and K."""
     changes = {}
     if request.sensitivity:
         for name, target in (("B", "softmax"), ("C", "gaussian")):
@@ -168,7 +168,7 @@ def _exact(request: ConditionRequest, qkv: QKV) -> Result:
 def _cores(
     method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
-    """Conditions of a method's cores, beside its error."""
+    """Condition numbers of a method's cores, and its error."""
     options = dict(method.options)
 
     def run(x: QKV) -> Any:
@@ -203,7 +203,7 @@ def _cores(
 
 
 def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
-    """The condition of one matrix of one head, and what is said of it."""
+    """The condition number of one matrix of one head, and its entries of the record."""
     precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
     measured = condition(matrix, precise)
     size = len(measured.values)

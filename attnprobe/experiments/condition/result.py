@@ -15,7 +15,7 @@ __all__ = ["condition_result"]
 
 
 def condition_result(rows: Sequence[ConditionRow]) -> str:
-    """The median condition number of what each method inverts, and how many of these matrices are singular."""
+    """The median condition number of the matrices that each method inverts, and the number of singular ones."""
     cores = [row for row in rows if is_measured(row) and row["inverted"] and row["status"] == "ok"]
     parts = []
     for group in gathered(cores, at_budget):

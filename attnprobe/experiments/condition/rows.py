@@ -37,7 +37,7 @@ class Placed(Cell, Where, State):
 
 
 class ConditionRow(Placed):
-    """A matrix of one head; without either in a cell without matrices."""
+    """A matrix of one head. The row of a cell without matrices has neither matrix nor head."""
 
     matrix: ReadOnly[str | None]
     head: ReadOnly[int | None]
@@ -57,7 +57,7 @@ class Condition(TypedDict):
 
 
 class Numbers(TypedDict, total=False):
-    """What is known of some matrices, as in the record."""
+    """Numbers that only some matrices have, as in the record."""
 
     cond_lower: float | None
     cond_upper: float | None
@@ -75,7 +75,7 @@ class KnownRow(ConditionRow, Condition):
 
 
 class MeasuredRow(KnownRow, Numbers):
-    """A matrix of one head whose condition is known."""
+    """A matrix of one head whose condition number is known."""
 
     matrix: str
     head: int
@@ -89,7 +89,7 @@ FIELDS = fields_of(MeasuredRow)
 
 
 def is_measured(row: ConditionRow) -> TypeGuard[MeasuredRow]:
-    """Whether the condition of the row's matrix is known."""
+    """Whether the condition number of the row's matrix is known."""
     return row.get("rank") is not None
 
 

@@ -30,7 +30,7 @@ ORDER = ("A", "B", "C", "B~", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
 
 
 class ConditionSummary(TypedDict):
-    """One matrix on one layer, over heads and windows; the classes below say what else an entry may hold."""
+    """One matrix on one layer, over heads and windows. The classes below add fields that an entry may have."""
 
     matrix: ReadOnly[str | None]
     method: str | None
@@ -60,7 +60,7 @@ class Gradients(TypedDict, total=False):
 
 
 class Conditions(Gradients):
-    """What condition numbers are over heads and windows."""
+    """Condition numbers over heads and windows."""
 
     count: int
     flagged: int
@@ -74,7 +74,7 @@ class Conditions(Gradients):
 
 
 class Interval(TypedDict):
-    """What scaled cores say of Lemma 3's interval."""
+    """Scaled cores and Lemma 3's interval."""
 
     lemma3: Mapping[str, int]
     eigen_min: float
@@ -141,8 +141,9 @@ def is_iterated(row: ConditionSummary) -> TypeGuard[Iterated]:
 def conditions_summary(rows: Iterable[ConditionRow]) -> list[ConditionSummary]:
     """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
-    A flagged matrix counts as infinitely ill-conditioned: a quantile that reaches one is infinite (``"inf"`` in JSON),
-    and in the rank correlation flagged heads are tied at the top. ``spearman`` is null below 3 heads, or where all tie.
+    The condition number of a flagged matrix counts as infinite. A quantile that reaches one is infinite (``"inf"`` in
+    JSON), and flagged heads tie at the top of the rank correlation. ``spearman`` is null for fewer than 3 heads, or if
+    all tie.
     """
     groups = grouped_by(rows, "source", "layer", "n", "matrix", "method", "options", "d")
     entries = [_summary(group) for group in groups]
@@ -182,7 +183,7 @@ def _summary(group: Sequence[ConditionRow]) -> ConditionSummary:
 
 
 def _infinite(values: Iterable[float | None]) -> list[float]:
-    """The values, infinite where there is none."""
+    """The values, with infinity for None."""
     return [math.inf if value is None else value for value in values]
 
 

@@ -170,14 +170,14 @@ def _steps(rows: Sequence[Iterated]) -> list[Column[Iterated]]:
 
 
 def _lost(group: Sequence[ConditionSummary]) -> list[str]:
-    """Why cells are not ok, and why a cell that is has no condition numbers."""
+    """The reasons of cells that are not ok, and of ok cells without condition numbers."""
     name = lambda row: " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
     partial = (row["reason"] for row in group if row["status"] == "ok" and row["reason"] and "cond" not in row)
     return list(dict.fromkeys([*reasons(group, name), *partial]))
 
 
 def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
-    """How the condition numbers of some rows go with their errors."""
+    """The rank correlation of condition numbers and errors."""
     known = [(row["spearman"], row["spearman_count"]) for row in conditioned if row["spearman"] is not None]
     if not known:
         return []
@@ -190,7 +190,7 @@ def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
 
 
 def _lemma3(row: Scaled) -> str:
-    """What a scaled core says of Lemma 3's interval."""
+    """Whether the eigenvalues of a scaled core lie in Lemma 3's interval."""
     counts, name = row["lemma3"], _symbol(row)
     parts = [f"holds in {counts['holds']} of {sum(counts.values())} heads"]
     parts += [f"smallest eigenvalue zero to rounding in {counts['zero']}"] if counts["zero"] else []

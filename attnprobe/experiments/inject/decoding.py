@@ -44,18 +44,18 @@ class Prefix:
 
     @property
     def steps(self) -> slice:
-        """The tokens that steps read one by one: all after the prefix but the last, which no word follows."""
+        """The tokens that steps read one by one: all after the prefix except the last, which no word follows."""
         return slice(self.length, self.ids.shape[1] - 1)
 
     def outputs(self, greedy_steps: int) -> list[Outputs]:
-        """What the model gives for each row at the text's own tokens, one step for each of `steps`, and greedily."""
+        """The model's outputs for each row: one step for each token of `steps`, and greedy steps."""
         cache = deepcopy(self.cache)
         parts_of_steps = [self.model.behind(cache, token) for token in self.ids[:, self.steps].split(1, dim=1)]
         hidden, logits = (torch.cat(parts, dim=1) for parts in zip(*parts_of_steps, strict=True))
         return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
 
     def greedy(self, steps: int) -> Tensor:
-        """The tokens of ``steps`` steps, each of which reads the likeliest token so far, (b, steps)."""
+        """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
         cache, tokens = deepcopy(self.cache), [self.next]
         for _ in range(steps):
             _, logits = self.model.behind(cache, tokens[-1])

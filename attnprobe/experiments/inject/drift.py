@@ -1,4 +1,4 @@
-"""How far a model's outputs lie from those of the unmodified model, text by text."""
+"""The distance of a model's outputs from those of the unmodified model, text by text."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CHUNK = 2**22  # numbers of logits that are compared at once in float64
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gives for one text.
+    """A model's outputs for one text.
 
     Attributes:
-        hidden: its last hidden states, (n, hidden). logits: where words are predicted, (places, words), or None.
+        hidden: its last hidden states, (n, hidden). logits: at the places of predicted words, (places, words), or None.
         greedy: the tokens of greedy decoding, (steps,), or None.
     """
 
@@ -44,11 +44,11 @@ class Outputs:
 
 
 def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool) -> dict[str, float]:
-    """`DRIFT_METRICS` but for ``local_error``, in float64; those of logits and greedy tokens only where there are any.
+    """`DRIFT_METRICS` without ``local_error``, in float64; those of logits and greedy tokens only if there are any.
 
     Args:
-        own, got: of the unmodified model, and of the one with a method in it. words: what is predicted, (places,).
-        causal: the perplexity is meant. encoder: the mean of the hidden states is an embedding.
+        own, got: outputs of the unmodified model, and of the model with a method. words: the true words, (places,).
+        causal: also compute the perplexity. encoder: also compare the mean of the hidden states, an embedding.
 
     >>> import torch
     >>> same = Outputs(torch.ones(3, 2), torch.eye(2))
@@ -80,7 +80,7 @@ def local_errors(own: Tensor, got: Tensor) -> Tensor:
 
 
 def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
-    """What two sets of logits (places, words) predict, compared chunk by chunk."""
+    """The metrics of two sets of logits (places, words), computed chunk by chunk."""
     sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
     for a, b, right in _chunks(own, got, words):
         sums["gap"] += float((b - a).square().sum())

@@ -1,4 +1,4 @@
-"""Figures of ``attnprobe inject``: which layers tolerate a method, and what the local error tells of the drift."""
+"""Figures of ``attnprobe inject``: the drift of each layer, and local error against drift."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Panel = tuple[int | None, str | None]  # a budget, and a family where each has a
 WIDTH, HEIGHT = 2.2, 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
 LEAST = 1e-16  # a divergence of 0 is drawn here, on its logarithmic axis
-SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
+SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 
@@ -33,11 +33,11 @@ LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the rows of layers that were replaced one by one, for each (source, n).
 
-    ``inject-layers-nN``: the drift that each layer alone causes, and behind them that of all together; a line for each
-    method, a panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the
-    rank correlation of each method. More than 8 methods have a panel for each family. What is four decades below the
-    middle, as exact methods are, lies beneath the panels, and the legend says so. ``inject-steps-nN``: of decoding in
-    all layers, the KL divergence of each step.
+    ``inject-layers-nN``: the drift of each layer alone, and that of all layers together; a line for each method, a
+    panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the rank
+    correlation of each method. More than 8 methods have a panel for each family. Drifts four decades below the middle,
+    such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the KL
+    divergence of each step of decoding in all layers.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -63,7 +63,7 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
 
 
 def _budgets(rows: Sequence[InjectRow]) -> list[int | None]:
-    """The budgets, each of which has a panel; methods without one are in each."""
+    """The budgets, one panel each. Methods without a budget are in every panel."""
     return [*sorted({row["d"] for row in rows if row["d"] is not None})] or [None]
 
 
@@ -94,7 +94,7 @@ def _steps(rows: Sequence[InjectRow], drawing: Drawing, budgets: Sequence[int | 
 
 
 def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
-    """The drift of each layer by itself, and of all of them."""
+    """The drift of each layer alone, and of all layers."""
     title = "Drift with a method in one layer, and in all: mean over windows and repeats"
     caption = [
         "Relative change of the last hidden states, ‖H~ − H‖F / ‖H‖F, with a method in one layer, and in all layers "
@@ -158,7 +158,7 @@ def _figure(
     finish: Callable[[Any], None],
     name: Callable[[str, Sequence[InjectRow]], str],
 ) -> Sheet:
-    """Panels on one scale, each with its legend beneath it."""
+    """Panels on one scale, each with its legend below it."""
     styles = styles_of(rows)
     budgets = len({d for d, _ in panels})
     lowest = _lowest(rows)
@@ -198,19 +198,19 @@ def _local_error(row: InjectRow) -> float:
 
 
 def _lowest(rows: Sequence[InjectRow]) -> float:
-    """From where on a drift is drawn."""
+    """The smallest drift that is drawn."""
     ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN
 
 
 def _beneath(group: Sequence[InjectRow], lowest: float) -> str:
-    """What a legend says of a method that lies beneath its panel."""
+    """The legend's note on a method below its panel."""
     most = max(_drift(row) for row in group)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 
 def _panels(rows: Sequence[InjectRow], methods: int) -> list[Panel]:
-    """A panel for each budget, of many methods one for each family and budget; methods without one are in each."""
+    """A panel for each budget, or each family and budget of many methods. Methods without a budget are in all."""
     families = list(dict.fromkeys(map(family, rows))) if methods > MOST_IN_PANEL else [None]
     return [(d, one) for one in families for d in _budgets(rows)]
 

@@ -1,7 +1,7 @@
-"""A whole language model that reads batches of a text: its last hidden states, and the words that it predicts.
+"""A complete language model that reads batches of a text: its last hidden states, and the words that it predicts.
 
-A model with a head predicts words: a causal one the next at each token, a masked one those that a seeded draw hides
-behind its mask token. Which weights hold a head is told from the weights; a head of random weights is none.
+A model with a head predicts words. A causal model predicts the next word at each token. A masked model predicts words
+that a seeded draw replaces by its mask token. A model has a head if its weights contain one; random heads do not count.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ HIDDEN_SHARE = 0.15  # of the words, behind the mask token
 
 @dataclass(frozen=True)
 class Predictions:
-    """The words of a batch that a model is asked for.
+    """The words of a batch that a model predicts.
 
     Attributes:
-        inputs: what its forward takes. places: for each row the tokens at which words are predicted, and words: which.
+        inputs: of its forward. places: the tokens of each row at which words are predicted. words: the true words.
     """
 
     inputs: Mapping[str, Tensor]
@@ -60,10 +60,10 @@ class LanguageModel:
     """A model as it stands on its device.
 
     Attributes:
-        kind: ``causal`` or ``masked``, the words that its head predicts; None where it has none, and why.
-        encoder: every token sees all others, so that the mean of its hidden states stands for a text.
-        mask_token: what hides a word from a masked model.
-        around: how many special tokens stand before and after a text: they are never hidden.
+        kind: ``causal`` or ``masked``, the words that its head predicts; None without a head, and why.
+        encoder: every token sees all others, so the mean of its hidden states is an embedding of the text.
+        mask_token: replaces a word in the input of a masked model.
+        around: the numbers of special tokens before and after a text, which are never masked.
         dtype: of its weights, in words.
     """
 
@@ -77,9 +77,9 @@ class LanguageModel:
 
     @torch.no_grad()
     def both(self, reading: Reading, predictions: Predictions | None) -> tuple[Tensor, list[Tensor] | None]:
-        """The last hidden states, and for each row the logits at the places that are asked for, (places, words).
+        """The last hidden states, and for each row the logits at the places of the predictions, (places, words).
 
-        A causal model gives both in one forward; a masked one reads the hidden words in a second.
+        A causal model needs one forward; a masked model needs a second one with masked words.
         """
         hidden, logits = self._run(reading.inputs)
         if predictions is not None and predictions.inputs is not reading.inputs:
@@ -89,15 +89,15 @@ class LanguageModel:
         return hidden, [logits[row, places] for row, places in enumerate(predictions.places)]
 
     def predictions(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
-        """What the model shall predict of a batch; None where it has no head.
+        """The words of a batch that the model predicts; None without a head.
 
         Args:
-            windows: a number for each row, which with its length and ``seed`` decides on the words that are hidden.
+            windows: a number for each row. With the row's length and ``seed`` it determines the masked words.
         """
         ids = reading.inputs["input_ids"]
         if self.kind is None:
             return None
-        if self.kind == "causal" or self.mask_token is None:  # which a masked model has
+        if self.kind == "causal" or self.mask_token is None:  # a masked model has one
             places = [torch.arange(length - 1, device=ids.device) for length in reading.lengths]
             return Predictions(reading.inputs, places, [ids[row, at + 1] for row, at in enumerate(places)])
         before, after = self.around
@@ -115,7 +115,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def behind(self, cache: Cache, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The last hidden states and the logits of tokens (b, m) behind a cache of keys, which grows by theirs."""
+        """The last hidden states and the logits of tokens (b, m) after a cache of keys, which is extended by theirs."""
         hidden, logits = self._run({"input_ids": tokens, "past_key_values": cache, "use_cache": True})
         assert logits is not None  # of a model that predicts the next word
         return hidden, logits
@@ -132,16 +132,16 @@ class LanguageModel:
         return states[-1], output.logits if self.kind is not None else None
 
     def taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the model's forward takes of a batch."""
+        """The inputs of a batch that the model's forward accepts."""
         accepted = inspect.signature(self.model.base_model.forward).parameters
         return {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
 
 
 def open_language_model(source: ModelSource, dtype: str = "float32") -> LanguageModel:
-    """The model of a source, whole: with its head where its weights hold one.
+    """The complete model of a source, with its head if its weights contain one.
 
     Args:
-        dtype: of its weights, or ``auto``: as its configuration states.
+        dtype: of its weights; ``auto`` is that of its configuration.
 
     Raises:
         SourceError: weights that are absent, damaged or refused.
@@ -173,7 +173,7 @@ def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
     """The first ``count`` lines of the text that have at least ``n / 2`` tokens, cut at ``n``, with special tokens.
 
     Raises:
-        UsageError: the text has not so many. SourceError: a token that the model has no embedding of.
+        UsageError: the text has fewer such lines. SourceError: a token without an embedding in the model.
     """
     before, after = source.layout.before, source.layout.after
     most = n - len(before) - len(after)
@@ -208,7 +208,7 @@ def rows_of(source: ModelSource, n: int, windows: int, lines: bool) -> list[list
     """The token ids of each window of a text, or of each line.
 
     Raises:
-        UsageError: ``n`` beyond the model's positions: a model has no forward over more.
+        UsageError: ``n`` exceeds the model's positions, so no forward is possible.
     """
     most = source.layout.positions
     if most is not None and n > most:

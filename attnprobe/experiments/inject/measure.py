@@ -1,4 +1,4 @@
-"""The run of ``attnprobe inject``: what a model loses with a method in place of its attention, cell by cell."""
+"""The run of ``attnprobe inject``: the drift of a model with a method in place of its attention, cell by cell."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def measure_drift(
 ) -> Session:
     """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
-    A cell is a method with its budget and seed in some layers of the model that reads one window of the text. Its
-    record's ``metrics`` are those of `attnprobe.experiments.inject.drift`, one number each, and ``local`` holds the
-    relative Frobenius output error of the method on the Q, K, V of each replaced layer of the unmodified model, per
-    head. ``layers`` are replaced together, ``layer`` is the one that is replaced by itself, else null. Windows of a
-    batch share its forwards. A method that the model's attention has no form for is ``skipped`` with its reason, one
-    whose output is not finite ``diverged``, one that raises ``failed``; the loop continues.
+    A cell is a method with its budget and seed, in some layers of the model, on one window of the text. Its record's
+    ``metrics`` are those of `attnprobe.experiments.inject.drift`, one number each. ``local`` holds per head the
+    relative Frobenius output error of the method on the Q, K and V of each replaced layer of the unmodified model.
+    ``layers`` are replaced together. ``layer`` is the layer of a cell that replaces one layer, else null. Windows of a
+    batch share its forwards. A method without a form for the model's attention gives a ``skipped`` record with its
+    reason, a non-finite output a ``diverged`` one, and an error a ``failed`` one. The loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -120,7 +120,7 @@ class InjectCells(Cells):
         }
 
     def _decoding(self, place: Place) -> dict[str, Any]:
-        """What a record of decoding says of its steps."""
+        """The fields of a record about the steps of decoding."""
         prefix = self.request.prefix_at(place.group.n)
         return {} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}
 
@@ -146,7 +146,7 @@ class InjectCells(Cells):
             yield place, bench, {"predicts": model.kind, "predicts_not": model.why, "model_dtype": model.dtype}
 
     def _model(self, number: int) -> LanguageModel:
-        """The model of a source, which is held until that of another one is asked for."""
+        """The model of a source, cached until another source is requested."""
         if self.model is None or self.model[0] != number:
             self.model = None
             self.show("reading the model")
@@ -156,7 +156,7 @@ class InjectCells(Cells):
         return self.model[1]
 
     def work(self, place: Place, cell: InjectCell) -> Cost:
-        """The method in each of its layers; what the model itself takes is not counted."""
+        """The cost of the method in each of its layers, without that of the model."""
         n, prefix = place.group.n, self.request.prefix_at(place.group.n)
         work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
         if prefix is not None:  # the rows of the steps alone
@@ -212,7 +212,7 @@ class _Bench:
 
     @full_precision()
     def measure(self, work: InjectWork) -> list[Result]:
-        """What is found of each window."""
+        """The results of each window."""
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
         begin = perf_counter()
         got = with_smaller_blocks(lambda: self._injected(work))
@@ -236,7 +236,7 @@ class _Bench:
         return result
 
     def _words(self, row: int) -> Tensor | None:
-        """The words that are predicted of a row."""
+        """The predicted words of a row."""
         return None if self.predictions is None else self.predictions.words[row]
 
     def _compared(self, length: int) -> slice:
@@ -244,7 +244,7 @@ class _Bench:
         return slice(length)
 
     def _outputs(self) -> list[Outputs]:
-        """What the model gives now for each row, padding left out."""
+        """The model's current outputs for each row, without padding."""
         hidden, logits = self.model.both(self.reading, self.predictions)
         return [
             Outputs(hidden[row, :length], None if logits is None else logits[row])

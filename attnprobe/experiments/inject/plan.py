@@ -23,7 +23,7 @@ __all__ = ["InjectCell", "InjectPlan", "InjectWork", "inject_batches", "inject_p
 
 @dataclass(frozen=True)
 class InjectWork:
-    """One forward of a batch: a method with its budget and seed in some layers; ``layer`` where it is one by itself."""
+    """One forward of a batch: a method with its budget and seed in some layers; ``layer`` if it replaces one layer."""
 
     request: MethodRequest
     d: int | None
@@ -41,7 +41,7 @@ class InjectWork:
 
 @dataclass(frozen=True)
 class InjectCell:
-    """What one forward gives for one of its windows."""
+    """One window of one forward."""
 
     key: str
     work: InjectWork
@@ -76,7 +76,7 @@ class InjectPlan:
         }
 
     def works(self) -> list[InjectWork]:
-        """The forwards of one batch: every method, budget and seed in all layers together, then in each by itself."""
+        """The forwards of one batch: every method, budget and seed in all layers together, then in each layer alone."""
         places: list[tuple[tuple[int, ...], int | None]] = [(self.base.layers, None)]
         places += [((layer,), layer) for layer in self.base.layers] if self.request.per_layer else []
         all_works = []
@@ -106,7 +106,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         _refuse_methods(whole_model)
         if request.lines:
             raise UsageError("--phase decode reads windows of one length, not --lines")
-    if request.lines:  # which lines there are is told when they are read
+    if request.lines:  # lines are counted when they are read
         whole_model = replace(whole_model, windows=1)
     plans = []
     draft = replace(draft_plan(whole_model), d=whole_model.d, repeats=whole_model.repeats)
@@ -146,7 +146,7 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
     """The method of a file of budgets, as `ErrorRequest` takes it.
 
     Raises:
-        UsageError: it is neither the package's own nor named in the request, or a file of other contents.
+        UsageError: the method is neither built in nor named in the request, or its file has changed.
     """
     path, name = request.budgets, budgets.method
     if request.origin.get("methods", "default") == "default" and request.methods == InjectRequest.methods:
@@ -165,7 +165,7 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
 
 
 def _text_of(request: MethodRequest) -> str:
-    """A method as ``--method`` takes it, of options that were checked."""
+    """A method with checked options, in the form of ``--method``."""
     item = Budgets(request.name, request.options, {}).item
     if "," in "".join(map(str, request.options.values())):
         raise UsageError(f"{item}: an option's value has a comma")
@@ -173,7 +173,7 @@ def _text_of(request: MethodRequest) -> str:
 
 
 def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int, ...], heads: int) -> None:
-    """Refuse a file that lacks the budget of a head that is asked for."""
+    """Refuse a file that lacks the budget of a requested head."""
     if budgets is None:
         return
     for layer in layers:
@@ -185,7 +185,7 @@ def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int
 def _differing(
     path: str | None, budgets: Budgets | None, facts: Mapping[str, Any], lengths: Iterable[int]
 ) -> list[str]:
-    """What a file of budgets says that they were found on, where it is something else than what is run here."""
+    """A note for each fact in which a file of budgets differs from this run."""
     about = {} if budgets is None else budgets.about
     facts_here = {
         "model": [facts.get("model")],
@@ -204,7 +204,7 @@ def _differing(
 def inject_batches(
     request: InjectRequest, plan: InjectPlan, source: Any
 ) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
-    """``(n, windows, cells)`` of every forward's batch: for each work a cell of each window."""
+    """``(n, windows, cells)`` of every batch, with a cell for each forward and window."""
     facts, base = identity_facts(source.facts), plan.base
     works = plan.works()
     numbers = range(base.windows)

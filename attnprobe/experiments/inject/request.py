@@ -121,7 +121,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         return n // 2 if self.prefix is None else self.prefix
 
     def known(self) -> dict[str, Any]:
-        """The values of options, but for those that a file of budgets decides; the layers are those alone."""
+        """The values of options, without those that a file of budgets sets; the layers are those replaced alone."""
         values = super().known()
         if self.budgets is not None:
             del values["methods"], values["d"]

@@ -14,7 +14,7 @@ __all__ = ["inject_result"]
 
 
 def inject_result(rows: Sequence[InjectRow]) -> str:
-    """Which method moves the last hidden states least where it replaces all the layers."""
+    """The method with the smallest change of the last hidden states when it replaces all layers."""
     together = [row for row in rows if row["layer"] is None and mean(row, "drift") is not None]
     places = [{at_budget(row): _drift(row) for row in group} for group in grouped_by(together, "source", "n")]
     if len(places) != 1:

@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Budgets(TypedDict):
-    """Budgets head by head, in short."""
+    """A summary of the budgets of heads."""
 
     mean: float | None
     heads: int
@@ -44,7 +44,7 @@ class Budgets(TypedDict):
 
 
 class Method(TypedDict):
-    """What the records of a row have in common."""
+    """The fields that all records of a row share."""
 
     method: str
     family: str | None
@@ -61,8 +61,8 @@ class Method(TypedDict):
 class InjectRow(MethodRow, Method):
     """One method in one set of layers, over windows and seeds.
 
-    Of decoding, ``prefix`` is the number of tokens before the first step, and ``steps`` has by name the means over
-    windows and seeds of each step.
+    For decoding, ``prefix`` is the number of tokens before the first step, and ``steps`` holds for each metric the
+    means of each step over windows and seeds.
     """
 
     prefix: int | None
@@ -107,7 +107,7 @@ class Summarised(TypedDict):
 
 
 class InjectSummary(Summarised, Correlation):
-    """Which layers tolerate a method; of no method where it is of all of them together."""
+    """The layers that tolerate a method; ``method`` is null in the entry of all methods together."""
 
     drift: float | None
     local_error: float | None
@@ -116,7 +116,7 @@ class InjectSummary(Summarised, Correlation):
 
 
 class Profile(InjectSummary):
-    """Which layers tolerate a method."""
+    """The layers that tolerate a method."""
 
     method: str
     best: End
@@ -131,8 +131,8 @@ def is_profile(entry: InjectSummary) -> TypeGuard[Profile]:
 def inject_rows(records: Sequence[InjectRecord]) -> list[InjectRow]:
     """The rows of the JSON contract: one per (source, method, options, n, d, layers), over windows and seeds.
 
-    ``layer`` is the one that was replaced by itself, null where all ``layers`` were together. Rows are ordered by
-    source, n, the method's first appearance, d, all layers first.
+    ``layer`` is the layer that was replaced alone, or null if all ``layers`` were replaced together. Rows are ordered
+    by source, n, the method's first appearance, and d, with all layers first.
     """
     labels = source_labels(records)
     sources, methods = list(labels.values()), list(dict.fromkeys(map(method_key, records)))
@@ -195,7 +195,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def mean(row: Judged, name: str) -> float | None:
-    """The mean of a row's metric; None where it was not measured."""
+    """The mean of a row's metric; None if it was not measured."""
     return statistic(row, name, "mean")
 
 
@@ -212,8 +212,9 @@ def inject_points(rows: Iterable[InjectRow]) -> list[tuple[float, float]]:
 def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
     """One entry per (source, n, method, options, d) whose layers were replaced one by one, then one for all of them.
 
-    ``drift`` is that of all layers together, ``best`` and ``worst`` the layers with the smallest and the largest
-    drift, ``spearman`` the rank correlation of local error and drift over ``points``; ``method`` is null in the last.
+    ``drift`` is that of all layers together. ``best`` and ``worst`` are the layers with the smallest and the largest
+    drift. ``spearman`` is the rank correlation of local error and drift over ``points``. ``method`` is null in the last
+    entry.
     """
     summary: list[InjectSummary] = []
     for group in grouped_by(rows, "source", "n"):
@@ -243,7 +244,7 @@ def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
 
 
 def _profile(group: Sequence[InjectRow]) -> Profile | None:
-    """Which layers tolerate a method best and worst; None where none was replaced by itself."""
+    """The layers that tolerate a method best and worst; None if no layer was replaced alone."""
     means = {row["layer"]: mean(row, "drift") for row in group if row["layer"] is not None}
     drifts = {layer: drift for layer, drift in means.items() if drift is not None}
     if not drifts:

@@ -50,7 +50,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
 
 
 def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
-    """For each (source, n) the table of drifts with the local errors, and where layers stand alone that of layers."""
+    """The tables of each (source, n): drifts with local errors, and layers if some were replaced alone."""
     tables = []
     for group in grouped_by(rows, "source", "n", "prefix", "greedy_steps"):
         counts = counted(group, "windows"), counted(group, "tokens")
@@ -67,12 +67,12 @@ def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
 
 
 def _decoding(row: InjectRow) -> str:
-    """The phase, where it is decoding."""
+    """The phase, if it is decoding."""
     return "" if row["prefix"] is None else f"decoding behind {row['prefix']} tokens"
 
 
 def _greedy(row: InjectRow) -> str:
-    """How many first tokens of greedy decoding are the same, of how many."""
+    """The number of equal first tokens of greedy decoding, and the number of all."""
     same = mean(row, "greedy_match")
     return "" if same is None or not row["greedy_steps"] else f"{same:g} of {row['greedy_steps']}"
 

@@ -5,8 +5,8 @@ x is a sequence of n tokens, W the weights by name. Embeddings of tokens and pos
     ``Y = X + Attention(LN(X)) W_O``,   ``X' = Y + W₂ GELU(W₁ LN(Y))``,
 
 and a last layer norm give the embedding ``f(x, W)``, (n, 64); a classifier with one hidden layer reads its mean over
-the tokens. Width 64, hidden 128, 2 heads of 32: Skyformer's appendix; that the layers are pre-norm, that there is a
-last norm, the biases and initial values are those of its code. There is no dropout, and no token is padding.
+the tokens. Width 64, hidden width 128 and 2 heads of 32 are those of Skyformer's appendix. The order of the norms, the
+last norm, the biases and the initial values are those of its code. There is no dropout and no padding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Classifier:
     def initial(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Weights:
         """W_0: embeddings N(0, 0.02²), matrices and biases uniform within ``±1/√(inputs)``, norms 1 and 0.
 
-        Each weight has a stream of its own, by its name, so that it does not depend on the sizes of the others.
+        Each weight has its own random stream, by its name, so that it does not depend on the sizes of the others.
         """
         weights = {}
         for name, shape in self._shapes().items():

@@ -1,4 +1,4 @@
-"""Figures of ``attnprobe stability``: what the steps of training did, method by method."""
+"""Figures of ``attnprobe stability``: quantities over the steps of training, method by method."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["stability_figures"]
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 HEIGHT = 2.1  # inches of a panel
 CONDITION = "condition number of the inverted core, B or C"
-EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # what these have in the place of a core
+EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
 def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
-    A line is the mean over the seeds, geometric for τ and condition numbers, its band their range. The condition number
-    is that of the core that a method inverts, of B for self-attention and of C for kernelized attention, the median
-    over layers and heads; a step at which it is singular with some seed has no point.
+    A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds. The
+    condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized
+    attention: the median over layers and heads. A step at which it is singular with some seed has no point.
 
     Returns:
         The files' paths.
@@ -49,7 +49,7 @@ def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: s
 
 
 def _pages(rows: Sequence[StabilityRow], drawing: Drawing) -> list[Sequence[str]]:
-    """What is drawn over the steps, for each figure."""
+    """The quantities of each figure."""
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     return chunks(names, 2 * drawing.sizes.down(HEIGHT))
 
@@ -88,14 +88,14 @@ def _figure(rows: Sequence[StabilityRow], names: Sequence[str], drawing: Drawing
 
 
 def _condition(row: StabilityRow) -> Sequence[float | None]:
-    """The condition number, step by step, of what the method inverts."""
+    """The condition number of the matrix that the method inverts, step by step."""
     inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
     name = inverted[-1] if inverted else EXACT.get(row["method"])
     return row["cond_per_step"].get(name or "") or []
 
 
 def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool) -> Any:
-    """The mean over the seeds at each step that all of them reached, and the band of their range; None for nothing."""
+    """The mean over the seeds and their range, at each step that all seeds reached; None if there is no step."""
     columns = list(zip(*(values for values in lists if values), strict=False))
     points = [(step, values) for step, values in enumerate(columns, 1) if all(_drawable(value) for value in values)]
     if not points:

@@ -1,4 +1,4 @@
-"""Texts with a class: what the user has, IMDb where a hub is there, or a text whose halves are the classes."""
+"""Texts with a class: the user's, IMDb if a hub can be reached, or a text whose halves are the classes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Documents:
     """Documents as bytes with their labels.
 
     Attributes:
-        name: what records and titles call the text. labels: indices into ``classes``. labelling: in words, what a label
-            is. synthetic: whether the labels are made up here. fallback: what was substituted.
+        name: of the text in records and titles. labels: indices into ``classes``. labelling: the meaning of a label, in
+            words. synthetic: whether the labels are made up here. fallback: the substitution, if there was one.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Documents:
         return {"text": self.name, "text_sha256": self.sha256, "labels": self.labelling, "classes": len(self.classes)}
 
     def at_least(self, least: int) -> Documents:
-        """The documents of at least so many bytes."""
+        """The documents of at least ``least`` bytes."""
         pairs = [(text, label) for text, label in zip(self.texts, self.labels, strict=True) if len(text) >= least]
         return replace(self, texts=[text for text, _ in pairs], labels=[label for _, label in pairs])
 
@@ -55,12 +55,12 @@ def labelled_text(spec: SourceSpec, n: int, notify: Callable[[str], None] = lamb
 
     - ``FILE.tsv``: a document a line, ``label<TAB>text``;
     - ``DIR``: a folder for each label, a document in each ``.txt`` file;
-    - ``imdb``: the training half of IMDb through ``datasets``; what stands where no text is named and a hub is there;
-    - any other text of `open_text`: windows of n bytes of it, the label being the half that a window is from. Such
-      labels are no task of the papers', and facts and titles say so.
+    - ``imdb``: the training half of IMDb through ``datasets``; the default if a hub can be reached;
+    - any other text of `open_text`: windows of n bytes of it, labelled with the half that a window is from. The papers
+      have no such task, and facts and titles say so.
 
     Raises:
-        SourceError: what is named is absent, empty, not UTF-8, or has no label; IMDb out of reach.
+        SourceError: the text is absent, empty, not UTF-8, or has no label; IMDb is out of reach.
     """
     if spec.text is None:
         try:

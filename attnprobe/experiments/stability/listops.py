@@ -24,10 +24,10 @@ class _TooLong(Exception):
 def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[list[int], int]:
     """The expression of this number: its tokens, as indices into `SYMBOLS`, and its value, 0 … 9.
 
-    A node above depth 10 is an operator with probability ¼ and else a digit, all ten alike; an operator is one of MIN,
-    MAX, MED and SM (the sum modulo 10), with 2 to 10 arguments, all numbers alike. Trees are drawn until one has more
-    than ``shortest`` and fewer than ``longest`` tokens, an operator and its bracket being one each; the parentheses of
-    the published files, which its tokeniser drops, are not there.
+    A node above depth 10 is an operator with probability ¼, and otherwise one of ten equally likely digits. An operator
+    is MIN, MAX, MED or SM (the sum modulo 10), with 2 to 10 arguments; every number is equally likely. Trees are drawn
+    until one has more than ``shortest`` and fewer than ``longest`` tokens. An operator with its bracket is one token.
+    There are no parentheses: the published tokeniser drops those of its files.
 
     >>> tokens, value = expression(0, 0, 10, 20)
     >>> " ".join(SYMBOLS[token] for token in tokens), value, value == evaluated(tokens)
@@ -72,7 +72,7 @@ def _grown(draw: random.Random, depth: int, tokens: list[int], longest: int) -> 
         tokens.append(digit)
         return digit
     place = len(tokens)
-    tokens.append(-1)  # its operator is drawn behind its arguments, as the published generator does
+    tokens.append(-1)  # its operator is drawn after its arguments, as in the published generator
     arguments = [_grown(draw, depth + 1, tokens, longest) for _ in range(draw.randint(2, ARGUMENTS))]
     operator = draw.choice(OPERATORS)
     tokens[place] = SYMBOLS.index(operator)

@@ -35,12 +35,12 @@ def measure_stability(
 ) -> Session:
     """Train every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
-    Seed by seed, so that a run that is stopped has compared every method with the seeds that it reached.
+    Cells run seed by seed, so that an interrupted run has the same seeds of every method.
 
-    A record is one training: its ``metrics`` hold a list over the steps for each of `STEP_METRICS`, ``conditions``
-    those of `Trajectory`. A method that has no gradient or cannot take a task's sequences is ``skipped`` with its
-    reason, one that raises ``failed``, one whose numbers stop being finite ``diverged``, with the steps before; the
-    loop goes on.
+    A record is one training. Its ``metrics`` hold a list over the steps for each of `STEP_METRICS`, and ``conditions``
+    those of `Trajectory`. A method without a gradient, or one that does not support a task's sequences, gives a
+    ``skipped`` record with its reason. An error gives a ``failed`` record. Numbers that are not finite give a
+    ``diverged`` record with the steps before them. The loop continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -49,7 +49,7 @@ def measure_stability(
 
 
 class StabilityCells(Cells):
-    """Trainings; a place is a task with a seed, whose batches all methods share."""
+    """Trainings. A place is a task with a seed; all methods share its batches."""
 
     command = "stability"
     shape = SHAPE
@@ -157,7 +157,7 @@ class StabilityCells(Cells):
 
 
 def _record(training: Training, steps: list[Step]) -> Result:
-    """What the steps of a training measured, as a record holds it."""
+    """The measurements of the steps of a training, in the form of a record."""
     trajectory = training.trajectory(steps)
     metrics = {name: list(getattr(trajectory, name)) for name in STEP_METRICS if steps}
     return {"metrics": metrics, "conditions": list(trajectory.conditions)}

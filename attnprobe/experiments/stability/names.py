@@ -1,4 +1,4 @@
-"""What the tables and figures of ``attnprobe stability`` call things, and the ratios that the paper prints."""
+"""The names of methods and quantities in tables and figures of ``attnprobe stability``, and the paper's ratios."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ PAPER: dict[str, dict[str, float]] = {
 
 
 def stability_label(row: Named) -> str:
-    """The method, as the command line takes it; softmax attention by its name in the paper."""
+    """The method in the form of the command line; softmax attention by its name in the paper."""
     return "self-attention" if row["method"] == SELF_ATTENTION and not row["options"] else method_label(row)

@@ -22,8 +22,8 @@ __all__ = [
     "stability_prepared",
 ]
 
-SELF_ATTENTION = "softmax"  # the method that ratios are over
-KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of what a task takes
+SELF_ATTENTION = "softmax"  # the denominator of ratios
+KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of the options of a task
 LAYERS = 2
 
 
@@ -45,7 +45,7 @@ class StabilityCell:
 
 @dataclass(frozen=True)
 class StabilityPlan:
-    """What is trained: the parsed lists of a request, self-attention first."""
+    """The parsed lists of a request, with self-attention first."""
 
     methods: tuple[MethodRequest, ...]
     d: tuple[int, ...]
@@ -93,7 +93,7 @@ def _add(task: str, options: dict[str, Any], text: str) -> None:
 
 
 def own_target(one: MethodRequest) -> str:
-    """The target of a method in a model of its own: the Gaussian kernel where it approximates that one too."""
+    """The target of a method in its own model: the Gaussian kernel if it supports that target."""
     return "gaussian" if one.entry.kind == "method" and "gaussian" in one.entry.targets else SELF_ATTENTION
 
 
@@ -131,13 +131,13 @@ def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: li
 
 
 def unsupported_reason(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
-    """Why a method cannot train on a task's shortest and longest sequences; None where it can."""
+    """Why a method cannot train on a task's shortest and longest sequences; None if it can."""
     reasons = (refused(one, target, n, d) for n in (task.shortest, task.n))
     return next((f"{task.name}: {why}" for why in reasons if why is not None), None)
 
 
 def target_of(request: StabilityRequest, one: MethodRequest) -> str:
-    """What a method stands for in a request; self-attention is softmax attention whatever is asked of the others."""
+    """The target of a method in a request. Self-attention always has the target softmax."""
     if not one.requested:
         return SELF_ATTENTION
     return own_target(one) if request.target == OWN else request.target

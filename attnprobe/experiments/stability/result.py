@@ -16,7 +16,7 @@ __all__ = ["stability_result"]
 
 
 def stability_result(rows: Sequence[StabilityRow]) -> str:
-    """Which method has the smallest instability τ, relative to self-attention."""
+    """The method with the smallest instability τ relative to self-attention."""
     known = [row for row in rows if row["ratio"] is not None and not row["reference"]]
     places = [_ratios(group) for group in grouped_by(known, "task", "source")]
     if len(places) != 1:

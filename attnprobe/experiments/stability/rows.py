@@ -26,7 +26,7 @@ Steps = Mapping[str, Sequence[float | None]]
 
 
 class Training(TypedDict):
-    """What was trained, as in the record."""
+    """The training, as in the record."""
 
     task: str
     method: str
@@ -77,7 +77,7 @@ FIELDS = fields_of(StabilityRow)
 
 
 class Summarised(TypedDict):
-    """What the trainings of an entry have in common."""
+    """The fields that all trainings of an entry share."""
 
     task: str
     source: str | None
@@ -110,10 +110,10 @@ class StabilitySummary(Judged, Summarised):
 def stability_rows(records: Sequence[StabilityRecord]) -> list[StabilityRow]:
     """The rows of the JSON contract, one for each training.
 
-    ``tau``, ``loss`` and ``gradient_norm`` are means over the steps, ``ratio`` the mean over the steps of ``τ_i`` over
-    that of self-attention with the same seed; null where there is none with as many steps. ``conditions`` holds for
-    each matrix the ``median`` over steps, layers and heads (null where it is singular), how many were ``singular``
-    ``of`` how many, and whether the method ``inverted`` it. ``per_step`` holds every list of the record.
+    ``tau``, ``loss`` and ``gradient_norm`` are means over the steps. ``ratio`` is the mean over the steps of ``τ_i``
+    divided by that of self-attention with the same seed; null if self-attention has fewer steps. ``conditions`` holds
+    for each matrix the ``median`` over steps, layers and heads (null if it is singular), the number ``singular``, the
+    number ``of`` all, and whether the method ``inverted`` it. ``per_step`` holds every list of the record.
     """
     labels = source_labels(records)
     base = {
@@ -125,7 +125,7 @@ def stability_rows(records: Sequence[StabilityRecord]) -> list[StabilityRow]:
 
 
 def _pair(record: StabilityRecord) -> tuple[Any, ...]:
-    """What two trainings that are compared have in common."""
+    """The fields that two compared trainings share."""
     names = ("task", "n", "batch", "rate", "eps", "steps", "seed")
     return identity(record["source"]), *(record[name] for name in names)
 
@@ -156,7 +156,7 @@ def _mean(values: Sequence[float | None] | None) -> float | None:
 
 
 def _ratio(steps: Steps, base: Steps | None, name: str) -> float | None:
-    """The mean over the steps of ours over theirs."""
+    """The mean over the steps of the ratio to self-attention."""
     ours, reference = steps.get(name) or (), (base or {}).get(name) or ()
     if len(ours) != len(reference):
         return None
@@ -166,7 +166,7 @@ def _ratio(steps: Steps, base: Steps | None, name: str) -> float | None:
 
 
 def _conditions(entries: Sequence[Condition]) -> dict[str, MatrixCondition]:
-    """For each matrix what its condition numbers were."""
+    """The summary of each matrix's condition numbers."""
     conditions: dict[str, MatrixCondition] = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         group = [entry for entry in entries if entry["matrix"] == name]
@@ -182,7 +182,7 @@ def _conditions(entries: Sequence[Condition]) -> dict[str, MatrixCondition]:
 
 
 def _per_step(entries: Sequence[Condition]) -> dict[str, list[float]]:
-    """The median over layers and heads of each matrix, step by step; infinite where it is singular."""
+    """The median over layers and heads of each matrix, step by step; infinite if it is singular."""
     medians = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         lists = [entry["cond"] for entry in entries if entry["matrix"] == name]
@@ -196,8 +196,8 @@ def _per_step(entries: Sequence[Condition]) -> dict[str, list[float]]:
 def stability_summary(rows: Iterable[StabilityRow]) -> list[StabilitySummary]:
     """One entry per (task, method with options, d), over seeds.
 
-    ``metrics`` describes the metrics of gates; ``intervals`` holds the 95 % interval of the mean of each, null of one
-    seed. The ratio's is of paired seeds. ``paper`` is the ratio that Skyformer's appendix gives, where it has one.
+    ``metrics`` describes the metrics of gates. ``intervals`` holds the 95 % interval of each mean; null for one seed.
+    The interval of the ratio is over paired seeds. ``paper`` is the ratio in Skyformer's appendix, if it has one.
     """
     return [_summary(group) for group in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
 

@@ -1,7 +1,7 @@
 """The five tasks of the Long Range Arena that the papers train on, as batches of labelled sequences.
 
-What a task reads comes from where it can be had: ListOps is generated, text is whatever text there is, and the others
-need a local file. A sequence has as many tokens as it has: nothing is padded.
+ListOps is generated, ``text`` reads the text of the request, and the other tasks need a local file. Sequences are not
+padded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .listops import CLASSES, SYMBOLS, expression
 
 __all__ = ["TASKS", "Example", "Setting", "TaskSource", "open_task"]
 
-LEAST = 256  # bytes of a document, or n where that is less: below it there is next to nothing to attend to
+LEAST = 256  # bytes of a document, or n if that is less; shorter documents have too few tokens
 MOST_BATCH = 100_000
 MOST_N = 2**17
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What Skyformer's appendix trains a task with: the longest sequence, the batch size and the learning rate."""
+    """The setting of a task in Skyformer's appendix: the longest sequence, the batch size and the learning rate."""
 
     n: int
     batch: int
@@ -49,7 +49,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Example:
-    """One example: its sequences, one or for retrieval two, int64 token numbers (n_i,) on the CPU; and its class."""
+    """One example: its class, and its sequences (two for retrieval), int64 token numbers (n_i,) on the CPU."""
 
     sequences: tuple[Tensor, ...]
     label: int
@@ -59,9 +59,9 @@ class TaskSource(ABC):
     """A task with its batches: the same for the same seed and step, on every machine.
 
     Attributes:
-        name: one of `TASKS`. n: the most tokens of a sequence. shortest: the fewest that one may have. batch: examples
-            of a batch. rate: the paper's learning rate. classes, vocabulary: of labels and of tokens. pairs: sequences
-            of an example. facts: what determines the batches, for records and titles.
+        name: one of `TASKS`. n: the most tokens of a sequence. shortest: the fewest tokens of a sequence. batch: the
+            examples of a batch. rate: the paper's learning rate. classes, vocabulary: the numbers of labels and of
+            tokens. pairs: the sequences of an example. facts: all that determines the batches, for records and titles.
     """
 
     classes: int
@@ -79,7 +79,7 @@ class TaskSource(ABC):
         self.facts = {"task": name, "dtype": spec.dtype, "fallback": []}
 
     def batch_of(self, seed: int, step: int) -> list[Example]:
-        """The examples of one step. Those of a seed are kept: every method trains on the same."""
+        """The examples of one step. Those of a seed are cached, because every method trains on the same ones."""
         if any(other != seed for other, _ in self._batches):
             self._batches.clear()
         if (seed, step) not in self._batches:
@@ -191,17 +191,17 @@ def open_task(
 ) -> TaskSource:
     """The task of this name.
 
-    ``listops`` is generated. ``text`` reads what `labelled_text` finds. Any task takes a local file instead: ``npz`` or
-    ``safetensors`` with ``inputs``, whole numbers (N, n), for retrieval (N, 2, n); ``labels`` (N,); and where sequences
-    are padded at their end ``lengths``, (N,) or (N, 2).
+    ``listops`` is generated. ``text`` reads `labelled_text`. Any task takes a local file instead: ``npz`` or
+    ``safetensors`` with ``inputs``, integers (N, n), for retrieval (N, 2, n); ``labels`` (N,); and, if sequences are
+    padded at their end, ``lengths``, (N,) or (N, 2).
 
     Args:
-        n: the most tokens of a sequence; what is longer is cut. batch: examples of a batch. rate: the learning rate.
+        n: the most tokens of a sequence; longer ones are cut. batch: examples of a batch. rate: the learning rate.
             None is the paper's. data: a local file.
 
     Raises:
         UsageError: an unknown task, an impossible n or batch, a task that needs a file.
-        SourceError: a file or text that is absent, empty or damaged; a device that is not there.
+        SourceError: a file or text is absent, empty or damaged, or a device is missing.
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)

@@ -1,11 +1,11 @@
-"""The first steps of training, and how far each of them moves the embedding.
+"""The first steps of training, and the change of the embedding by each step.
 
 W_0 are the initial weights, x_i the i-th batch, f the embedding after the layers, all tokens of all sequences of the
 batch one after the other. Skyformer's appendix F calls
 
     ``τ_i = ‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F / ‖W_i - W_{i-1}‖²_F``
 
-the instability of step i: the smaller, the less a step of a given length changes what the model computes.
+the instability of step i. A smaller value means that a step of a given length changes the embedding less.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Step:
     Attributes:
         tau: τ_i. tau_before_norm: the same of the embedding before the last layer norm. loss: the mean cross entropy of
             the batch at W_{i-1}. gradient_norm: the norm of its gradient with respect to all weights.
-        weight_change: ``‖W_i - W_{i-1}‖_F`` of the weights that f has, which are all but the classifier's.
+        weight_change: ``‖W_i - W_{i-1}‖_F`` of the weights of f, which are all except the classifier's.
         embedding_change: ``‖f(x_i, W_i) - f(x_i, W_{i-1})‖_F``.
     """
 
@@ -57,13 +57,13 @@ def training_steps(
     rate: float,
     eps: float = 1e-6,
 ) -> Iterator[Step]:
-    """Train by Adam (β = 0.9, 0.999, no weight decay, a constant rate), and yield what each step changed.
+    """Train by Adam (β = 0.9, 0.999, no weight decay, a constant rate), and yield the changes of each step.
 
-    A sequence at a time: its gradient is added to that of the batch, so that memory is that of one sequence, and none
-    is padded. Each sequence is seen twice, at W_{i-1} with its gradient and at W_i. Sums are taken in float64.
+    Sequences are processed one at a time and their gradients are added. So memory is that of one sequence, and none is
+    padded. Each sequence is read twice: at W_{i-1} with its gradient, and at W_i. Sums are taken in float64.
 
     Args:
-        weights: W_0; it is left alone. batches: the examples of a step, ``(sequences, label)`` each.
+        weights: W_0, which is not changed. batches: the examples of a step, ``(sequences, label)`` each.
         attend: ``(step, sequence, layer, q, k, v) -> (h, n, p)``; the attention of the same step and sequence has the
             same draws at W_{i-1} and at W_i, or τ would measure their noise.
         eps: Adam's, which is added to the root of the second moment.
@@ -114,5 +114,5 @@ def _moved(
         after = model.embedding(weights, _put(tokens, weights), attend_at(number))
         for place, (now, then) in enumerate(zip(after, before[number], strict=True)):
             total[place] += float((now - then).double().square().sum())
-        before[number] = ()  # its memory is not needed any more
+        before[number] = ()  # frees its memory
     return total[0], total[1]

@@ -1,4 +1,4 @@
-"""One training of the small transformer with a method as its attention, and what is seen on its way."""
+"""One training of the small transformer with a method as its attention, and its measurements."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .training import STEP_METRICS, Step, training_steps
 
 __all__ = ["Trajectory", "Training", "instability"]
 
-SHOWN = ("B", "C")  # of the exact matrices, on the Q and K that a method's own training made
+SHOWN = ("B", "C")  # exact matrices, on the Q and K of a method's own training
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What the steps of one training measured, one number for each step.
+    """The measurements of one training, one number for each step.
 
     Attributes:
         tau: the instability τ_i. tau_before_norm, loss, gradient_norm, weight_change, embedding_change: as in
             `attnprobe.experiments.stability.training.Step`.
         conditions: one entry for each matrix, layer and head of the first sequence of each batch, at W_{i-1}:
             ``matrix``, ``inverted`` (whether the method inverts it), ``layer``, ``head``, ``tokens``, and lists over
-            the steps: ``cond`` (None where it is numerically singular), ``cond_eff`` and ``rank``. ``B`` and ``C`` are
-            of the first ``tokens`` tokens, cores of all.
+            the steps: ``cond`` (None if the matrix is numerically singular), ``cond_eff`` and ``rank``. ``B`` and ``C``
+            are of the first ``tokens`` tokens, cores of all.
     """
 
     tau: tuple[float, ...]
@@ -50,7 +50,7 @@ class Trajectory:
 
 @dataclass
 class Training:
-    """One training, and the condition numbers that are seen on its way."""
+    """One training, and the condition numbers of its matrices."""
 
     task: TaskSource
     one: MethodRequest
@@ -128,26 +128,26 @@ def instability(
     """Train a small transformer with ``method`` as its attention, and measure how far each step moves its embedding.
 
     ``τ_i = ‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F / ‖W_i - W_{i-1}‖²_F`` of Chen et al. 2021 (Skyformer), appendix F: f is
-    the embedding after two layers and the last layer norm, x_i the i-th batch, W_i the weights that f has. Two layers
-    of width 64 and hidden width 128 with 2 heads, mean pooling, Adam. Two methods with the same seed have the same
-    initial weights and batches; a ratio of their τ is one of pairs.
+    the embedding after two layers and the last layer norm, x_i the i-th batch, W_i the weights of f. The model has two
+    layers of width 64 and hidden width 128 with 2 heads, and mean pooling; it is trained by Adam. Two methods with the
+    same seed have the same initial weights and batches, so a ratio of their τ is a paired ratio.
 
-    Random are the weights, the batches and the method's draws, all from ``seed``; the draws differ from step to step
-    and from sequence to sequence, and are the same at W_{i-1} and W_i. A step costs two forwards and a backward of the
-    batch; memory is that of one sequence.
+    The weights, the batches and the method's draws are random, all from ``seed``. The draws differ between steps and
+    sequences, and are the same at W_{i-1} and W_i. Cost of a step: two forwards and a backward of the batch. Memory is
+    that of one sequence.
 
     Args:
         method, d, options: as in `approximate`; a method without a budget ignores d.
-        task: ``listops``, ``text``, ``retrieval``, ``pathfinder``, ``image``, or what `open_task` of the sources gave.
+        task: ``listops``, ``text``, ``retrieval``, ``pathfinder``, ``image``, or a result of `open_task`.
         n, batch, rate: the most tokens of a sequence, the batch size and the learning rate; None is the paper's.
-        target: ``softmax``, ``gaussian``, or ``own``: what the method stands for in a model of its own.
-        condition_tokens: of how many tokens condition numbers of attention are taken; 0 measures none at all.
-        text, data: what the task reads. device, dtype: where and in what it trains, ``float32`` or ``float64``.
+        target: ``softmax``, ``gaussian``, or ``own``: the target of the method in its own model.
+        condition_tokens: the number of tokens for condition numbers of attention; 0 computes no condition numbers.
+        text, data: of the task. device, dtype: of the training; the dtype is ``float32`` or ``float64``.
         progress: called with the number of each step.
 
     Raises:
-        Unsupported: a method that does not differentiate, or that cannot take the sequences. UsageError: unknown names
-            or impossible values. SourceError: a text or file that is absent or damaged.
+        Unsupported: the method is not differentiable or does not support the sequences. UsageError: unknown names or
+            impossible values. SourceError: a text or file is absent or damaged.
 
     >>> found = instability("skyformer", "listops", d=8, n=64, batch=2, steps=3)
     >>> len(found.tau), all(value > 0 for value in found.tau)

@@ -21,7 +21,7 @@ __all__ = ["view"]
 
 
 def view(recorded: Recorded[StabilityRecord]) -> View:
-    """The view of the records of ``attnprobe stability``, with what was trained in the header."""
+    """The view of the records of ``attnprobe stability``, with the trainings in the header."""
     from .figures import stability_figures
 
     rows = stability_rows(recorded.records)
@@ -61,7 +61,7 @@ def stability_tables(summary: Sequence[StabilitySummary]) -> list[Table]:
 
 
 def _mean_of(name: str, text: Callable[[float], str] = brief) -> Callable[[StabilitySummary], str]:
-    """The mean over the seeds; nothing where some seed has none."""
+    """The mean over the seeds; empty if a seed has none."""
 
     def cell(row: StabilitySummary) -> str:
         mean = row["metrics"][name]["mean"]
@@ -141,7 +141,7 @@ COLUMNS: tuple[Column[StabilitySummary], ...] = (
 
 
 def _trained(records: Sequence[StabilityRecord]) -> list[str]:
-    """The lines that say which of the five tasks ran, and in what the training differs from the paper's."""
+    """The lines of the header: which of the five tasks ran, and how the training differs from the paper's."""
     ran = list(dict.fromkeys(record["task"] for record in records))
     rest = [name for name in TASKS if name not in ran]
     lines = [f"tasks: {', '.join(ran)} of the paper's five" + (f"; not run: {', '.join(rest)}" if rest else "")]

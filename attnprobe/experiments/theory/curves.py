@@ -28,7 +28,7 @@ Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
 
 
 class Place(Named):
-    """Where a finding is from."""
+    """The place of a finding."""
 
     theorem: str
     n: int
@@ -43,7 +43,7 @@ class Point(Place, Sourced, Finding):
 PER_PAGE = 12  # panels
 WIDTH, HEIGHT = 2.1, 2.2  # inches of a panel
 MOST_TICKS = 6
-FEW_DECADES = 100  # an axis that spans less has numbers between the powers of ten too
+FEW_DECADES = 100  # an axis that spans less also has labels between the powers of ten
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
@@ -51,10 +51,11 @@ GREY = "#999999"
 def theory_curves(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: Path) -> list[Path]:
     """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
-    ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat and the d that
-    Theorem 2 asks for against n, a colour for each ε, beside the 2n rows that there are. ``theory-ma-OF-nN``: how often
-    the relative error of a method's matrix or output exceeds ε. These have a panel for each layer and source;
-    ``theory-layers``, what attention leaves of the part of V that is not of rank one, has one for each n and source.
+    ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat, the d that
+    Theorem 2 requires, and the number 2n of rows, against n, with a colour for each ε. ``theory-ma-OF-nN``: the share
+    of relative errors of a method's matrix or output that exceed ε. These figures have a panel for each layer and
+    source. ``theory-layers``: the part of V that is not of rank one, after attention, with a panel for each n and
+    source.
     """
     points = list(_points(records))
     layer = lambda point: (point["layer"], f"layer {point['layer']}")
@@ -120,7 +121,7 @@ def _points(records: Sequence[TheoryRecord]) -> Iterable[Point]:
 
 
 def _first_of(points: Sequence[Point]) -> list[Point]:
-    """One point for each source, layer, n, window and ε: findings of several budgets or events repeat a dimension."""
+    """One point for each source, layer, n, window and ε. Findings of several budgets or events repeat a dimension."""
     first: dict[tuple[Any, ...], Point] = {}
     for point in points:
         first.setdefault((*(point[name] for name in ("source", "layer", "n", "window")), point["at"]["epsilon"]), point)
@@ -136,7 +137,7 @@ def _figure(
     draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
     out_dir: Path,
 ) -> list[Path]:
-    """Pages of panels, one for each place and source, those of one place side by side, with one legend."""
+    """Pages of panels with one legend: a panel for each place and source, those of one place side by side."""
     sources = list(dict.fromkeys(point["source"] for point in points))
     columns = len(sources) if 1 < len(sources) <= 3 else 3
     place = lambda point: (place_of(point)[0], sources.index(point["source"]))
@@ -201,7 +202,7 @@ def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
-    """How often an error exceeds ε, a line for each method and budget."""
+    """The share of errors above ε, a line for each method and budget."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         method = point["at"].get("method") or method_label(point)
@@ -263,7 +264,7 @@ def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _curve(points: Sequence[Point], x: Callable[[Point], float], name: str) -> Curve:
-    """Quantiles over heads and windows at each x, of what is finite and positive."""
+    """Quantiles over heads and windows at each x, of finite positive values."""
     groups: dict[float, list[float]] = {}
     for point in points:
         groups.setdefault(x(point), []).extend(v for v in map(decode_inf, point["details"][name]) if 0 < v < math.inf)

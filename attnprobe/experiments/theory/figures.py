@@ -1,4 +1,4 @@
-"""Figures of ``attnprobe theory``: what was measured against what is promised, statement by statement."""
+"""Figures of ``attnprobe theory``: measured values against bounds, statement by statement."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 PER_PAGE = 12  # panels
 WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
-NEAR = 100  # a factor that an axis which is not logarithmic shows
+NEAR = 100  # the largest ratio on a linear axis
 BEYOND = "#f3ece4"  # the bound
 
 
 class ShownRow(FindingRow):
-    """What was measured and promised, as numbers."""
+    """The measured value and the bound, as numbers."""
 
     bound: float
     measured: float
 
 
 def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
-    """Draw what was found, with the curves of `theory_curves`.
+    """Draw the findings, and the curves of `theory_curves`.
 
-    ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
-    per head, layer and statement; the side beyond the bound is shaded, colours are budgets and markers
-    verdicts. What is 0 or infinite lies on the edge; what was not measured is left out. Where one bound is all, values
-    stand layer by layer.
+    ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem and sense, one
+    point per head, layer and statement. The side beyond the bound is shaded. Colours are budgets, markers are verdicts.
+    Values that are 0 or infinite lie on the edge; values that were not measured are omitted. If all statements of a
+    panel have one bound, its values are drawn layer by layer.
 
     Returns:
         The files' paths.
@@ -117,7 +117,7 @@ def _panel(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[in
 
 
 def _flat(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
-    """Measured values side by side in each layer, and the one bound of them all as a line."""
+    """Measured values side by side in each layer, and their common bound as a line."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     bound = group[0]["bound"]

@@ -1,4 +1,4 @@
-"""The theorems, what they say and what they cost."""
+"""The theorems, their statements and their cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["theorem_list"]
 
 
 def theorem_list(format_: str) -> str:
-    """Every theorem in a format: its name, paper, what it says and its cost."""
+    """Every theorem in a format: its name, paper, statement and cost."""
     if format_ == "table":
         return "\n\n".join(_card(name) for name in THEOREMS)
     rows = [

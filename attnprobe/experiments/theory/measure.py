@@ -1,4 +1,4 @@
-"""The run of ``attnprobe theory``: what theorems assume, promise and reach, cell by cell."""
+"""The run of ``attnprobe theory``: assumptions, bounds and measured values of theorems, cell by cell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["TheoryCells", "measure_theory"]
 
 @dataclass(frozen=True)
 class _Cell:
-    """One theorem, of one method where it is about any (else ``request`` is None), on one layer of one window."""
+    """One theorem on one layer of one window. ``request`` is the method if it is about any method, else None."""
 
     key: str
     theorem: Theorem
@@ -52,13 +52,13 @@ def measure_theory(
 ) -> Session:
     """Evaluate every theorem on every layer and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
-    A record is one theorem on one layer of one window, of one method where the theorem is about any. It holds
+    A record is one theorem on one layer of one window, and of one method if the theorem is about any method. It holds
     ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
-    vacuous, slack, verdict, details`` with one entry for each head, and ``refused``, the budgets that its method cannot
-    take with their reasons (null for one that it turned out not to take). Numbers are infinite as ``"inf"``; null is
-    NaN, nothing measured. A theorem that raises is a ``failed`` record with the findings that it gave before, one that
-    is NaN where its assumption is met is ``diverged`` and has no verdict there, one whose method takes no budget is
-    ``skipped``; the loop continues. That a theorem is violated is a result.
+    vacuous, slack, verdict, details`` with one entry for each head. ``refused`` lists the budgets that the method does
+    not support, with reasons (null if that showed only during the run). Infinity is ``"inf"``. Null is NaN: nothing was
+    measured. A theorem that raises gives a ``failed`` record with the findings before the error. A NaN where the
+    assumption is met gives a ``diverged`` record without a verdict there. A method that supports no budget gives a
+    ``skipped`` record. The loop continues. A violated theorem is a result, not an error.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -67,7 +67,7 @@ def measure_theory(
 
 
 class TheoryCells(PlannedCells):
-    """Theorems, each of every method where it is about any."""
+    """Theorems; those about any method are evaluated for every method."""
 
     command = "theory"
     shape = SHAPE
@@ -115,7 +115,7 @@ class TheoryCells(PlannedCells):
 
 
 def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
-    """A theorem after the other, each of every method where it is about any."""
+    """The cells, theorem by theorem, with one cell for each method if the theorem is about any method."""
     for theorem in question.theorems:
         for method in plan.methods if theorem.per_method else (None,):
             key = key_of(
@@ -142,7 +142,7 @@ def _question(request: TheoryRequest) -> Question:
 
 
 def _planned(question: Question) -> dict[str, Any]:
-    """What a manifest's plan says beside methods, budgets and places."""
+    """The entries of a manifest's plan besides methods, budgets and places."""
     return {
         "theorems": [one.name for one in question.theorems],
         "epsilons": question.epsilons,
@@ -154,7 +154,7 @@ def _planned(question: Question) -> dict[str, Any]:
 def _check(
     question: Question, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
-    """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
+    """Store the findings of a theorem, also those before an error, and the budgets that its method does not support."""
     if qkv.visible is not None and not theorem.causal:
         form = "is causal" if qkv.sliding_window is None else "has a sliding window"
         raise Unsupported(f"attention {form}, but the theorem is about attention to all tokens")
@@ -191,7 +191,7 @@ def _check(
 
 
 def _as_record(finding: Finding) -> dict[str, Any]:
-    """A finding as a record holds it: a list for each number, with one entry for each head; infinity is ``"inf"``."""
+    """A finding in the form of a record: a list for each number, one entry for each head, infinity as ``"inf"``."""
     as_list = lambda x: encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
     rounding = (
         finding.rounding

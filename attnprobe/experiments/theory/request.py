@@ -29,7 +29,7 @@ def relative_errors(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors, in its own order.
 
     Raises:
-        UsageError: one that is no number above 0.
+        UsageError: an entry that is not a number above 0.
     """
     return tuple(dict.fromkeys(positive(part, what) for part in text.split(",")))
 

@@ -19,7 +19,7 @@ WORDS = {
 
 
 def theory_result(rows: Sequence[TheoryRow]) -> str:
-    """How many statements hold, head by head."""
+    """The number of statements that hold, head by head."""
     counts = Counter(row["verdict"] for row in rows if row["verdict"] is not None)
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
     broken = list(dict.fromkeys(row["theorem"] for row in rows if row["verdict"] == "violated"))

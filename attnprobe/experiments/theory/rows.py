@@ -50,7 +50,7 @@ class Cell(TypedDict):
 
 
 class TheoryRow(Cell, Where, State):
-    """A cell or a budget, with what was found of one head where anything was."""
+    """A cell or a budget, with the finding of one head if there is any."""
 
     d: int | None
     at: Mapping[str, object]
@@ -61,7 +61,7 @@ class TheoryRow(Cell, Where, State):
 
 
 class OfHead(TypedDict):
-    """What a finding says of one head, as in the record."""
+    """A finding for one head, as in the record."""
 
     met: bool | None
     bound: ReadOnly[Real]
@@ -75,7 +75,7 @@ class OfHead(TypedDict):
 
 
 class FindingRow(TheoryRow, OfHead):
-    """What a finding says of one head."""
+    """A finding for one head."""
 
     sense: str
     head: int
@@ -109,7 +109,7 @@ class Statement(TypedDict):
 
 
 class Entry(Placed, Statement):
-    """What an entry is of."""
+    """The place and the statement of an entry."""
 
 
 class TheorySummary(Judged, Entry):
@@ -128,10 +128,10 @@ def is_finding(row: TheoryRow) -> TypeGuard[FindingRow]:
 
 
 def theory_rows(records: Sequence[TheoryRecord]) -> list[TheoryRow]:
-    """The rows of the JSON contract: one per finding and head; a cell or a budget without any is one with its reason.
+    """The rows of the JSON contract: one per finding and head. A cell or budget without any is a row with its reason.
 
-    An infinite number is ``"inf"``, NaN null; where a statement has no verdict because of it, the row is ``diverged``.
-    ``details`` holds the finding's numbers of that head; its curves stand in the records alone.
+    Infinity is ``"inf"``, NaN is null. If a statement has no verdict because of NaN, the row is ``diverged``.
+    ``details`` holds the finding's numbers of that head. Only the records hold its curves.
     """
     rows: list[TheoryRow] = []
     for record, source in with_source(records):
@@ -159,7 +159,7 @@ def theory_rows(records: Sequence[TheoryRecord]) -> list[TheoryRow]:
         states: list[tuple[int | None, State]] = [
             (one["d"], {"status": "skipped", "reason": one["reason"]}) for one in record.get("refused") or ()
         ]
-        if record["status"] not in ("ok", "diverged"):  # what diverged stands among the findings
+        if record["status"] not in ("ok", "diverged"):  # findings include diverged ones
             states.append((None, part(State, record)))
         for d, state in states:
             empty: TheoryRow = {
@@ -180,8 +180,8 @@ def theory_rows(records: Sequence[TheoryRecord]) -> list[TheoryRow]:
 def theory_summary(rows: Iterable[TheoryRow]) -> list[TheorySummary]:
     """One entry per (source, theorem, method with options, layer, n, d, at), over heads and windows.
 
-    ``verdicts`` counts them; ``metrics`` describes the metrics of gates, of which the first four are shares of heads,
-    and ``quantiles`` those of the others, infinite numbers included, null where there is no number.
+    ``verdicts`` counts the verdicts. ``metrics`` describes the metrics of gates; the first four are shares of heads.
+    ``quantiles`` holds the quantiles of the others, infinite numbers included; null if there is no number.
     """
     place = ("source", "theorem", "method", "options", "layer", "n", "d", "at", "status", "reason")
     return [_summary(group) for group in grouped_by(rows, *place)]
@@ -211,6 +211,6 @@ def _summary(group: Sequence[TheoryRow]) -> TheorySummary:
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles | dict[str, None]:
-    """Those of the numbers among the values."""
+    """The quantiles of the values that are numbers."""
     numbers = [value for value in values if not math.isnan(value)]
     return quantiles(numbers) if numbers else dict.fromkeys(("p10", "median", "p90"))

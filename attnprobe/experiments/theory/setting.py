@@ -1,4 +1,4 @@
-"""Theorems as a request names them, what they are evaluated at, and the call that evaluates them from Python."""
+"""The theorems of a request, their parameters, and the function that evaluates them from Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Question", "question_of", "findings", "checked_budgets", "setting_of
 
 @dataclass(frozen=True)
 class Question:
-    """The theorems of a request, and what they are evaluated at beside budgets and seeds."""
+    """The theorems of a request, and their parameters besides budgets and seeds."""
 
     theorems: tuple[Theorem, ...]
     epsilons: tuple[float, ...]
@@ -40,23 +40,23 @@ def findings(
     target: str = "softmax",
     quadrature: bool | None = None,
 ) -> list[Finding]:
-    """What theorems assume, promise and reach on ``qkv``, with a verdict for each head.
+    """Evaluate theorems on ``qkv``: their assumptions, bounds and measured values, with a verdict for each head.
 
-    One `Finding` for each statement, budget and relative error: ``assumption`` and ``promise`` in words, ``met``,
-    ``bound``, ``measured`` and ``vacuous`` (h,), ``slack`` (h,) and ``verdicts()``, all on the CPU in float64. Each
-    theorem's own paper, statement and cost stand in ``attnprobe theory --list``; exact ones decompose n x n or 2n x 2n
-    matrices head by head, O(n³), and probabilities take ``len(seeds)`` runs of a method.
+    Returns one `Finding` for each statement, budget and relative error: ``assumption`` and ``promise`` in words,
+    ``met``, ``bound``, ``measured``, ``vacuous`` and ``slack`` (h,), and ``verdicts()``, all on the CPU in float64.
+    ``attnprobe theory --list`` prints the paper, statement and cost of each theorem. Cost: exact theorems decompose
+    n x n or 2n x 2n matrices head by head, O(n³); probabilities take ``len(seeds)`` runs of a method.
 
     Args:
-        theorem: a name or several with commas, or ``all``.
+        theorem: a name, several with commas, or ``all``.
         d: budgets. epsilon: relative errors. delta: the probability with which a statement may fail.
-        methods: what statements about any method are asked of, each ``NAME[:k=v,…]``.
-        seeds: of the repetitions by which a probability is measured; the only randomness.
-        target: the exact matrix that those methods stand for, ``softmax`` or ``gaussian``.
-        quadrature: whether traces are estimated; None is beyond n = 4096.
+        methods: the methods of statements about any method, each ``NAME[:k=v,…]``.
+        seeds: one repetition each, by which a probability is measured; the only randomness.
+        target: the exact matrix that those methods approximate, ``softmax`` or ``gaussian``.
+        quadrature: whether traces are estimated; None does so above n = 4096.
 
     Raises:
-        Unsupported: a method that cannot take a budget or the target. UsageError: unknown names, impossible values.
+        Unsupported: a method does not support a budget or the target. UsageError: unknown names, impossible values.
 
     >>> import torch
     >>> qkv = QKV(*torch.randn(3, 1, 16, 4, generator=torch.Generator().manual_seed(0)))
@@ -77,7 +77,7 @@ def findings(
 def question_of(
     theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None
 ) -> Question:
-    """What is asked of which theorems, from names with commas or ``all``.
+    """The question of names with commas, or of ``all``.
 
     Raises:
         UsageError: an unknown or empty name, a probability out of its range.
@@ -94,10 +94,10 @@ def question_of(
 
 
 def checked_budgets(budgets: Iterable[int]) -> tuple[int, ...]:
-    """The budgets, of which each is at least 1, whatever theorem takes them.
+    """The budgets, each at least 1.
 
     Raises:
-        UsageError: one that is not.
+        UsageError: a budget below 1.
     """
     budgets = tuple(budgets)
     if wrong := [d for d in budgets if d < 1]:
@@ -108,9 +108,9 @@ def checked_budgets(budgets: Iterable[int]) -> tuple[int, ...]:
 def setting_of(
     question: Question, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
 ) -> Setting:
-    """What a theorem is evaluated at, with the draws and the methods of this layer and window.
+    """The parameters of a theorem, with the draws and the methods of this layer and window.
 
-    A theorem that is not about any method (``request`` None) knows which target its own methods have: the default.
+    A theorem with methods of its own (``request`` None) has their target, the default.
     """
     target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
@@ -134,6 +134,6 @@ def setting_of(
 
 
 def _written(request: MethodRequest) -> str:
-    """A method as the command line takes it."""
+    """A method in the form of the command line."""
     options = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
     return f"{request.label}:{options}" if options else request.label

@@ -42,7 +42,7 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
 
 
 def theory_tables(summary: Sequence[TheorySummary]) -> list[Table]:
-    """One table per (source, theorem): what it says, then a line for each statement that was evaluated."""
+    """One table per (source, theorem): its statement, then a line for each case that was evaluated."""
     return [_table(group) for group in grouped_by(summary, "source", "theorem")]
 
 
@@ -68,7 +68,7 @@ def _table(group: Sequence[TheorySummary]) -> Table:
 
 
 def _shared_at(group: Sequence[TheorySummary]) -> dict[str, object]:
-    """The parameters that all statements have in common, where there are several."""
+    """The parameters that all of several statements share."""
     given = [row["at"] for row in group if row["status"] == "ok"]
     if len(given) < 2:
         return {}
@@ -76,7 +76,7 @@ def _shared_at(group: Sequence[TheorySummary]) -> dict[str, object]:
 
 
 def _own_at(row: TheorySummary, shared: Mapping[str, object]) -> dict[str, object]:
-    """The parameters of a statement that it has for itself."""
+    """The parameters of a statement that the others do not share."""
     return {name: value for name, value in row["at"].items() if name not in shared}
 
 
@@ -94,7 +94,7 @@ def _verdict(row: TheorySummary) -> str:
 
 
 def _ends(name: str, *ends: Literal["p10", "median", "p90"]) -> Callable[[TheorySummary], str]:
-    """A quantile, or two where they differ."""
+    """A quantile, or two if they differ."""
 
     def cell(row: TheorySummary) -> str:
         spread = row.get("quantiles", {}).get(name, {})
