@@ -141,7 +141,7 @@ def page() -> str:
         text.append(fields(schema, own))
         if inner := parts(schema, set()):
             text.append(f"\n{inner}")
-        text.append("\nColumns of `frame()` beside those of every command:\n")
+        text.append("\nColumns of `frame()` besides those of every command:\n")
         text.append(table(("column", "content"), [(f"`{name}`", what) for name, what in shape.columns.items()]))
     text.append(
         "\n## Inputs\n\nA line of `inputs.jsonl` holds the fields of every record that are not of a method, and\n"
