@@ -48,8 +48,8 @@ def over_windows(differences: Sequence[float]) -> Evidence:
 
     Rests on windows that are independent draws of text, with differences that are near to normal.
 
-    >>> found = over_windows([0.5, 1.5])
-    >>> round(found.se, 12), found.freedom, round(found.p, 3)
+    >>> evidence = over_windows([0.5, 1.5])
+    >>> round(evidence.se, 12), evidence.freedom, round(evidence.p, 3)
     (0.5, 1, 0.295)
     """
     from scipy.stats import t
@@ -95,8 +95,8 @@ def _exchanges(pairs: int) -> np.ndarray:
 def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
     """Welch's test of the window means of two runs that share no window.
 
-    >>> found = two_samples([1.0, 3.0], [2.0, 8.0, 5.0])
-    >>> round(found.se, 12), round(found.freedom, 3), round(found.p, 3)
+    >>> evidence = two_samples([1.0, 3.0], [2.0, 8.0, 5.0])
+    >>> round(evidence.se, 12), round(evidence.freedom, 3), round(evidence.p, 3)
     (2.0, 2.909, 0.233)
     """
     from scipy.stats import t

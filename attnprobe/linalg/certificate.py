@@ -1,4 +1,4 @@
-"""Upper ends of ``‖E‖₂²`` from a block Krylov space: what its small matrices prove about the largest eigenvalue.
+"""Upper bounds of ``‖E‖₂²`` from the small matrices of a block Krylov space.
 
 Notation. ``A = EᵀE`` is m x m with largest eigenvalue λ₁ and unit eigenvector x. Ω (m x s) has independent N(0, 1)
 entries, drawn without looking at E; ``Ω = V₁ R``. ``V = [V₁ … V_k]`` has orthonormal columns, ``T = VᵀAV = Y diag(θ)

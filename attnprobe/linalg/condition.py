@@ -48,7 +48,7 @@ class Condition:
     """The condition of one matrix.
 
     Attributes:
-        value: ``σ₁/σ_m``; None where it carries a flag.
+        value: ``σ₁/σ_m``; None if there is a flag.
         flag: ``singular (>4e12)`` where ``σ₁/σ_m`` is not below ``1/(m eps)``: then entries rounded to float64 cannot
             tell it from infinity; ``singular (exact rank 12)`` where a certificate says so; ``zero``; ``not finite``.
         rank: the number of singular values above ``m eps σ₁``.
@@ -65,7 +65,7 @@ class Condition:
     certified: Certified | None = None
 
     def cond_at(self, k: int) -> float | None:
-        """``σ₁/σ_k``; None where σ_k is rounding."""
+        """``σ₁/σ_k``; None if σ_k is rounding."""
         return float(self.values[0] / self.values[k - 1]) if 1 <= k <= self.rank else None
 
 
@@ -86,8 +86,8 @@ def condition(matrix: Tensor, precise: bool = False) -> Condition:
 
     >>> condition(torch.diag(torch.tensor([4.0, 2.0]))).value
     2.0
-    >>> found = condition(torch.ones(3, 3))
-    >>> found.value, found.flag, found.rank, found.cond_eff
+    >>> result = condition(torch.ones(3, 3))
+    >>> result.value, result.flag, result.rank, result.cond_eff
     (None, 'singular (>2e15)', 1, 1.0)
     """
     if matrix.dim() != 2 or 0 in matrix.shape:

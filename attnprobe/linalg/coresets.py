@@ -1,4 +1,4 @@
-"""Subsets of rows that stand for all of them: randomly pivoted Cholesky and kernel halving. All in float64."""
+"""Subsets of rows that represent all rows: randomly pivoted Cholesky and kernel halving. All in float64."""
 
 from __future__ import annotations
 

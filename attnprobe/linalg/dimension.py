@@ -42,7 +42,7 @@ class Dimension:
 
     Attributes:
         value: the mean over probes of the middle of their brackets.
-        standard_error: of the mean over probes: what another draw of them would change.
+        standard_error: of the mean over probes.
         lower, upper: the means of the probes' brackets, rounding included: where this draw's value lies if every
             quadratic form were exact.
         steps: Lanczos steps of each matrix, (h,). probes: how many vectors.
@@ -128,7 +128,7 @@ def statistical_dimension(
 
     ``Tr f(A) = E[zᵀ f(A) z]`` for z of independent random signs; each form lies between a Gauss-Radau and a Gauss rule.
     Lanczos goes on until the brackets of all λ are narrower than ``tol`` of the value or a quarter of the standard
-    error, so the statistical error is what is left. Signs come from the stream ``trace``, the same for every head.
+    error, so the statistical error dominates. Signs come from the stream ``trace``, the same for every head.
 
     Args:
         op: (h, N, N), symmetric. lambdas: (h, L) positive, those of each head. probes: at least 2.

@@ -58,8 +58,8 @@ def exact_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
     Raises:
         UsageError: impossible counts, or a δ outside (0, 1).
 
-    >>> found = exact_p_values([0, 5, 20], 100, 0.05)
-    >>> found.kept.round(6).tolist(), found.broken.round(6).tolist()
+    >>> p = exact_p_values([0, 5, 20], 100, 0.05)
+    >>> p.kept.round(6).tolist(), p.broken.round(6).tolist()
     ([1.0, 0.564019, 0.0], [0.005921, 0.615999, 1.0])
     """
     from scipy.special import bdtr, bdtrc
@@ -69,7 +69,7 @@ def exact_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
 
 
 def anytime_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
-    """P-values that are valid at any time, also if the number of trials depends on what was seen.
+    """P-values that are valid at any time, also if the number of trials depends on earlier results.
 
     For each q, ``Π_i (q/δ)^{x_i} ((1-q)/(1-δ))^{1-x_i}`` is a supermartingale under ``p ≤ δ`` if ``q > δ``, and under
     ``p > δ`` if ``q < δ``. So is its mixture M over the beta(½, ½) distribution of q, cut off at δ:
@@ -82,8 +82,8 @@ def anytime_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
     Raises:
         UsageError: impossible counts, or a δ outside (0, 1).
 
-    >>> found = anytime_p_values([0, 5, 20], 100, 0.05)
-    >>> (found.kept < 0.01).tolist(), bool((found.kept >= exact_p_values([0, 5, 20], 100, 0.05).kept).all())
+    >>> p = anytime_p_values([0, 5, 20], 100, 0.05)
+    >>> (p.kept < 0.01).tolist(), bool((p.kept >= exact_p_values([0, 5, 20], 100, 0.05).kept).all())
     ([False, False, True], True)
     """
     from scipy.special import betainc, betaln
@@ -130,7 +130,7 @@ def confidence_sequence(happened: ArrayLike, trials: int, confidence: float) -> 
 def holm(p: ArrayLike) -> Floats:
     """The p-values of all statements of an array, adjusted by Holm (1979).
 
-    Rejecting what is adjusted to at most α rejects a true null hypothesis with probability at most α, however the
+    Rejecting hypotheses with adjusted p ≤ α rejects a true one with probability at most α, however the
     p-values depend on one another. NaN stays NaN and is no statement.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()

@@ -90,7 +90,7 @@ class Leading:
         values: ``√θ_i`` of the largest Ritz values of ``EᵀE``; none is above the singular value of its rank, up to
             rounding (Cauchy).
         error: the i leading values have i different singular values each within ``error[i]`` of its own.
-        upper: no ``σ_i`` is above it: deterministic, from what of ``‖E‖_F²`` the Krylov space has not seen.
+        upper: deterministic upper bounds of ``σ_i``, from the part of ``‖E‖_F²`` outside the Krylov space.
         frobenius2: ``‖E‖_F²``, exact.
         passes: products with ``EᵀE``. closed: whether the residuals are within the tolerance.
     """
@@ -125,7 +125,7 @@ def leading_singular_values(
     because ``tol θ_k`` is 1e-7 of θ₁ where σ_k is 1e-2 of σ₁, as in softmax attention: the rounding of float32 itself.
 
     Args:
-        op: of shape (1, n_q, n_k); exact attention is streamed, nothing n x n is held.
+        op: of shape (1, n_q, n_k); exact attention is streamed, and no n x n matrix is stored.
         k: at most a quarter of ``min(n_q, n_k)``.
         tol: done when ``error ≤ tol σ`` for every value, or where the residual is rounding (below 1e-7 of σ₁).
         max_passes: 12 by default, more where k needs several blocks.
@@ -208,7 +208,7 @@ def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None
 
 
 def entropy_rank(weights: Tensor) -> float | None:
-    """``exp(-Σ p log p)`` of the shares ``p = w / Σ w``; None where they sum to zero.
+    """``exp(-Σ p log p)`` of the shares ``p = w / Σ w``; None if ``Σ w`` is zero.
 
     >>> round(entropy_rank(torch.tensor([1.0, 1.0, 0.0])), 12)
     2.0
@@ -218,7 +218,7 @@ def entropy_rank(weights: Tensor) -> float | None:
 
 
 def participation_ratio(weights: Tensor) -> float | None:
-    """``1 / Σ p²`` of the shares ``p = w / Σ w``; None where they sum to zero.
+    """``1 / Σ p²`` of the shares ``p = w / Σ w``; None if ``Σ w`` is zero.
 
     >>> participation_ratio(torch.tensor([1.0, 1.0, 0.0]))
     2.0

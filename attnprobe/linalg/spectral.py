@@ -126,7 +126,7 @@ def norm_intervals(
     value, upper = nan.clone(), torch.full_like(nan, float("inf"))
     passes, kind = torch.zeros(count, dtype=torch.int64, device=first.device), torch.zeros_like(nan, dtype=torch.int64)
     finite = torch.isfinite(first).all(-1).all(-1)
-    which = finite.nonzero()[:, 0]  # those that go on
+    which = finite.nonzero()[:, 0]  # those that continue
     parts = torch.zeros_like(nan) if parts is None else parts
     basis = v1.expand(len(which), m, s)  # V, (a, m, K)
     t = first.new_zeros(len(which), 0, 0, dtype=torch.float64)
@@ -135,7 +135,7 @@ def norm_intervals(
         if not len(which):
             break
         with one_thread():
-            d, column = projected(w, basis)  # what leaves the space, and what does not: (a, m, s), (a, K, s)
+            d, column = projected(w, basis)  # outside and inside the space: (a, m, s), (a, K, s)
             t = grown(t, column.double())  # (a, K, K)
             q, b = torch.linalg.qr(d)
             b = b.double()

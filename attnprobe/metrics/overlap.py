@@ -40,6 +40,6 @@ def neighbour_overlap(keys: Tensor) -> Tensor:
     >>> neighbour_overlap(torch.tensor([[[0, 1], [0, 2]]]))
     tensor([[   nan, 0.3333]], dtype=torch.float64)
     """
-    found = torch.full(keys.shape[:2], torch.nan, dtype=torch.float64, device=keys.device)
-    found[:, 1:] = selection_overlap(keys[:, 1:], keys[:, :-1])
-    return found
+    overlap = torch.full(keys.shape[:2], torch.nan, dtype=torch.float64, device=keys.device)
+    overlap[:, 1:] = selection_overlap(keys[:, 1:], keys[:, :-1])
+    return overlap

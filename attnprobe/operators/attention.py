@@ -68,7 +68,7 @@ class Streamed(Operator):
         return self._block(slice(None), start, stop, out)
 
     def shifts(self) -> Shifts | None:
-        """What is taken from the scores before exp; None where each row is divided by its sum."""
+        """The shift subtracted from the scores before exp; None if each row is divided by its sum."""
         raise NotImplementedError
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:

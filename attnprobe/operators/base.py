@@ -35,7 +35,7 @@ class Operator:
         return self._apply(self._checked(x, self.shape[2]))
 
     def matmul_shared(self, x: Tensor) -> Tensor:
-        """``op @ X`` for X (h_kv, n_k, c), of which consecutive heads share each: the values of grouped queries."""
+        """``op @ X`` for X (h_kv, n_k, c), the values of grouped queries: consecutive heads share a KV head."""
         h = self.shape[0]
         if len(x) == h:
             return self @ x
@@ -102,7 +102,7 @@ class Operator:
 
 
 def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
-    """What an attribute holds, on ``device``; ``known`` by identity, so that what is held twice is moved once."""
+    """The value of an attribute, on ``device``. ``known`` maps identities, so that shared tensors are moved once."""
     if isinstance(value, torch.device):
         return device
     if id(value) in known:

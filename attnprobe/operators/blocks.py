@@ -49,7 +49,7 @@ class BlockMemory:
     def bytes(self, device: torch.device) -> int:
         """The bytes of a block.
 
-        Free memory is what the device has left and what torch holds of it without need.
+        Free memory is the device's free memory and the unused part of torch's cache.
         """
         if device.type != "cuda":
             return UNTOLD >> self.halvings

@@ -25,7 +25,7 @@ class CausalFeatures(Operator):
     φ_f(k_j) - t_if)``: weights that sum to 1, times exponentials that are at most 1, since ``t_if`` holds key j. Sums
     pass from chunk to chunk as weighted *means*, ``exp(t_before - t)`` times the last plus the chunk's own, so no
     exponent is positive anywhere. A shift of all keys' or of one query's features cancels in each row by itself, and
-    nothing of row i is made from a key behind it: not even a largest entry.
+    no part of row i depends on a later key, not even a largest entry.
 
     Between two halves of a chunk, each product splits at the last key of the first half, ``exp(log φ_f(k_j) - t_m)
     exp(t_m - t_if)``: again two exponents that are at most 0. So a chunk of 64 rows is six batches of products.

@@ -158,7 +158,7 @@ class RowOverride(Operator):
         return self._made_of(self.base.to(dtype), self.new.to(dtype))
 
     def _made_of(self, base: Operator, new: Operator) -> RowOverride:
-        """The same rows of other operators: what is checked already is not looked at again."""
+        """The same rows of other operators, without repeated checks."""
         made = copy(self)
         made.base, made.new = base, new
         made.shape, made.dtype = base.shape, base.dtype

@@ -1,4 +1,4 @@
-"""Full precision of float32 products, and sums in one order, whatever a program has chosen."""
+"""Full precision of float32 products, and sums in one order, independent of the program's settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Choice:
     setting: Any
 
     def read(self) -> Any:
-        """The value; None where another choice contradicts this one, for then torch refuses to say it."""
+        """The value; None if another setting contradicts this one, because torch then refuses to read it."""
         try:
             return self.get()
         except RuntimeError:
             return None
 
     def make(self, value: Any) -> None:
-        """Leaves alone what is so already, and what cannot be read."""
+        """Sets the value unless it is set already or cannot be read."""
         if value is not None and self.read() not in (None, value):
             self.put(value)
 
@@ -55,7 +55,7 @@ def _precision() -> list[_Choice]:
 
 
 def _put(place: Any, value: str) -> None:
-    """``value``, by way of the choice for all places where that is the same, so that it goes on to count here."""
+    """Set ``value``, through the setting of all places if that has the same value, so that it stays in force here."""
     place.fp32_precision = "none"
     if place.fp32_precision != value:
         place.fp32_precision = value
@@ -142,8 +142,8 @@ def full_precision() -> Iterator[None]:
 def ordered_sums(device: torch.device) -> Iterator[None]:
     """Sums of scattered terms in the same order in every run; put back at the end.
 
-    On a GPU ``index_add`` and ``scatter_add`` add in whatever order threads arrive, so that the last digits change from
-    run to run. In here torch sorts the terms first. On a CPU the order is always the same, and nothing is done.
+    On a GPU ``index_add`` and ``scatter_add`` add in the order in which threads arrive, so the last digits change from
+    run to run. Inside this context torch sorts the terms first. On a CPU the order is always the same.
     """
     if device.type != "cuda":
         yield

@@ -43,7 +43,7 @@ def in_spans(
     if devices is None:
         take(begin(home)(0, n))
         return
-    for device in {home, *devices}:  # a thread has streams of its own
+    for device in {home, *devices}:  # each thread has its own streams
         _settle(device)
     spans = list(row_blocks(n, SPAN))
     threads = [_Thread(device, home, begin) for device in devices[: len(spans)]]
@@ -98,6 +98,6 @@ class _Thread(ThreadPoolExecutor, Generic[Result]):
 
 
 def _settle(device: torch.device) -> None:
-    """Wait for what this thread asked of a GPU."""
+    """Wait for the work that this thread started on a GPU."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

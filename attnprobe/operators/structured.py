@@ -160,7 +160,7 @@ class Sparse(Operator):
         return self._made_of(self.index, self.weight.to(dtype))
 
     def _made_of(self, index: Tensor, weight: Tensor) -> Sparse:
-        """The same entries in other heads or another dtype: what is checked already is not looked at again."""
+        """The same entries in other heads or another dtype, without repeated checks."""
         made = copy(self)
         made.index, made.weight = index, weight
         made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
@@ -211,7 +211,7 @@ def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -
 
 
 class _Gathered(torch.autograd.Function):
-    """The product with x (h, n_k, c). Its gradient gathers again, so that neither holds more than a block of ``n u c``.
+    """The product with x (h, n_k, c). Its gradient gathers again, so that both hold only one block of ``n u c``.
 
     The gradient of each block's gather by itself is as large as x, which would make a product quadratic in n.
     """
@@ -260,7 +260,7 @@ class Columns(Operator):
         return self._made_of(self.weight.to(dtype), self.index)
 
     def _made_of(self, weight: Tensor, index: Tensor) -> Columns:
-        """The same columns in other heads or another dtype: what is checked already is not looked at again."""
+        """The same columns in other heads or another dtype, without repeated checks."""
         made = copy(self)
         made.weight, made.index = weight, index
         made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype

@@ -18,7 +18,7 @@ __all__ = ["one_thread", "side_by_side"]
 def side_by_side(jobs: Sequence[Callable[[], None]], device: torch.device) -> None:
     """Run all jobs, as many at once as torch has threads; on another device than the CPU one after another.
 
-    Each job has a thread of its own, with a share of the threads of torch and the caller's choice about gradients.
+    Each job has its own thread, with a share of torch's threads and the caller's setting of gradients.
 
     Raises:
         Exception: the first exception of a job, once the jobs that were begun have ended.

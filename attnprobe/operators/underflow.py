@@ -36,7 +36,7 @@ def least_exponent(x: Tensor, keys: int = 1) -> float:
 
 
 def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
-    """The softmax over the last axis, which may overwrite ``scores`` where no gradient is asked for.
+    """The softmax over the last axis. It may overwrite ``scores`` if no gradient is needed.
 
     The weights that are not zero are those of ``torch.softmax`` to the last bit.
 

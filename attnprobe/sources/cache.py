@@ -1,7 +1,8 @@
-"""The cache of captures: Q, K, V that a model gave, and what is known of the model and its text, kept between runs.
+"""The cache of captures between runs: Q, K and V of a model, and the facts about the model and its text.
 
-An entry is one file, ``KEY-SHA256.SUFFIX``: the name holds the hash of the bytes, so a damaged file is seen when it is
-read, and a rename writes an entry whole or not at all. Several processes may read, write and evict at once.
+An entry is one file, ``KEY-SHA256.SUFFIX``. The name holds the hash of the bytes, so a damaged file is detected when it
+is read. An entry is written by a rename, so it is complete or absent. Several processes may read, write and evict at
+once.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ..files import GIB, MIB, parse_json, replacing
 
 __all__ = ["FORM", "NO_CACHE", "Cache", "Entry", "default_cache", "key_of"]
 
-FORM = 4  # raised where what is captured of the same source changes
-LARGEST = 4 * GIB  # of all entries, where nothing else is set
+FORM = 4  # raised when captures of the same source change
+LARGEST = 4 * GIB  # of all entries, by default
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
 
@@ -35,7 +36,7 @@ class Entry:
     """A file of the cache.
 
     Attributes:
-        key: what it answers. used: when it was last read or written, in seconds since 1970. size: in bytes.
+        key: of the capture. used: when it was last read or written, in seconds since 1970. size: in bytes.
     """
 
     path: Path
@@ -53,13 +54,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cache:
-    """Entries in a folder, of which the least recently used are removed beyond a size.
+    """Entries in a folder of limited size. Beyond it, the least recently used entries are removed.
 
     Faults of the folder never end a run: an unreadable entry is computed again, an unwritable one is not stored, and
     ``notify`` gets a line.
 
     Args:
-        folder: made when the first entry is kept. largest: the bytes of all entries; 0 keeps and reads nothing.
+        folder: made when the first entry is stored. largest: the bytes of all entries; 0 turns the cache off.
         notify: called with a line for a person.
     """
 

@@ -118,7 +118,7 @@ def _identity(
 ) -> str | None:
     """The key of everything that determines Q, K and V of a source, found without loading any of it.
 
-    None where files that have to be read for it cannot be: what is wrong with them is said when they are loaded.
+    None if a file that it depends on cannot be read. The error is raised when the file is loaded.
     """
     given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
     given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}

@@ -1,4 +1,4 @@
-"""What is known of a model and a text before anything is read: their facts, and what has to be loaded for them."""
+"""The facts about a model and a text before they are loaded, and the function that loads them."""
 
 from __future__ import annotations
 

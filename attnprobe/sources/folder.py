@@ -57,7 +57,7 @@ def directory(name: str) -> Path:
 
 
 def settings_sha256(folder: Path) -> str:
-    """The SHA-256 of what a model's directory says of configuration and tokenizer: all of its small files.
+    """The SHA-256 of configuration and tokenizer in a model's directory: of all its small files.
 
     Raises:
         OSError: one of them cannot be read.

@@ -143,7 +143,7 @@ class ModelSource(Source):
         return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
 
     def _correct(self, captured: Sequence[Captured]) -> None:
-        """Correct what the configuration states of attention by what forwards have proved of some layers."""
+        """Correct the configuration's facts about attention by those that forwards have shown in some layers."""
         widths = [one.sliding_window for one in captured if one.sliding_window is not None]
         proved = {"causal": True} if any(one.causal for one in captured) else {}
         proved |= {"sliding_window": widths[0]} if widths else {}

@@ -1,4 +1,4 @@
-"""Texts of any length with statements hidden in prose, of which a question at the end asks for one."""
+"""Texts of any length with statements hidden in prose, and a question about one of them at the end."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Needle:
     question depend on ``seed`` and on the number of the text window.
 
     >>> needle = parse_needle("needle:pairs=2,seed=1")
-    >>> statements, question, asked = needle.statements(0)
-    >>> question.split()[-2] in statements[asked][0]
+    >>> statements, question, answer = needle.statements(0)
+    >>> question.split()[-2] in statements[answer][0]
     True
     """
 

@@ -140,12 +140,12 @@ class Source(ABC):
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """What ``make`` makes of the Q, K and V of a place and nothing else.
+        """The result of ``make``, which depends only on the Q, K and V of a place.
 
         Answers about the last place are held in memory; some sources keep all of them between runs.
 
         Args:
-            what: names it, with every setting that it depends on.
+            what: the name of the result, with every setting that it depends on.
         """
         place = n, layer, window, tuple(heads)
         if self._last is None or self._last[0] != place:

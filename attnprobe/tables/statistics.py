@@ -55,8 +55,8 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
 
     null for W = 1. Quantiles interpolate linearly between order statistics. A statistic that overflows is null.
 
-    >>> found = describe([1.0, 3.0, 6.0, None], [0, 0, 1, 1])
-    >>> [found[name] for name in STATISTICS]
+    >>> statistics = describe([1.0, 3.0, 6.0, None], [0, 0, 1, 1])
+    >>> [statistics[name] for name in STATISTICS]
     [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 6.0, 3]
     """
     valid = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]

@@ -1,4 +1,4 @@
-"""Tzachristas et al. 2025: what a row loses when only its k largest weights are kept and renormalised.
+"""Tzachristas et al. 2025: the error of a row when only its k largest weights are kept and renormalised.
 
 P is a row of exact attention, P^ its truncation to the k largest weights, τ the mass that is lost. The paper's k is d
 here. Causal rows are rows like any other.

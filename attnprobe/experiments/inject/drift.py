@@ -52,8 +52,8 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
 
     >>> import torch
     >>> same = Outputs(torch.ones(3, 2), torch.eye(2))
-    >>> found = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
-    >>> found["drift"], found["kl"], found["top1_agreement"], round(found["perplexity"], 3)
+    >>> metrics = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
+    >>> metrics["drift"], metrics["kl"], metrics["top1_agreement"], round(metrics["perplexity"], 3)
     (0.0, 0.0, 1.0, 1.368)
     """
     exact, given = own.hidden.double(), got.hidden.double()

@@ -149,8 +149,8 @@ def instability(
         Unsupported: the method is not differentiable or does not support the sequences. UsageError: unknown names or
             impossible values. SourceError: a text or file is absent or damaged.
 
-    >>> found = instability("skyformer", "listops", d=8, n=64, batch=2, steps=3)
-    >>> len(found.tau), all(value > 0 for value in found.tau)
+    >>> result = instability("skyformer", "listops", d=8, n=64, batch=2, steps=3)
+    >>> len(result.tau), all(value > 0 for value in result.tau)
     (3, True)
     """
     if isinstance(task, str):

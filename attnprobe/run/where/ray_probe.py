@@ -16,25 +16,25 @@ __all__ = ["DEADLINE", "refuse_silence"]
 
 DEADLINE = 30.0  # seconds in which a cluster must be joined
 IMPORT = 300.0  # seconds in which a process must have imported Ray, off a slow file system too
-# Joins as the run will. Ray takes localhost for the address of this machine: that one is tried first, as Ray itself
-# tries again for minutes where nobody listens. The last line on stdout says why it failed.
+# Joins in the same way as the run. A plain connection is tried first, because Ray itself retries for minutes if nothing
+# listens. Ray replaces localhost by the machine's address. The last line on stdout is the reason of a failure.
 JOIN = """
 import logging, os, socket, sys
-said = os.fdopen(os.dup(1), "w", buffering=1)
+stdout = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 import ray
 from ray._private.services import canonicalize_bootstrap_address
-print("imported", file=said)
+print("imported", file=stdout)
 logging.disable(logging.CRITICAL)
 try:
     host, _, port = canonicalize_bootstrap_address(sys.argv[1]).rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=float(sys.argv[2])).close()
     ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
 except BaseException as error:
-    print(str(error).strip().split("\\n")[0][:200] or type(error).__name__, file=said)
+    print(str(error).strip().split("\\n")[0][:200] or type(error).__name__, file=stdout)
 else:
-    print("joined", file=said)
-said.flush()
+    print("joined", file=stdout)
+stdout.flush()
 os._exit(0)
 """
 
@@ -42,7 +42,7 @@ os._exit(0)
 def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
     """Return after a process has joined the cluster at an address and left it.
 
-    Ray's own calls cannot be interrupted, and try for minutes to reach what is no Ray.
+    Ray's own calls cannot be interrupted, and retry for minutes if the address is not that of a cluster.
 
     Raises:
         SourceError: there is no cluster, or none that answers within ``deadline`` seconds.
@@ -53,7 +53,7 @@ def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
     )
     lines: queue.Queue[str] = queue.Queue()
     stdout = process.stdout
-    assert stdout is not None  # a pipe was asked for
+    assert stdout is not None  # stdout=-1 is a pipe
     reader = threading.Thread(target=lambda: [lines.put(stdout.readline()) for _ in range(2)], daemon=True)
     reader.start()
     try:
