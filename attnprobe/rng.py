@@ -15,25 +15,65 @@ from operator import index
 import torch
 from torch import Tensor
 
-__all__ = ["Streams", "generator", "normal_into"]
+__all__ = ["Streams", "generator", "hashed_uniform", "mixed", "normal_into"]
 
 GROUP = 16  # torch makes as many normal numbers of as many uniform ones
 CHUNK = 2**11  # groups at once, which stay in the cache
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # the increment of SplitMix64 and its factors, as signed integers
+FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 def generator(seed: int, *labels: int | str) -> torch.Generator:
     """A CPU generator seeded by SHA-256 of ``(seed, *labels)``.
 
-    Distinct label tuples give independent streams; the same tuple gives the same stream on every machine.
+    The same tuple gives the same stream on every machine; distinct tuples give independent streams. torch's generator
+    on a CPU keeps the lower 32 bits of its seed, so two of m streams are the same with a probability of ``m²/2^33``.
+    What needs a stream for each row of each head uses `hashed_uniform`, which keeps all bits.
 
     >>> torch.rand(1, generator=generator(0, "a")) == torch.rand(1, generator=generator(0, "a"))
     tensor([True])
     >>> torch.rand(1, generator=generator(0, "a")) == torch.rand(1, generator=generator(0, "b"))
     tensor([False])
     """
+    return torch.Generator("cpu").manual_seed(_number(seed, *labels))
+
+
+def _number(seed: int, *labels: int | str) -> int:
+    """63 bits of SHA-256 of ``(seed, *labels)``."""
     text = repr((int(seed), *(label if isinstance(label, str) else index(label) for label in labels))).encode()
-    number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
-    return torch.Generator("cpu").manual_seed(number)
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+
+
+def mixed(x: Tensor) -> Tensor:
+    """A permutation of the 64-bit integers whose outputs for any inputs look independent; elementwise, int64.
+
+    It is the output function of SplitMix64: Steele, Lea & Flood 2014, with the constants of Stafford's variant 13.
+
+    >>> mixed(torch.tensor([0, 1]))
+    tensor([-2152535657050944081, -7995527694508729151])
+    """
+    x = x + GOLDEN
+    for shift, factor in ((30, FACTORS[0]), (27, FACTORS[1])):
+        x = (x ^ _shifted(x, shift)) * factor
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """The unsigned shift to the right: that of torch repeats the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def hashed_uniform(keys: Tensor, count: int) -> Tensor:
+    """``count`` uniform numbers from [0, 1) for each key (b,) int64, as (b, count) float64 on the device of the keys.
+
+    Number j of a key is the upper 53 bits of ``mixed(key ^ mixed(j))``. So any number can be made by itself, and many
+    keys at once. Two keys share no more than single numbers.
+
+    >>> hashed_uniform(torch.tensor([7, 8]), 2).shape
+    torch.Size([2, 2])
+    """
+    counters = mixed(torch.arange(count, device=keys.device))
+    return _shifted(mixed(keys[:, None] ^ counters), 11).double() * 2.0**-53
 
 
 def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
@@ -95,3 +135,7 @@ class Streams:
     def shared(self, *labels: str) -> torch.Generator:
         """One generator for all heads, for methods whose authors share draws between heads."""
         return generator(self.seed, self.method, self.layer, self.window, "shared", *self.labels, *labels)
+
+    def key(self, index: int, *labels: str) -> int:
+        """63 bits for `hashed_uniform`, of the head with original number ``index`` and further labels."""
+        return _number(self.seed, self.method, self.layer, self.window, int(index), *self.labels, *labels)

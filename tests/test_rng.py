@@ -6,8 +6,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
+from twins_estimators import mixed as mixed_twin
 
-from attnprobe.rng import Streams, generator, normal_into
+from attnprobe.rng import Streams, generator, hashed_uniform, mixed, normal_into
 
 
 def draw(g):
@@ -94,3 +96,36 @@ def test_normal_numbers_are_those_of_torch(shape):
     expected = torch.randn(shape, generator=of_torch, dtype=torch.float64)
     assert torch.allclose(drawn, expected, rtol=1e-12, atol=1e-15)
     assert torch.equal(torch.rand(4, generator=ours), torch.rand(4, generator=of_torch))  # both stand at one place
+
+
+def test_mixed_is_the_output_of_splitmix64():
+    """The first outputs of its reference implementation for the seeds 0 and 1234567, and a Python twin."""
+    assert mixed(torch.tensor([0])).tolist() == [0xE220A8397B1DCDAF - 2**64]
+    assert mixed(torch.tensor([1234567])).tolist() == [6457827717110365317]
+    values = [0, 1, -1, 2**62, -(2**63), 123456789012345]
+    assert [x % 2**64 for x in mixed(torch.tensor(values)).tolist()] == [mixed_twin(x % 2**64) for x in values]
+
+
+def test_hashed_numbers_are_uniform_and_independent_of_neighbouring_keys_and_counters():
+    x = hashed_uniform(torch.arange(400), 500)
+    assert x.shape == (400, 500) and x.min() >= 0 and x.max() < 1
+    assert kstest(x.flatten().numpy(), "uniform").pvalue > 1e-4
+    centred = (x - 0.5) * 12**0.5
+    for a, b in ((centred[1:], centred[:-1]), (centred[:, 1:], centred[:, :-1]), (centred[1:, 1:], centred[:-1, :-1])):
+        assert abs(float((a * b).mean())) * a.numel() ** 0.5 < 5
+    assert len(x.unique()) == x.numel()
+
+
+def test_hashed_numbers_do_not_depend_on_how_many_there_are():
+    keys = torch.tensor([5, -7])
+    assert torch.equal(hashed_uniform(keys, 9)[:, :4], hashed_uniform(keys, 4))
+    assert torch.equal(hashed_uniform(keys[1:], 9), hashed_uniform(keys, 9)[1:])
+
+
+def test_keys_that_differ_only_above_the_bits_that_torch_keeps_have_other_numbers():
+    """The seed of torch's generator has 32 bits: these two are one stream there."""
+    low, high = 1, 1 + 2**32
+    assert torch.equal(draw(torch.Generator().manual_seed(low)), draw(torch.Generator().manual_seed(high)))
+    assert not torch.equal(*hashed_uniform(torch.tensor([low, high]), 4))
+    streams = Streams(0, "vattention")
+    assert len({streams.key(0, "tail"), streams.key(1, "tail"), streams.key(0, "base"), streams.part("x").key(0)}) == 4

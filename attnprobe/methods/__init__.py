@@ -12,8 +12,8 @@ The names of draws:
 - ``blocks`` (h, n_b, r): the random key blocks of each query block, -1 in an empty slot.
 - ``rotations`` (h, rounds, f, p) float64: the directions of a hash.
 - ``pivot_numbers`` (h, d), ``halving_numbers`` (h, u) float64: uniform numbers from [0, 1).
-- ``generator_seed`` (h, 1), of each row (h, n_q), int64: the seeds of generators whose numbers are too many, or which a
-  user's function takes.
+- ``generator_seed`` (h, 1) int64: the seeds of generators whose numbers are too many, or which a user's function takes.
+- ``row_keys`` (h, n_q) int64: what `attnprobe.rng.hashed_uniform` makes the numbers of each row of.
 
 With a padding mask, indices count the valid tokens only.
 """

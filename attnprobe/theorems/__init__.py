@@ -8,6 +8,7 @@ from . import (  # noqa: F401  (each registers its theorems)
     dong2021,
     eckart,
     ma,
+    schroder2026,
     tzachristas2025,
     verma2021,
     xiong2021,

@@ -81,6 +81,7 @@ FILES = {
         "test_theory_figures.py",
         "test_finding.py",
         "test_verma2021.py",
+        "test_schroder2026.py",
     ),
 }
 
@@ -709,8 +710,8 @@ SAMPLING = [
         "vattention",
         "generator",
         "methods/estimators/vattention.py",
-        "torch.rand(n_k, generator=one, dtype=torch.float64",
-        "torch.rand(n_k, dtype=torch.float64",
+        "return hashed_uniform(keys[rows.index], rows.scores.shape[1])",
+        "return torch.rand_like(rows.scores)",
         "the sampled keys come from the global generator",
     ),
     Fault(
@@ -727,8 +728,8 @@ SAMPLING = [
         "vattention",
         "generator",
         "methods/estimators/vattention.py",
-        "places.append((str(place), str(earlier[place])))",
-        'places.append((str(place), "0"))',
+        "places.append(place + (earlier[place] << PLACES))",
+        "places.append(place)",
         "queries of one place in the text have one sample",
     ),
     Fault(
@@ -1862,6 +1863,24 @@ THEORY = [
         "bar = matrix.clone()",
         "bar = matrix",
         "the shift is taken from the kernel of the caller",
+    ),
+    Fault(
+        "theory",
+        "theorems",
+        "half-norm",
+        "theorems/schroder2026.py",
+        "log_query = qkv.scale * RATIO * q.square().sum(-1) / 2",
+        "log_query = qkv.scale * q.square().sum(-1) / 2",
+        "the bound of WildCat's entries lacks the temperature",
+    ),
+    Fault(
+        "theory",
+        "theorems",
+        "landmark",
+        "theorems/schroder2026.py",
+        "pivots = randomly_pivoted(x, torch.stack(drawn).to(x.device))",
+        "pivots = torch.arange(d).expand(len(x), -1)",
+        "the first keys are taken for random pivots",
     ),
 ]
 

@@ -44,11 +44,23 @@ def heavy_keys(
     return set(ordered[: int(heavy * d)])
 
 
+def mixed(x: int) -> int:
+    """The next output of SplitMix64 in the state x, in Python's integers."""
+    x = (x + 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def uniform(key: int, j: int) -> float:
+    """Number j of a key."""
+    return (mixed(key % 2**64 ^ mixed(j)) >> 11) / 2**53
+
+
 def vattention(qkv, d, draws, target, **options) -> Tensor:
     """Heavy keys with weight 1, the drawn ones with the number of others over the number of draws."""
     rows = []
-    generators = [torch.Generator().manual_seed(seed) for seed in draws["generator_seed"].tolist()]
-    numbers = [torch.rand(qkv.n_k, generator=one, dtype=torch.float64).tolist() for one in generators]
+    numbers = [[uniform(key, j) for j in range(qkv.n_k)] for key in draws["row_keys"].tolist()]
     for i, (keys, scores) in enumerate(zip(seen(qkv), scores_of(qkv), strict=True)):
         heavies = heavy_keys(qkv, i, keys, scores, d, **options)
         others = sorted(set(keys) - heavies, key=lambda j: numbers[i][j])  # noqa: B023

@@ -147,7 +147,7 @@ class _Hashed:
         q, k = qkv.q[head].double(), qkv.k[head].double()
         self.q, self.k = q, k - (k.mean(0) if qkv.visible is None else k[0])
         self.rotations = rotations
-        self.of_keys: list[Tensor] | None = None
+        self.of_keys: Tensor | None = None
 
     def law(self, index: Tensor, tables: int) -> Tensor:
         """u_ij of these rows, (b, n_k)."""
@@ -178,7 +178,8 @@ class _Hashed:
         exactly = near_keys(block, sinks, window)
         collision = collision.masked_fill(exactly | ~block.visible, 0.0)
         kept = float(exactly.sum(-1).double().mean())
-        expected = lambda number: kept + float(self._included(collision, number).sum(-1).mean())
+        missed = torch.log1p(-collision)
+        expected = lambda number: kept + float(self._roughly_included(collision, missed, number).sum(-1).mean())
         low, high = (self.least_hits, most) if free else (most, most)
         while low < high:
             middle = (low + high + 1) // 2
@@ -197,8 +198,14 @@ class _Hashed:
             return -torch.expm1(tables * torch.log1p(-collision))
         return at_least_two(collision, tables)
 
-    def _codes_of_keys(self, tables: int) -> list[Tensor]:
-        """The buckets of all keys in each table, (n_k,); the same for all blocks of rows."""
+    def _roughly_included(self, collision: Tensor, missed: Tensor, tables: int) -> Tensor:
+        """u of the probability c of one collision and of ``missed``, ln(1 - c), but for rounding of 1: for sums."""
+        if self.least_hits == 1:
+            return -torch.expm1(tables * missed)
+        return 1 - torch.exp((tables - 1) * missed) * (1 + (tables - 1) * collision)
+
+    def _codes_of_keys(self, tables: int) -> Tensor:
+        """The buckets of all keys in each table, (L, n_k); the same for all blocks of rows."""
         if self.of_keys is None:
             self.of_keys = _codes(self.k, self.rotations[:tables])
         return self.of_keys
@@ -229,8 +236,10 @@ def at_least_two(c: Tensor, tables: int) -> Tensor:
     return found
 
 
-def _codes(x: Tensor, rotations: Tensor) -> list[Tensor]:
-    """The buckets of tokens (n, p) in each of the tables (L, K, p): L tensors (n,) of integers of K bits."""
+def _codes(x: Tensor, rotations: Tensor) -> Tensor:
+    """The buckets of tokens (n, p) in each of the tables (L, K, p): (L, n) integers of K bits."""
     kind = torch.int16 if rotations.shape[1] < 16 else torch.int64
-    powers = 2 ** torch.arange(rotations.shape[1], device=x.device)[:, None]
-    return [((table @ x.mT > 0) * powers).sum(0).to(kind) for table in rotations]
+    codes = torch.zeros(len(rotations), len(x), dtype=kind, device=x.device)
+    for bit in range(rotations.shape[1]):
+        codes += (rotations[:, bit] @ x.mT > 0).to(kind) << bit
+    return codes

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...qkv import QKV
-from ...rng import Streams
+from ...rng import Streams, hashed_uniform, mixed
 from ..base import Approximation
 from ..registry import register
 from .base import Rows, Weighted, estimated, near_keys
 
+PLACES = 40  # bits of a place in the text
 QUARTER = 4  # sinks and window take at most this part of d each
 
 
@@ -118,12 +119,12 @@ def vattention(
             does: a key is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased low.
         most: the largest share of T_i that is drawn. Rows that need more are ``capped``.
 
-    Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws:
-    ``generator_seed`` (h, n_q) of the uniform numbers of each row, one for each key: the keys of T_i with the b
-    smallest numbers are the sample. The seed of a row is of its place in the text, so that neither other queries nor
-    later keys change its sample; queries of the same place have different seeds. States ess, the inclusion probability,
-    the variance of D~ over D~² as estimated from the sample, and capped rows. Depends on V with ``epsilon`` and
-    ``verify`` other than D. Cost ``n² p`` for the oracle, ``n d (p + p_v)`` beside it.
+    Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws: ``row_keys`` (h,
+    n_q), of which `attnprobe.rng.hashed_uniform` makes a uniform number for each key of a row: the keys of T_i with the
+    b smallest numbers are the sample. The number of a row is of its place in the text, so that neither other queries
+    nor later keys change its sample; queries of the same place have different ones. States ess, the inclusion
+    probability, the variance of D~ over D~² as estimated from the sample, and capped rows. Depends on V with
+    ``epsilon`` and ``verify`` other than D. Cost ``n² p`` for the oracle, ``n d (p + p_v)`` beside it.
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: shares and probabilities outside their ranges.
@@ -168,42 +169,37 @@ def vattention(
         }
         return Weighted(log_weights, stated)
 
-    return estimated(qkv, choose, {"generator_seed": numbers.seeds("tail")})
+    return estimated(qkv, choose, {"row_keys": torch.stack([numbers.keys(head, "tail") for head in qkv.heads])})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Numbers:
-    """Uniform numbers of rows and keys. A row has the streams of its place, which it reads from the first key on.
+    """Uniform numbers of rows and keys. A row has those of its place, which begin with that of the first key.
 
-    ``places`` has the place of each query in the text, and how many queries before it have the same.
+    ``places`` (n_q,) int64 has the place of each query in the text, and how many queries before it have the same.
     """
 
     heads: tuple[int, ...]
     streams: Streams
-    places: list[tuple[str, str]]
+    places: Tensor
 
     @classmethod
     def of(cls, qkv: QKV, streams: Streams) -> _Numbers:
         earlier: Counter[int] = Counter()
         places = []
         for place in qkv.query_positions.tolist():
-            places.append((str(place), str(earlier[place])))
+            places.append(place + (earlier[place] << PLACES))
             earlier[place] += 1
-        return cls(tuple(qkv.heads), streams, places)
+        return cls(tuple(qkv.heads), streams, torch.tensor(places, device="cpu"))
 
-    def seeds(self, label: str) -> Tensor:
-        """The seed of each row's generator, (h, n_q)."""
-        seeds = [
-            [self.streams.head(head, label, *place).initial_seed() for place in self.places] for head in self.heads
-        ]
-        return torch.tensor(seeds, device="cpu")
+    def keys(self, head: int, label: str) -> Tensor:
+        """The key of each row of a head, (n_q,)."""
+        return mixed(self.streams.key(head, label) ^ mixed(self.places))
 
     def uniform(self, label: str, rows: Rows) -> Tensor:
-        """A number for each row of the block and each key, (b, n_k), on the device of the scores."""
-        head, n_k = self.heads[rows.head], rows.scores.shape[1]
-        generators = [self.streams.head(head, label, *self.places[i]) for i in rows.index.tolist()]
-        drawn = [torch.rand(n_k, generator=one, dtype=torch.float64, device="cpu") for one in generators]
-        return torch.stack(drawn).to(rows.scores.device)
+        """A number for each row of the block and each key, (b, n_k)."""
+        keys = self.keys(self.heads[rows.head], label).to(rows.scores.device)
+        return hashed_uniform(keys[rows.index], rows.scores.shape[1])
 
 
 @dataclass(frozen=True)

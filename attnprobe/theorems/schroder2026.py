@@ -1,0 +1,173 @@
+"""WildCat (Schröder & Mackey 2026) and randomly pivoted Cholesky (Chen, Epperly, Tropp & Webber 2025).
+
+S are the d keys that ``wildcat`` draws, W its weights, ``A = exp(β Q Kᵀ)`` of keys centred by their mean, τ the
+temperature. ``h = exp(β K Kᵀ/τ²)`` is the kernel of the keys, ``r_j = h_jj - h_jS h_SS⁻¹ h_Sj`` its residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..linalg.coresets import randomly_pivoted
+from ..methods.coresets.wildcat import RATIO
+from ..operators import row_blocks
+from ..qkv import QKV
+from .finding import Finding
+from .registry import Setting, theorem
+from .runs import runs
+
+__all__ = ["chen2025_trace", "residuals"]
+
+BLOCK = 256  # rows of A at a time
+ROUNDING = 64  # eps of float64, times the root of the core's condition, within which an error is 0
+
+
+def residuals(kernel: Tensor, pivots: Tensor) -> Tensor:
+    """``r_j = h_jj - h_jS h_SS⁺ h_Sj`` of kernels (h, n, n) and their rows S (h, d), (h, n); not below 0.
+
+    >>> residuals(torch.tensor([[[1.0, 0.5], [0.5, 1.0]]]).double(), torch.tensor([[0]]))
+    tensor([[0.0000, 0.7500]], dtype=torch.float64)
+    """
+    rows = kernel.gather(1, pivots[..., None].expand(-1, -1, kernel.shape[2]))  # (h, d, n)
+    core = rows.gather(2, pivots[:, None].expand(-1, pivots.shape[1], -1))
+    solved = torch.linalg.pinv(core, hermitian=True) @ rows
+    return (kernel.diagonal(dim1=1, dim2=2) - (rows * solved).sum(1)).clamp(min=0)
+
+
+def chen2025_trace(values: Tensor, d: int) -> float:
+    """The least bound of the expected trace of the residual after d pivots, from eigenvalues (n,), largest first.
+
+    ``E tr(h - h_S) ≤ 2 Σ_{i>k} λ_i`` for every k with ``d ≥ k + min(k ln(1/η), k + k ln₊ 2^k)``, ``η = Σ_{i>k} λ_i /
+    Σ λ_i``: theorem 3.1 of Chen et al. 2025 at ε = 1. The trace never grows, so the bound is at most ``tr h``.
+
+    >>> round(chen2025_trace(torch.tensor([1.0, 0.1, 0.01, 0.0]), 4), 3)  # k = 1: η = 0.099, 1 + 1 + ln 2 ≤ 4
+    0.22
+    """
+    total, best = float(values.sum()), float(values.sum())
+    for k in range(1, min(d, len(values))):
+        tail = float(values[k:].sum())
+        if tail <= 0:
+            return 0.0 if 2 * k + k * k * log(2) <= d else best
+        if k + min(k * log(total / tail), k + k * k * log(2)) <= d:
+            best = min(best, 2 * tail)
+    return best
+
+
+@theorem(
+    "wildcat-entry",
+    paper="Schröder & Mackey 2026 (WildCat), from its derivation of W",
+    says="no entry of A errs by more than exp(β τ² ‖q‖²/2) √r: |A_ij - (L W)_ij| is bounded by the residual of key j",
+    cost="for each d: n² (p + d)",
+    per_budget=True,
+    decompositions=0,
+)
+def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The largest error of an entry against the bound of the head, both over the largest entry of A.
+
+    ``A_ij = ⟨φ(τ q_i), φ(k_j/τ)⟩`` in the Hilbert space of ``exp(β x·y)``, and W projects φ(k_j/τ) onto those of S.
+    What is left has the norm √r_j, and φ(τ q) the norm ``exp(β τ² ‖q‖²/2)``. ``share`` is the largest share of its
+    own bound that an entry reaches. A bound above 1 exceeds every entry of A.
+    """
+    wide = qkv.to(dtype=torch.float64)
+    for d, approx in runs(setting, "wildcat"):
+        parts = [_entry_errors(wide.head(row), approx, row) for row in range(wide.h)]
+        measured, bound, share, amplified = torch.tensor(parts, dtype=torch.float64).mT
+        yield Finding(
+            theorem="wildcat-entry",
+            d=d,
+            assumption="none",
+            met=torch.ones(wide.h, dtype=torch.bool),
+            promise="‖A - L W‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j",
+            bound=bound,
+            measured=measured,
+            rounding=ROUNDING * torch.finfo(torch.float64).eps * amplified,
+            vacuous=bound.isinf(),
+            details={"share": share},
+        )
+
+
+def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[float, float, float, float]:
+    """Of one head, over its largest entry: the largest error, its bound; the largest share; the size of rounding."""
+    assert approx.log_normalizer is not None
+    mean = qkv.k[0].mean(0)
+    k, q = qkv.k[0] - mean, qkv.q[0]
+    log_sums = approx.log_normalizer()[row].double() - qkv.scale * q @ mean  # of the centred keys
+    numbers = approx.draws["pivot_numbers"][row : row + 1].to(k.device)
+    x = k[None] * (qkv.scale / RATIO) ** 0.5
+    pivots = randomly_pivoted(x, numbers)
+    half = x[0].square().sum(-1) / 2  # h = exp(half_i + half_j) G
+    gauss = (-0.5 * torch.cdist(x, x).square()).exp()
+    log_root = half + 0.5 * residuals(gauss, pivots)[0].clamp(min=0).log()  # ln √r_j
+    core = gauss[0][pivots[0]][:, pivots[0]]
+    amplified = min(float(torch.linalg.cond(core)), 1 / torch.finfo(core.dtype).eps) ** 0.5  # by the inverse's root
+    log_query = qkv.scale * RATIO * q.square().sum(-1) / 2
+    largest, error, share = -torch.inf, -torch.inf, 0.0
+    matrix = approx.matrix().heads(slice(row, row + 1))
+    for start, stop in row_blocks(qkv.n_q, BLOCK):
+        scores = qkv.scale * q[start:stop] @ k.mT
+        got = matrix.rows(start, stop)[0].double()
+        top = torch.maximum(scores.amax(-1), log_sums[start:stop])[:, None]
+        off = ((scores - top).exp() - got * (log_sums[start:stop, None] - top).exp()).abs()
+        noise = ROUNDING * torch.finfo(torch.float64).eps * amplified
+        log_off = (off - noise).clamp(min=0).log() + top
+        largest = max(largest, float(scores.max()))
+        error = max(error, float(log_off.max()))
+        share = max(share, float((log_off - log_query[start:stop, None] - log_root).nan_to_num(-torch.inf).max()))
+    power = lambda x: float(torch.tensor(x, dtype=torch.float64).exp())
+    return power(error - largest), power(float(log_query.max() + log_root.max()) - largest), power(share), amplified
+
+
+@theorem(
+    "wildcat-trace",
+    paper="Chen, Epperly, Tropp & Webber 2025 (randomly pivoted Cholesky), theorem 3.1",
+    says="d random pivots leave an expected trace of the residual of at most twice the best of rank k, for k below d",
+    cost="n³ for the eigenvalues of h, and n d² for each d and seed",
+    per_seed=True,
+    per_budget=True,
+)
+def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The mean over seeds of ``Σ_j r_j`` as a share of ``Σ_j h_jj``, against the bound at the best k.
+
+    The interval is of three standard errors. ``best`` is the share that no d pivots can go below, ``Σ_{i>d} λ_i``.
+    """
+    k = qkv.k.double()
+    k = k - k.mean(1, keepdim=True)
+    x = k * (qkv.scale / RATIO) ** 0.5
+    half = x.square().sum(-1) / 2
+    tilt = (half - half.amax(1, keepdim=True)).exp()
+    kernel = tilt[:, :, None] * (-0.5 * torch.cdist(x, x).square()).exp() * tilt[:, None]
+    values = torch.linalg.eigvalsh(kernel).flip(-1).clamp(min=0)
+    total = kernel.diagonal(dim1=1, dim2=2).sum(-1)
+    for d in setting.budgets:
+        if d > qkv.n_k:
+            continue
+        shares = []
+        for seed in setting.seeds:
+            streams = setting.streams("wildcat-trace", seed)
+            drawn = [torch.rand(d, generator=streams.head(head), dtype=torch.float64) for head in qkv.heads]
+            pivots = randomly_pivoted(x, torch.stack(drawn).to(x.device))
+            shares.append(residuals(kernel, pivots).sum(-1) / total)
+        share = torch.stack(shares).cpu()
+        mean = share.mean(0)
+        error = 3 * share.std(0, correction=min(1, len(share) - 1)) / len(share) ** 0.5
+        bound = torch.tensor([chen2025_trace(of_head, d) for of_head in values.cpu()], dtype=torch.float64)
+        bound = bound / total.cpu()
+        yield Finding(
+            theorem="wildcat-trace",
+            d=d,
+            assumption="none",
+            met=torch.ones(qkv.h, dtype=torch.bool),
+            promise="E Σ r_j ≤ 2 Σ_{i>k} λ_i",
+            bound=bound,
+            measured=mean,
+            lower=mean - error,
+            upper=mean + error,
+            rounding=ROUNDING * torch.finfo(torch.float64).eps,
+            vacuous=bound >= 1 - 1e-12,
+            details={"best": (values[:, d:].sum(-1) / total).cpu()},
+        )

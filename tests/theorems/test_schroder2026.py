@@ -1,0 +1,66 @@
+"""WildCat's entrywise bound and the trace of randomly pivoted Cholesky, against direct computations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inputs import make
+from theory_settings import check
+
+from attnprobe.linalg.coresets import randomly_pivoted
+from attnprobe.rng import generator
+from attnprobe.theorems.schroder2026 import chen2025_trace, residuals
+
+
+@pytest.mark.parametrize("score", [1.0, 3.0])
+def test_no_entry_of_real_weights_exceeds_its_bound(score):
+    qkv = make(h=2, n=48, p=4, score=score)
+    for one in check("wildcat-entry", qkv, budgets=(4, 16)):
+        assert one.verdicts() == ["holds"] * 2
+        assert (one.details["share"] <= 1).all() and (one.details["share"] > 1e-3).all()
+        assert (one.measured > 0).all() and (one.measured <= one.bound).all()
+    more = check("wildcat-entry", qkv, budgets=(4, 32))
+    assert (more[1].bound < more[0].bound).all() and (more[1].measured < more[0].measured).all()
+
+
+def test_a_residual_is_a_schur_complement():
+    x = torch.randn(2, 9, 3, generator=generator(0, "residual"), dtype=torch.float64)
+    kernel, pivots = (x @ x.mT).exp(), torch.tensor([[0, 4, 7], [8, 1, 2]])
+    for head in range(2):
+        for j in range(9):
+            index = [*pivots[head].tolist(), j]
+            block = kernel[head][index][:, index]
+            core = torch.linalg.det(block[:3, :3])
+            expected = 0.0 if j in index[:3] else float(torch.linalg.det(block) / core)
+            assert float(residuals(kernel, pivots)[head, j]) == pytest.approx(expected, rel=1e-8, abs=1e-9)
+
+
+def test_the_trace_of_the_residual_is_below_twice_the_tail():
+    qkv = make(h=2, n=40, p=2)
+    found = check("wildcat-trace", qkv, budgets=(6, 12), seeds=range(30))
+    for one in found:
+        assert one.verdicts() == ["holds"] * 2 and (one.bound < 0.5).all()
+        assert (one.details["best"] < one.measured).all() and (one.lower <= one.measured).all()
+
+
+def test_pivots_find_the_few_keys_that_differ():
+    """Forty equal keys before two others: three pivots leave nothing, and the first three would leave two."""
+    k = torch.cat([torch.zeros(1, 40, 4), 9 * torch.eye(4)[None, :2]], 1).double()
+    (one,) = check("wildcat-trace", make(h=1, n=42, p=4).replace(k=k), (14,), seeds=range(4))
+    assert float(one.measured[0]) < 1e-6 and one.verdicts() == ["holds"]
+
+
+def test_a_theorem_that_drew_the_first_keys_would_be_seen():
+    """The control: keys in their order are worse than twice the tail where the first keys are alike."""
+    x = torch.cat([torch.zeros(1, 30, 2), 3 * torch.eye(2)[None]], 1).double() + 1e-3
+    kernel = (-torch.cdist(x, x).square() / 2).exp()
+    values = torch.linalg.eigvalsh(kernel)[0].flip(-1).clamp(min=0)
+    first = float(residuals(kernel, torch.arange(14)[None]).sum())
+    drawn = float(residuals(kernel, randomly_pivoted(x, torch.full((1, 14), 0.5).double())).sum())
+    assert first > 1.9 and drawn < 1e-6 and chen2025_trace(values, 14) < 1e-6
+
+
+def test_the_bound_is_the_trace_itself_where_no_rank_is_small_enough():
+    values = torch.tensor([1.0, 0.9, 0.8, 0.7])
+    assert chen2025_trace(values, 1) == pytest.approx(3.4)
+    assert chen2025_trace(torch.tensor([1.0, 0.0, 0.0]), 3) == 0.0
