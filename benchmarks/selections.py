@@ -1,4 +1,4 @@
-"""Twelve selectors at four budgets: captured mass, output error, keys read and time, on three kinds of inputs.
+"""Eighteen selectors at four budgets: captured mass, output error, keys read and time, on three kinds of inputs.
 
     python benchmarks/selections.py --out selections.json                # measures, some minutes
     python benchmarks/selections.py --read selections.json --figure docs/figures/selections.svg
@@ -47,6 +47,11 @@ def settings(blocks: int, some_rows: bool) -> dict[str, dict[str, Any]]:
         "block-topk": {"block": blocks},
         "vertical-slash": {},
         "window": {},
+        "tri-shape": {"last": blocks},
+        "xattention": {"block": blocks, "stride": 8 if blocks == 64 else 4},
+        "flexprefill": {"block": blocks},
+        "nsa": {"block": blocks},
+        "dsa-oracle": {},
         "snapkv": shot,
         "h2o": {**ONE_SHOT, "observe": BEFORE} if some_rows else {},
         "tova": ONE_SHOT if some_rows else {},

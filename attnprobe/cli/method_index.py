@@ -54,6 +54,7 @@ INDEX = {
         "block-topk": "Jiang et al., MInference (block-sparse head) (2024)",
         "dsa-oracle": "DeepSeek-AI, DeepSeek-V3.2-Exp (what its indexer is trained for) (2025)",
         "expected": "Devoto et al., Expected Attention (2025)",
+        "flexprefill": "Lai et al., FlexPrefill (2025)",
         "h2o": "Zhang et al., H2O (2023)",
         "keydiff": "Park et al., KeyDiff (2025)",
         "knorm": "Devoto et al., L2-norm KV compression (2024)",
@@ -64,6 +65,7 @@ INDEX = {
         "topp": "Lin et al., Twilight (2025)",
         "tova": "Oren et al., TOVA (2024)",
         "vertical-slash": "Jiang et al., MInference (vertical-slash head) (2024)",
+        "xattention": "Xu et al., XAttention (2025)",
     },
     "reference": {
         "svd": "Eckart & Young (1936)",

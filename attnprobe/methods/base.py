@@ -275,13 +275,14 @@ def _keys_of_groups(qkv: QKV, index: Tensor, group: int) -> Tensor:
     """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
     of_row, visible = torch.arange(qkv.n_q, device=qkv.device) // group, qkv.visible
     counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
-    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * index.shape[2], cpu=ROWS)):
+    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):
         keys = index[:, of_row[start:stop]]
         if visible is not None:
             keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
-        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2).sort(-1).values
-        new = torch.cat([torch.ones_like(keys[..., :1], dtype=torch.bool), keys[..., 1:] != keys[..., :-1]], -1)
-        counts[:, start:stop] = (new & (keys >= 0)).sum(-1)
+        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2)
+        read = torch.zeros(*keys.shape[:2], qkv.n_k + 1, dtype=torch.uint8, device=qkv.device)
+        read.scatter_(2, keys + 1, 1)  # column 0 has the empty slots
+        counts[:, start:stop] = read[..., 1:].sum(-1, dtype=torch.int32)
     return counts.repeat_interleave(qkv.group, 0)
 
 
@@ -320,7 +321,7 @@ def sparse_softmax(
             if has is not None:
                 absent = absent | ~has[rows].unflatten(0, (m, -1))
             elif visible is not None:
-                of_row = columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
+                of_row = columns if group == 1 else columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
                 absent = absent | visible.of(rows).hides(of_row).unflatten(1, (m, -1))
             scores = scores.masked_fill_(absent, float("-inf"))
             row = torch.softmax(scores, -1)

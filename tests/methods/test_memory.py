@@ -12,6 +12,8 @@ ROWS = 64  # of an exact matrix, which some methods stream
 WIDEST = {  # times as many numbers
     "magicpig": 4,  # slots: rows are as wide as the one with the most keys
     "nsa": 7,  # n²/3 weights of means of three keys
+    "flexprefill": 3,  # pairs of blocks of three keys
+    "xattention": 5,  # pairs of blocks of two keys
 }
 
 

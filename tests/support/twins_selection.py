@@ -6,7 +6,7 @@ with all queries of the text.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, log
 
 import torch
 from torch import Tensor
@@ -260,7 +260,107 @@ def nsa(qkv: QKV, d, draws, target, *, branch="merge", block=3, window=512) -> T
     return out
 
 
-TWINS = {"dsa-oracle": dsa_oracle, "moba": moba, "nsa": nsa, "vertical-slash": vertical_slash}
+def block_mass(qkv: QKV, stride: int, block: int) -> list[dict[int, float]]:
+    """The estimate of `xattention` for each block row, by block of keys."""
+    query_at: dict[int, list[float]] = {}
+    for i in range(qkv.n_q):
+        query_at.setdefault(own_key(qkv, i), qkv.q[0, i].tolist())
+    cells = -(-qkv.n_k // stride)
+    rows: dict[int, list[dict[int, float]]] = {}
+    for a in sorted({token // stride for token in query_at}):
+        logits = []
+        for b in range(a + 1 if qkv.causal else cells):
+            pairs = [(a * stride + stride - 1 - r, min(b * stride + r, qkv.n_k - 1)) for r in range(stride)]
+            scores = [_dot(query_at[i], qkv.k[0, j].tolist()) for i, j in pairs if i in query_at]
+            tokens = min(stride, qkv.n_k - b * stride)
+            logits.append(qkv.scale * sum(scores) / len(scores) + log(tokens / stride))
+        mass: dict[int, float] = {}
+        for b, weight in enumerate(torch.softmax(torch.tensor(logits), 0).tolist()):
+            mass[b * stride // block] = mass.get(b * stride // block, 0.0) + weight
+        rows.setdefault(a * stride // block, []).append(mass)
+    number = max(rows) + 1
+    return [
+        {j: sum(one[j] for one in rows[i] if j in one) / len(rows[i]) for j in set().union(*rows[i])}
+        if i in rows
+        else {}
+        for i in range(number)
+    ]
+
+
+def xattention(qkv: QKV, d, draws, target, *, stride=2, block=2, mass=0.9) -> Tensor:
+    estimate, sets = block_mass(qkv, stride, block), []
+    for i, seen in enumerate(seen_by(qkv)):
+        own = own_key(qkv, i) // block
+        kept = [0, own] if own else [0]
+        held = sum(estimate[own][j] for j in kept)
+        others = sorted((j for j in estimate[own] if j not in kept), key=lambda j: -estimate[own][j])  # noqa: B023
+        for j in others:
+            if (held < mass or mass == 1) and len(kept) < max(2, d // block):
+                kept, held = [*kept, j], held + estimate[own][j]
+        sets.append([j for j in seen if j // block in kept])
+    return over(qkv, sets)
+
+
+def until(score: dict[int, float], forced: list[int], count: int, enough: float) -> list[int]:
+    """Forced items and then the largest ones, at most ``count``, until they hold ``enough``."""
+    kept: list[int] = []
+    for item in sorted(score, key=lambda item: (item not in forced, -score[item])):
+        if len(kept) < count and (item in forced or sum(score[one] for one in kept) < enough):
+            kept.append(item)
+    return kept
+
+
+def softmax_over_blocks(qkv: QKV, query: list[float], blocks: list[int], size: int) -> dict[int, float]:
+    pages = pages_of(list(range(qkv.n_k)), size)
+    scores = [qkv.scale * _dot(query, mean_of(qkv.k[0], pages[number])) for number in blocks]
+    return dict(zip(blocks, torch.softmax(torch.tensor(scores), 0).tolist(), strict=True))
+
+
+def flexprefill(qkv: QKV, d, draws, target, *, mass=0.95, tau=0.1, block=3) -> Tensor:
+    count, seen = -(-qkv.n_k // block), seen_by(qkv)
+    probe = list(range(max(0, qkv.n_q - block), qkv.n_q))
+    column, slash, true = [0.0] * qkv.n_k, {}, [0.0] * count
+    for i in probe:
+        for j, weight in zip(seen[i], weights_of(qkv, i, seen[i]), strict=True):
+            column[j] += weight
+            true[j // block] += weight / len(probe)
+            slash[own_key(qkv, i) - j] = slash.get(own_key(qkv, i) - j, 0.0) + weight
+    slash = {o: 0.0 for o in range(0 if qkv.causal else 1 - qkv.n_k, qkv.n_k)} | slash
+    guess = softmax_over_blocks(qkv, mean_of(qkv.q[0], probe), list(range(count)), block)
+    middle = [(a + guess[j]) / 2 for j, a in enumerate(true)]
+    terms = [(a, m) for a, m in zip(true, middle, strict=True)] + [(guess[j], m) for j, m in enumerate(middle)]
+    distance = max(0.0, sum(a * log(a / m) for a, m in terms if a) / 2) ** 0.5
+    sets = []
+    if distance >= tau:
+        enough = mass * len(probe) if mass < 1 else float("inf")
+        columns = until(dict(enumerate(column)), [0], d // 2, enough)
+        diagonals = until(slash, [0], min(d - d // 2, qkv.n_k), enough)
+        for i in range(qkv.n_q):
+            chosen = {*columns, *(own_key(qkv, i) - o for o in diagonals)}
+            sets.append([j for j in seen[i] if j in chosen])
+        return over(qkv, sets)
+    weights: dict[tuple[int, int], float] = {}
+    for row in sorted({own_key(qkv, i) // block for i in range(qkv.n_q)}):
+        together = [i for i in range(qkv.n_q) if own_key(qkv, i) // block == row]
+        blocks = list(range(row + 1 if qkv.causal else count))
+        found = softmax_over_blocks(qkv, mean_of(qkv.q[0], together), blocks, block)
+        weights |= {(row, j): weight for j, weight in found.items()}
+    rows = len({row for row, _ in weights})
+    pooled, held = set(), 0.0
+    for place in sorted(weights, key=lambda place: -weights[place]):
+        if held < mass * rows or mass == 1:
+            pooled.add(place)
+        held += weights[place]
+    for i in range(qkv.n_q):
+        row = own_key(qkv, i) // block
+        mine = {j: weight for (at, j), weight in weights.items() if at == row and ((at, j) in pooled or j == row)}
+        kept = until(mine, [row], max(1, d // block), float("inf"))
+        sets.append([j for j in seen[i] if j // block in kept])
+    return over(qkv, sets)
+
+
+TWINS = {"flexprefill": flexprefill, "xattention": xattention}
+TWINS |= {"dsa-oracle": dsa_oracle, "moba": moba, "nsa": nsa, "vertical-slash": vertical_slash}
 TWINS |= {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
 TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova}
 CAUSAL = TWINS

@@ -4,6 +4,7 @@ from . import (  # noqa: F401  (each registers itself)
     block_topk,
     dsa_oracle,
     expected,
+    flexprefill,
     h2o,
     keydiff,
     knorm,
@@ -14,4 +15,5 @@ from . import (  # noqa: F401  (each registers itself)
     topp,
     tova,
     vertical_slash,
+    xattention,
 )

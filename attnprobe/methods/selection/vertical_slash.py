@@ -72,28 +72,44 @@ def vertical_slash(
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
     numbers = working(qkv)
-    columns = max(1, int(d * vertical))
-    index = _patterns(numbers, columns, d - columns, min(probe, qkv.n_q), first, near)
-    return attend(qkv, Selection(index, 1, float(min(probe, qkv.n_q) * qkv.n_k)))
+    columns, probe = max(1, int(d * vertical)), min(probe, qkv.n_q)
+    weights = exact(numbers.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))).rows(0, probe)
+    index = columns_and_diagonals(numbers, weights, columns, d - columns, first, near)
+    return attend(qkv, Selection(index, 1, float(probe * qkv.n_k)))
 
 
-def _patterns(qkv: QKV, vertical: int, slash: int, probe: int, first: int, near: int) -> Tensor:
-    """The keys of each row: columns, then diagonals that are no such column, (h, n_q, u)."""
-    last = qkv.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))
-    weights = exact(last).rows(0, probe)  # (h, probe, n_k)
+def columns_and_diagonals(
+    qkv: QKV, weights: Tensor, vertical: int, slash: int, first: int, near: int, mass: float = 1.0
+) -> Tensor:
+    """The keys of each row: the best columns, then the best diagonals that are no such column, (h, n_q, u).
+
+    Args:
+        weights: of the last queries, (h, probe, n_k).
+        vertical, slash: the largest numbers of columns and of diagonals. mass: the share of the weights after which no
+            more columns, or diagonals, are taken; 1 is none.
+        first, near: the numbers of first columns and of nearest diagonals that come before others.
+    """
+    probe = weights.shape[1]
     key = torch.arange(qkv.n_k, device=qkv.device)
-    of_column = weights.sum(1).masked_fill(key < first, float("inf"))
-    columns = of_column.topk(min(vertical, qkv.n_k), dim=-1).indices  # (h, v)
-    diagonal = last.query_positions[:, None] - key + qkv.n_k - 1  # (probe, n_k), from 0
-    of_diagonal = weights.new_zeros(qkv.h, 2 * qkv.n_k - 1)
-    of_diagonal.index_add_(1, diagonal.flatten(), weights.flatten(1))
+    columns = _best(weights.sum(1), key < first, vertical, mass * probe if mass < 1 else None)  # (h, v)
     offset = torch.arange(1 - qkv.n_k, qkv.n_k, device=qkv.device)
-    of_diagonal = of_diagonal.masked_fill(offset.abs() < near, float("inf"))
+    diagonal = qkv.query_positions[-probe:, None] - key + qkv.n_k - 1  # (probe, n_k), from 0
+    of_diagonal = weights.new_zeros(qkv.h, 2 * qkv.n_k - 1).index_add_(1, diagonal.flatten(), weights.flatten(1))
     if qkv.causal:
         of_diagonal = of_diagonal.masked_fill(offset < 0, float("-inf"))
-    offsets = of_diagonal.topk(min(slash, qkv.n_k), dim=-1).indices + 1 - qkv.n_k  # (h, s)
-    along = qkv.query_positions[:, None] - offsets[:, None]  # (h, n_q, s)
-    outside = (along < 0) | (along >= qkv.n_k)
-    is_column = torch.zeros_like(of_column, dtype=torch.bool).scatter(1, columns, True)
-    taken = is_column.gather(1, along.clamp(0, qkv.n_k - 1).flatten(1)).view(along.shape)
+    near_first = (offset.abs() < near) & ((offset >= 0) | (not qkv.causal))
+    slashes = _best(of_diagonal, near_first, min(slash, qkv.n_k), mass * probe if mass < 1 else None)
+    along = qkv.query_positions[:, None] - (slashes[:, None] + 1 - qkv.n_k)  # (h, n_q, s)
+    outside = (along < 0) | (along >= qkv.n_k) | (slashes < 0)[:, None]
+    is_column = torch.zeros(qkv.h, qkv.n_k + 1, dtype=torch.bool, device=qkv.device).scatter_(1, columns + 1, True)
+    taken = is_column[:, 1:].gather(1, along.clamp(0, qkv.n_k - 1).flatten(1)).view(along.shape)
     return torch.cat([columns[:, None].expand(-1, qkv.n_q, -1), along.masked_fill(outside | taken, -1)], 2)
+
+
+def _best(weight: Tensor, forced: Tensor, count: int, enough: float | None) -> Tensor:
+    """The places with the largest weights, forced ones first, until they hold ``enough``, (h, u); -1 is none."""
+    place = weight.masked_fill(forced, float("inf")).topk(min(count, weight.shape[1]), dim=-1).indices
+    if enough is None:
+        return place
+    held = weight.gather(1, place)
+    return place.masked_fill((held.cumsum(1) - held >= enough) & ~forced.expand_as(weight).gather(1, place), -1)

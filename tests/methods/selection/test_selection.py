@@ -13,6 +13,7 @@ from attnprobe import approximate, exact, row_metrics
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, get
 from attnprobe.methods.selection import base, h2o, quest
+from attnprobe.methods.selection.xattention import _block_mass as block_mass
 from attnprobe.qkv import QKV
 from attnprobe.rng import generator
 from attnprobe.testing import examine
@@ -187,6 +188,64 @@ def test_the_merge_of_nsa_reads_the_means_beside_its_keys():
     assert (read > 0).all() and (read <= blocks).all() and (merged.diagnostics["scored"] == blocks).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", [{"tau": 0.0}, {"tau": 1.0}, {"tau": 1.0, "mass": 0.5}, {"tau": 0.0, "mass": 0.5}])
+def test_both_patterns_of_flexprefill_equal_their_twin(options, causal):
+    qkv = make(n=26, h=2).replace(causal=causal)
+    approx = run("flexprefill", qkv, 14, **options)
+    for row in range(2):
+        twin = TWINS["flexprefill"](one_head(qkv, row), 14, {}, "softmax", **options)
+        assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
+
+
+def test_a_head_has_blocks_where_the_pooled_estimate_is_the_mass_of_the_probe():
+    """With blocks of one key and a probe of one row the two are equal: any tau above 0 leaves blocks."""
+    qkv = make(n=20, h=2, score=3.0).replace(causal=True)
+    blocks, lines = (approximate("flexprefill", qkv, 6, block=1, tau=tau) for tau in (1e-6, 0.0))
+    assert not torch.equal(sets(blocks), sets(lines))
+    best = sets(approximate("flexprefill", qkv, 6, block=1, tau=1e-6, mass=1.0))
+    weights = exact(qkv).dense() + 2 * torch.eye(20)
+    assert all(
+        set(best[0, i].nonzero()[:, 0].tolist()) == set(weights[0, i].topk(6).indices.tolist()) for i in range(6, 20)
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_estimate_of_xattention_is_the_mass_of_a_block_with_stride_one(causal):
+    qkv = make(n=23, h=2).replace(causal=causal)
+    weights = exact(qkv).dense()
+    estimate = block_mass(qkv, 1, 4)
+    for i in range(6):
+        for j in range(6):
+            rows = weights[:, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4].sum(-1)
+            assert (rows.mean(1) - estimate[:, i, j]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("stride, block, mass", [(1, 3, 0.7), (2, 4, 1.0), (4, 4, 0.5)])
+def test_xattention_equals_its_twin(stride, block, mass, causal):
+    qkv = make(n=27, h=2).replace(causal=causal)
+    options = {"stride": stride, "block": block, "mass": mass}
+    approx = approximate("xattention", qkv, 14, **options)
+    for row in range(2):
+        twin = TWINS["xattention"](one_head(qkv, row), 14, {}, "softmax", **options)
+        assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
+
+
+def test_the_estimate_of_xattention_does_not_see_a_vector_added_to_every_key():
+    """Also where the last cell is not full."""
+    qkv = make(n=27, h=2)
+    shifted = qkv.replace(k=qkv.k + 3 * make(n=1, h=2, seed=5).k)
+    assert (block_mass(shifted, 4, 8) - block_mass(qkv, 4, 8)).abs().max() < 1e-12
+
+
+def test_rows_of_xattention_from_the_start_of_a_block_are_those_of_all():
+    qkv = make(n=32, h=2).replace(causal=True)
+    options = {"stride": 2, "block": 4}
+    every, some = (approximate("xattention", x, 12, **options) for x in (qkv, qkv.queries(torch.arange(20, 32))))
+    assert (some.output - every.output[:, 20:]).abs().max() < 1e-12
+
+
 def test_one_set_of_keys_for_all_heads_is_that_of_their_summed_weights():
     qkv = make(n=20, h=4).replace(causal=True)
     chosen = sets(approximate("dsa-oracle", qkv, 5))
@@ -204,6 +263,10 @@ IMPOSSIBLE = (
     "quest:page=0",
     "block-topk:block=0",
     "moba:block=0",
+    "xattention:mass=0.0",
+    "xattention:stride=0",
+    "flexprefill:tau=-1.0",
+    "flexprefill:mass=2.0",
     "nsa:window=0",
     "vertical-slash:vertical=0.0",
     "vertical-slash:near=0",

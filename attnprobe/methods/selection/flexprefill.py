@@ -1,0 +1,122 @@
+"""FlexPrefill (Lai et al. 2025): each head has columns and diagonals, or blocks, as many as hold a given mass.
+
+A probe of the last queries decides which of the two patterns a head has.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...errors import UsageError
+from ...qkv import QKV
+from ...reference import exact
+from ...rng import Streams
+from ..base import Approximation
+from .base import Selection, attend, check_positive, keys_of_pages, page_means, selector, working
+from .vertical_slash import columns_and_diagonals
+
+
+def _check(target: str, *, mass: float, tau: float, block: int) -> None:
+    check_positive("flexprefill", block=block)
+    if not 0 < mass <= 1:
+        raise UsageError(f"flexprefill: mass={mass} is not in (0, 1]")
+    if tau < 0:
+        raise UsageError(f"flexprefill: tau={tau} is negative")
+
+
+@selector(
+    name="flexprefill",
+    paper="Lai et al., FlexPrefill",
+    year=2025,
+    tags=("shift_invariant", "prefill"),
+    budget="at most d keys of each row: the fewest columns and diagonals, or blocks, that hold the mass",
+    cost="2 n d p + O(n² p)",
+    oracle="identity: blocks of one key and one probe row have the distance 0",
+    limit=lambda n_q, n_k: 2 * n_k,
+    limit_name="2 n_k",
+    exact_at=lambda n: (2 * n, {"mass": 1.0}),
+    validate=_check,
+    small={"block": 3},
+)
+def flexprefill(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    mass: float = 0.95,
+    tau: float = 0.1,
+    block: int = 128,
+) -> Approximation:
+    """The softmax of each row over the columns and diagonals, or the blocks, that hold a share of the mass.
+
+    P are the exact rows of the last ``block`` queries, a their mass in each block of keys, and â the softmax of
+    ``mean(q in the probe) · mean(k in block)``. A head whose ``√JSD(a, â)`` is below ``tau`` has *blocks*: block row I
+    keeps those with the largest softmax of ``mean(q in I) · mean(k in J)``, pooled over all block rows, until they hold
+    ``mass`` of their sum. Other heads have *columns and diagonals*: the fewest with ``mass`` of the probe each.
+
+    d bounds the keys of a row: half of it are columns and half diagonals, or as many whole blocks as fit. Source: Lai
+    et al. 2025, section 3. The item that crosses the mass is kept, and the own block or key always.
+
+    The authors' code has ``tau=0`` by default, which leaves no head with blocks, drops the item that crosses the mass,
+    and divides counts by 128 whatever the block size. It decodes with exact attention.
+
+    The probe sees the end of the text, so that the choice of earlier rows looks ahead. No key after a row has weight.
+
+    Options:
+        mass: γ, the share to hold. 1 keeps all that fits in d.
+        tau: the largest distance of a head with blocks.
+        block: the number of tokens of a block, and of the queries of the probe.
+
+    Shapes: index and weights (h, n_q, u), u ≤ d + block; output (h, n_q, p_v). Deterministic; cost ``block · n_k p``
+    for the probe and ``n d (p + p_v)``, memory O(n d). ``scored`` is the scores of the probe and of pairs of blocks.
+
+    Raises:
+        Unsupported: d above 2 n_k. UsageError: an option out of its range.
+    """
+    numbers, probe = working(qkv), min(block, qkv.n_q)
+    weights = exact(numbers.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))).rows(0, probe)
+    lines = columns_and_diagonals(numbers, weights, d // 2, d - d // 2, 1, 1, mass)
+    means = page_means(numbers.k, block)
+    of_probe = _block_softmax(numbers.q[:, -probe:].mean(1, keepdim=True), means, qkv.scale)[:, 0]
+    blocks = torch.arange(qkv.n_k, device=qkv.device) // block
+    true = weights.new_zeros(len(weights), means.shape[1]).index_add_(1, blocks, weights.mean(1))
+    has_blocks = _distance(true, of_probe) < tau
+    pages = _pooled_blocks(numbers, means, d, block, mass)
+    keys = keys_of_pages(pages, block, qkv.n_k)[:, qkv.query_positions // block]
+    width = max(lines.shape[2], keys.shape[2])
+    lines, keys = (pad(x, (0, width - x.shape[2]), value=-1) for x in (lines, keys))
+    index = torch.where(has_blocks[:, None, None], keys, lines)
+    return attend(qkv, Selection(index, 1, float(probe * qkv.n_k + pages.shape[1] * means.shape[1])))
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    """The square root of the Jensen-Shannon divergence of rows, in nats, (h,)."""
+    middle = (a + b) / 2
+    divergence = (torch.xlogy(a, a / middle) + torch.xlogy(b, b / middle)).nan_to_num(0.0).sum(-1) / 2
+    return divergence.clamp(min=0).sqrt()
+
+
+def _block_softmax(queries: Tensor, means: Tensor, scale: float, hidden: Tensor | None = None) -> Tensor:
+    """The softmax of queries over the means of blocks."""
+    scores = scale * queries @ means.mT
+    return (scores if hidden is None else scores.masked_fill(hidden, float("-inf"))).softmax(-1)
+
+
+def _pooled_blocks(qkv: QKV, means: Tensor, d: int, block: int, mass: float) -> Tensor:
+    """The blocks of each block row, those with the largest weights of all block rows together, (h, block rows, m)."""
+    queries = page_means(qkv.q, block, qkv.query_positions)
+    row, column = (torch.arange(size, device=qkv.device) for size in (queries.shape[1], means.shape[1]))
+    given = torch.bincount(qkv.query_positions // block, minlength=len(row)) > 0  # block rows with queries
+    hidden = (column > row[:, None]) & qkv.causal
+    weights = _block_softmax(queries, means, qkv.scale, hidden) * given[:, None]
+    largest, order = weights.flatten(1).sort(dim=1, descending=True, stable=True)
+    before = largest.cumsum(1) - largest
+    enough = (before >= mass * given.sum()) & (mass < 1)
+    kept = torch.ones_like(enough).scatter_(1, order, ~enough).view(weights.shape)
+    own = column == row[:, None]
+    room = min(max(1, d // block), len(column))
+    chosen = weights.masked_fill(own, 2.0).topk(room, dim=-1).indices
+    return chosen.masked_fill(~((kept | own) & ~hidden).gather(2, chosen), -1)
