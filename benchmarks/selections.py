@@ -125,14 +125,14 @@ def judged(qkv: QKV, rows: Tensor, approx: Approximation) -> dict[str, list[floa
     return {name: found[name].mean(1).tolist() for name in names}
 
 
-def measure(names: list[str]) -> list[dict[str, Any]]:
+def measure(names: list[str], methods: list[str] | None = None) -> list[dict[str, Any]]:
     records = []
     for source in names:
         blocks, budgets, some_rows = sources()[source]
         for qkv, rows in inputs(source):
             rounds = 3 if some_rows else 1
             for method, options in settings(blocks, some_rows).items():
-                for d in budgets:
+                for d in budgets if methods is None or method in methods else ():
                     run = partial(approximate, method, qkv, d, **options)
                     times = timed({"method": run, "exact": partial(own_output, qkv)}, rounds)
                     approx = times.results["method"]
@@ -164,6 +164,11 @@ def summary(records: list[dict[str, Any]], source: str, method: str, d: int) -> 
     return found | {"time": median(one["seconds"] / one["exact_seconds"] for one in some)}
 
 
+def measured(records: list[dict[str, Any]]) -> list[str]:
+    """The methods that have records, in the order of their settings."""
+    return [method for method in settings(0, False) if any(one["method"] == method for one in records)]
+
+
 def tables(records: list[dict[str, Any]]) -> str:
     parts = []
     for source in dict.fromkeys(one["source"] for one in records):
@@ -175,7 +180,7 @@ def tables(records: list[dict[str, Any]]) -> str:
             f"| | {heads} | keys read | scores |",
             "| --- " + "| ---: " * 6 + "|",
         ]
-        for method in settings(0, False):
+        for method in measured(records):
             found = [summary(records, source, method, d) for d in budgets]
             cells = [f"{one['mass']:.3f} · {one['row_error']:.3f}" for one in found]
             last = found[-1]
@@ -192,7 +197,7 @@ def draw(records: list[dict[str, Any]], path: str) -> None:
     from attnprobe.figures.looks import looks_of
 
     names = list(dict.fromkeys(one["source"] for one in records))
-    looks = looks_of((method, method) for method in settings(0, False))
+    looks = looks_of((method, method) for method in measured(records))
     figure, axes = plt.subplots(2, len(names), figsize=(4.4 * len(names), 7), squeeze=False, layout="constrained")
     for column, source in enumerate(names):
         for method, look in looks.items():
@@ -225,6 +230,7 @@ def goals(records: list[dict[str, Any]]) -> list[Goal]:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--only", choices=list(sources()), action="append", help="a source; repeat for more")
+    parser.add_argument("--method", choices=list(settings(0, False)), action="append", help="a method; repeat for more")
     parser.add_argument("--out", help="a JSON file for the records")
     parser.add_argument("--read", action="append", help="records to show in place of measuring; repeat for more")
     parser.add_argument("--figure", help="a file for the figure")
@@ -232,7 +238,7 @@ def main() -> int:
     if args.read:
         records = [one for path in args.read for one in json.loads(Path(path).read_text())]
     else:
-        records = measure(args.only or list(sources()))
+        records = measure(args.only or list(sources()), args.method)
     if args.out:
         Path(args.out).write_text(json.dumps(records))
     print(tables(records))

@@ -355,6 +355,23 @@ def test_tova_in_one_shot_keeps_what_the_last_query_before_the_segment_attends_t
         assert all(set(head[i].nonzero()[:, 0].tolist()) == kept for head in chosen)
 
 
+def test_tova_drops_in_all_heads_the_key_with_the_least_mean_weight_of_the_last_query():
+    """Its default: token by token, one cache for the heads of a layer."""
+    qkv, d = make(n=20, h=3, score=3.0).replace(causal=True), 6
+    chosen = sets(approximate("tova", qkv, d))
+    scores = qkv.scale * qkv.q @ qkv.k.mT
+    cache: list[int] = []
+    weights = torch.empty(0)
+    for i in range(20):
+        if len(cache) == d:
+            cache.pop(int(weights.argmin()))
+        cache.append(i)
+        weights = scores[:, i, cache].softmax(-1).mean(0)
+        assert all(head[i].nonzero()[:, 0].tolist() == sorted(cache) for head in chosen)
+    alone = sets(approximate("tova", qkv, d, sets="head"))
+    assert not torch.equal(alone, chosen)
+
+
 @pytest.mark.parametrize("name", ["snapkv", "h2o", "tova", "expected"])
 def test_queries_that_choose_keys_must_be_given(name):
     whole = make(n=40, h=2).replace(causal=True)
