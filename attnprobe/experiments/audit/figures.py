@@ -63,7 +63,7 @@ def _page(
 ) -> Sheet:
     from matplotlib.lines import Line2D
 
-    names = [f"{at_budget(group[0])}: {group[0]['quantity']}" for group in page]
+    names = [f"{at_budget(group[0])}\n{group[0]['quantity']}" for group in page]
     title = "Probability of an error above ε, measured against promised"
     sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, shared=False)
     for axis, group in zip(panels, page, strict=True):

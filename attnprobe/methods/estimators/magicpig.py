@@ -92,7 +92,7 @@ def magicpig(
         least_hits: tables that must agree. 1 has ``u = 1 - (1 - c)^L``.
 
     Keys are centred by their mean. Causal and windowed rows centre them by the first key, so that no later key and no
-    other query changes a row.
+    other query changes a row. The authors' code takes the mean of a prompt's keys, and keeps it while it decodes.
 
     Shapes: keys and weights (h, n_q, u), in float64. Draws: ``rotations`` (h, 256, K, p) standard normal numbers
     (``tables`` instead of 256 if given), of which a head uses its first L tables. States ess, the least u_ij of a row,

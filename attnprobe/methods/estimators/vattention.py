@@ -100,7 +100,7 @@ def vattention(
 
     ``z = Φ⁻¹(1 - δ'/2)``. ``verify=D`` and ``N`` have ``ε' = ε, δ' = δ``. ``out`` takes the larger of both with ``ε' =
     ε/(2 + ε)`` and ``δ' = δ/2``: then ``‖o~ - o‖ ≤ ‖o‖ 2ε'/(1 - ε') = ε ‖o‖`` where both hold. b is at least the base
-    sample and at most n_T.
+    sample and at most n_T. This split follows from the two bounds; it has not been compared with that of the paper.
 
     Options:
         heavy: share of d for I_i.
