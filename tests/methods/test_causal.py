@@ -165,12 +165,12 @@ def test_a_windowed_row_is_no_number_only_if_the_query_shares_no_feature_with_a_
 def test_no_later_token_moves_an_earlier_row(name, target, dtype, first, factor):
     """Later Q, K and V, thirty times as large too: earlier rows stay as they are to a few roundings."""
     qkv = causal(dtype=dtype)
-    wanted = run(name, target, qkv)
+    expected = run(name, target, qkv)
     got = run(name, target, with_future(qkv, first, factor, "future"))
-    before = wanted.output[:, :first]
+    before = expected.output[:, :first]
     assert torch.isfinite(got.output[:, :first]).all()
     assert (got.output[:, :first] - before).abs().max() <= 64 * eps(dtype) * qkv.v.abs().max()
-    assert not torch.equal(got.output[:, first:], wanted.output[:, first:])
+    assert not torch.equal(got.output[:, first:], expected.output[:, first:])
     dense = got.operator.dense()
     if get(name).claims("vanishing_normaliser", target):  # a lost row has no entry ahead that is a number
         dense = dense.masked_fill(dense.isnan().any(-1, keepdim=True), 0.0)
@@ -193,15 +193,15 @@ def test_no_later_token_moves_an_earlier_row(name, target, dtype, first, factor)
 )
 def test_nor_does_one_with_options(name, options):
     qkv = causal()
-    wanted, got = (run(name, "softmax", x, **options).output[:, :17] for x in (qkv, with_future(qkv, 17, 30.0, "z")))
-    assert (got - wanted).abs().max() <= 64 * eps(torch.float64) * qkv.v.abs().max()
+    expected, got = (run(name, "softmax", x, **options).output[:, :17] for x in (qkv, with_future(qkv, 17, 30.0, "z")))
+    assert (got - expected).abs().max() <= 64 * eps(torch.float64) * qkv.v.abs().max()
 
 
 def test_the_test_of_the_future_would_notice():
     """The negative control: the truncated SVD of the causal matrix looks ahead."""
     qkv = causal()
-    wanted, got = (run("svd", "softmax", x).output[:, :17] for x in (qkv, with_future(qkv, 17, 1.0, "future")))
-    assert (wanted - got).abs().max() > 1e-3
+    expected, got = (run("svd", "softmax", x).output[:, :17] for x in (qkv, with_future(qkv, 17, 1.0, "future")))
+    assert (expected - got).abs().max() > 1e-3
     assert run("svd", "softmax", qkv).operator.dense().triu(1).abs().max() > 1e-3
 
 
@@ -230,8 +230,8 @@ def test_the_full_budget_is_exact_causal_attention(name, target, score, dtype, n
     band = entry_band(approx.operator, qkv, approx.operator.dtype)
     twin = last_rows(lambda some, *_: exact_twin(some, target))
     for row in range(qkv.h):
-        wanted = twin(one_head(qkv, row), d, {}, target)
-        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+        expected = twin(one_head(qkv, row), d, {}, target)
+        assert ((approx.operator.dense()[row].double() - expected).abs() <= band[row]).all()
 
 
 @every_dtype
@@ -264,10 +264,10 @@ def test_masked_equals_compressed(name, target):
     mask = torch.ones(N + 5, dtype=torch.bool)
     mask[[0, 6, 7, 30, N + 4]] = False
     padded = qkv.replace(mask=mask)
-    got, wanted = run(name, target, padded), run(name, target, padded.compressed())
+    got, expected = run(name, target, padded), run(name, target, padded.compressed())
     assert padded.compressed().causal
-    assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
-    assert torch.equal(got.operator.dense()[:, mask][:, :, mask], wanted.operator.dense())
+    assert torch.equal(got.output[:, mask], expected.output) and not got.output[:, ~mask].any()
+    assert torch.equal(got.operator.dense()[:, mask][:, :, mask], expected.operator.dense())
 
 
 @every_dtype
@@ -285,9 +285,9 @@ def test_large_scores_give_finite_outputs(name, target, dtype, top):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_runs_and_lies_near(name, target, dtype):
     qkv = causal(n=20, score=0.25, dtype=dtype)
-    approx, wanted = run(name, target, qkv), run(name, target, qkv.to(dtype=torch.float64)).output
+    approx, expected = run(name, target, qkv), run(name, target, qkv.to(dtype=torch.float64)).output
     assert approx.output.dtype == dtype
-    assert ((approx.output.double() - wanted).norm(dim=(1, 2)) <= 80 * eps(dtype) * wanted.norm(dim=(1, 2))).all()
+    assert ((approx.output.double() - expected).norm(dim=(1, 2)) <= 80 * eps(dtype) * expected.norm(dim=(1, 2))).all()
 
 
 @every_form
@@ -348,8 +348,8 @@ def test_the_exact_causal_matrix(target, score):
     single = operator.to(torch.float32).dense()
     assert not single.triu(1).any() and (single - dense).abs().max() < 1e-4
     assert ((exact_output(qkv, target) - dense @ qkv.v).abs() <= band @ qkv.v.abs()).all()
-    whole = approximate("softmax" if target == "softmax" else "kernelized", qkv, target=target)
-    assert output_errors(operator, whole, qkv)["output_spectral"].max() < 1e-12
+    complete = approximate("softmax" if target == "softmax" else "kernelized", qkv, target=target)
+    assert output_errors(operator, complete, qkv)["output_spectral"].max() < 1e-12
     if target == "softmax":
         fused = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
         torch.testing.assert_close(exact_output(qkv), fused, rtol=1e-12, atol=1e-12)
@@ -361,21 +361,21 @@ def test_the_unnormalised_causal_matrix():
     scores = qkv.scale * qkv.q @ qkv.k.mT
     hidden = torch.ones(N, N, dtype=torch.bool).triu(1)
     torch.testing.assert_close(operator.shift, scores.masked_fill(hidden, float("-inf")).amax((1, 2)))
-    wanted = torch.exp(scores - operator.shift[:, None, None]).masked_fill(hidden, 0)
+    expected = torch.exp(scores - operator.shift[:, None, None]).masked_fill(hidden, 0)
     for same in (operator, operator.heads(slice(0, 2)), operator.to(torch.float32)):
-        assert (same.dense() - wanted).abs().max() < 1e-4 and not same.dense().triu(1).any()
+        assert (same.dense() - expected).abs().max() < 1e-4 and not same.dense().triu(1).any()
     with pytest.raises(Unsupported, match="attention is causal, and lifted-softmax has no causal form"):
         attention_matrix(qkv, "lifted-softmax")
 
 
 def test_statistics_of_causal_inputs_are_of_what_is_seen():
     qkv = causal(n=90, score=3.0)
-    found, uniform = input_statistics(qkv), input_statistics(causal(n=90, score=1e-12))
+    actual, uniform = input_statistics(qkv), input_statistics(causal(n=90, score=1e-12))
     for row in range(2):
         s, b = qkv.scale * qkv.q[row] @ qkv.k[row].T, exact(qkv).dense()[row]
         seen = s[torch.ones(90, 90).tril().bool()]
         entropy = -(b * b.clamp(min=1e-300).log()).sum(1)
-        wanted = {
+        expected = {
             "score_std": seen.std(correction=0),
             "score_max": seen.abs().max(),
             "entropy": entropy.mean(),
@@ -384,8 +384,8 @@ def test_statistics_of_causal_inputs_are_of_what_is_seen():
             "sink_most": b.mean(0).max(),
             "stable_rank": b.square().sum() / torch.linalg.matrix_norm(b, 2) ** 2,
         }
-        for name, value in wanted.items():
-            assert float(found[name][row]) == pytest.approx(float(value), rel=1e-3 if "rank" in name else 1e-10), name
+        for name, value in expected.items():
+            assert float(actual[name][row]) == pytest.approx(float(value), rel=1e-3 if "rank" in name else 1e-10), name
         assert float(uniform["entropy_share"][row]) == pytest.approx(1.0)
 
 
@@ -395,15 +395,15 @@ def test_matrix_errors_are_those_of_the_causal_matrix(n, name):
     qkv = causal(n=n)
     approx = run(name, "softmax", qkv)
     e = exact(qkv).dense() - approx.operator.dense()
-    found = matrix_errors(exact(qkv), approx.operator)
+    actual = matrix_errors(exact(qkv), approx.operator)
     norm = torch.linalg.matrix_norm(e, 2)
-    assert (found["matrix_spectral_lower"] <= norm * (1 + 1e-9)).all()
-    assert (norm <= found["matrix_spectral_upper"] * (1 + 1e-9)).all()
-    torch.testing.assert_close(found["matrix_frobenius"], e.norm(dim=(1, 2)))
-    torch.testing.assert_close(found["matrix_infinity"], e.abs().sum(-1).amax(-1))
+    assert (actual["matrix_spectral_lower"] <= norm * (1 + 1e-9)).all()
+    assert (norm <= actual["matrix_spectral_upper"] * (1 + 1e-9)).all()
+    torch.testing.assert_close(actual["matrix_frobenius"], e.norm(dim=(1, 2)))
+    torch.testing.assert_close(actual["matrix_infinity"], e.abs().sum(-1).amax(-1))
     full = qkv.replace(causal=False)
     other = matrix_errors(exact(full), approx.operator)["matrix_frobenius"]
-    assert (other - found["matrix_frobenius"]).abs().min() > 1e-3
+    assert (other - actual["matrix_frobenius"]).abs().min() > 1e-3
 
 
 @pytest.mark.parametrize("size", [1.0, 40.0, 1e4])
@@ -417,21 +417,21 @@ def test_prefix_sums_equal_the_masked_kernel(n, size):
     operator = CausalFeatures(log_q, log_k)
     scores = (log_q[:, :, None] + log_k[:, None]).logsumexp(-1)
     scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
-    wanted = torch.softmax(scores, -1)
+    expected = torch.softmax(scores, -1)
     band = eps(torch.float64) * (16 * 7 * size + n + 64)
-    assert (operator.dense() - wanted).abs().max() <= band
+    assert (operator.dense() - expected).abs().max() <= band
     x = random_like((2, n, 3), "x")
-    assert ((operator @ x) - wanted @ x).abs().max() <= band * x.abs().sum(1).max()
-    assert (operator.rmatmul(x) - wanted.mT @ x).abs().max() <= band * x.abs().sum(1).max()
+    assert ((operator @ x) - expected @ x).abs().max() <= band * x.abs().sum(1).max()
+    assert (operator.rmatmul(x) - expected.mT @ x).abs().max() <= band * x.abs().sum(1).max()
 
 
 def test_a_shift_of_the_features_cancels_in_every_row():
     """Of all keys alike, of a query, and of one feature in opposite directions: exact up to the rounding of the sum."""
     log_q, log_k = (random_like((1, 130, 5), name) for name in ("log q", "log k"))
-    wanted = CausalFeatures(log_q, log_k).dense()
+    expected = CausalFeatures(log_q, log_k).dense()
     rows, features = 300 * random_like((1, 130, 1), "rows"), 300 * random_like((1, 1, 5), "features")
     for q, k in ((log_q + rows, log_k), (log_q, log_k + 500.0), (log_q - features, log_k + features)):
-        assert (CausalFeatures(q, k).dense() - wanted).abs().max() <= 4096 * eps(torch.float64)
+        assert (CausalFeatures(q, k).dense() - expected).abs().max() <= 4096 * eps(torch.float64)
 
 
 def test_rows_without_a_feature_are_counted():
@@ -459,34 +459,34 @@ def test_hashes_that_need_later_tokens_are_refused():
 def test_the_option_of_the_window_is_the_same_pattern():
     """Asked for on Q, K, V of an encoder it is what causal Q, K, V get without being asked, or with it."""
     qkv = causal()
-    wanted = run("window", "softmax", qkv)
+    expected = run("window", "softmax", qkv)
     for other, options in ((qkv.replace(causal=False), {"causal": True}), (qkv, {"causal": True})):
-        assert torch.equal(run("window", "softmax", other, **options).operator.dense(), wanted.operator.dense())
+        assert torch.equal(run("window", "softmax", other, **options).operator.dense(), expected.operator.dense())
 
 
 def test_more_causal_queries_than_keys_need_positions():
     q, k = torch.ones(1, 5, 2), torch.ones(1, 4, 2)
     with pytest.raises(UsageError, match="causal: 5 queries and 4 keys"):
         QKV(q, k, k, causal=True)
-    whole = QKV(k, k, k, causal=True)
-    assert "causal" in repr(whole) and whole.to(dtype=torch.float64).causal and whole.select([0]).causal
+    complete = QKV(k, k, k, causal=True)
+    assert "causal" in repr(complete) and complete.to(dtype=torch.float64).causal and complete.select([0]).causal
 
 
 @every_taken
 def test_a_causal_form_stays_on_the_device_of_its_inputs(name, target):
     """A pretended device; and with a default device that holds no numbers nothing is made there."""
     qkv, x = causal(), random_like((2, N, 3), "x")
-    wanted = run(name, target, qkv)
+    expected = run(name, target, qkv)
     with pretending():
         away = qkv.replace(**{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
         got = run(name, target, away)
-        pairs = [(got.output, wanted.output), (got.operator.rows(3, 9), wanted.operator.rows(3, 9))]
-        pairs += [(got.operator @ x.to(AWAY), wanted.operator @ x), (exact_output(away), exact_output(qkv))]
-        pairs += [(got.operator.rmatmul(x.to(AWAY)), wanted.operator.rmatmul(x))]
+        pairs = [(got.output, expected.output), (got.operator.rows(3, 9), expected.operator.rows(3, 9))]
+        pairs += [(got.operator @ x.to(AWAY), expected.operator @ x), (exact_output(away), exact_output(qkv))]
+        pairs += [(got.operator.rmatmul(x.to(AWAY)), expected.operator.rmatmul(x))]
         for one, other in pairs:
             assert isinstance(one, Pretended) and (one.held - other).abs().max() <= 1e-10
     with torch.device("meta"):
-        assert torch.equal(run(name, target, qkv).output, wanted.output)
+        assert torch.equal(run(name, target, qkv).output, expected.output)
 
 
 @pytest.mark.parametrize("n", [20, 150])
@@ -503,14 +503,14 @@ def test_performer_pytorch_computes_the_same_prefix_sums(name, n):
         "performer": lambda x: torch.exp(x @ rows - x.square().sum(-1, keepdim=True) / 2),
         "performer-relu": lambda x: (x @ rows).relu() + 1e-3,
     }[name]
-    wanted = package.causal_linear_attention_noncuda(*(phi(x)[None] for x in scaled), qkv.v[None], eps=0.0)[0]
-    torch.testing.assert_close(approx.output, wanted, rtol=1e-11, atol=1e-11)
+    expected = package.causal_linear_attention_noncuda(*(phi(x)[None] for x in scaled), qkv.v[None], eps=0.0)[0]
+    torch.testing.assert_close(approx.output, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("size", [1.0, 40.0])
 def test_prefix_sums_of_single_precision_lose_what_single_precision_loses(size):
     """Logarithms and their differences are float64 whatever the dtype: only weights and products are rounded."""
     log_q, log_k = (size * random_like((1, 200, 7), name).float() for name in ("log q", "log k"))
-    wanted = CausalFeatures(log_q.double(), log_k.double()).dense()
+    expected = CausalFeatures(log_q.double(), log_k.double()).dense()
     got = CausalFeatures(log_q, log_k).dense()
-    assert (got.double() - wanted).abs().max() <= 2 * eps(torch.float32)
+    assert (got.double() - expected).abs().max() <= 2 * eps(torch.float32)

@@ -24,16 +24,16 @@ def same(away, here):
 @pytest.mark.parametrize("name, target, options", CASES)
 def test_a_method_stays_on_the_device_of_its_inputs(name, target, options):
     qkv, x = make(n=24), torch.linspace(-1, 1, 2 * 24 * 3, dtype=torch.float64).reshape(2, 24, 3)
-    wanted = run(name, target, qkv, options)
+    expected = run(name, target, qkv, options)
     with pretending():
         got = run(name, target, sent(qkv), options)
-        assert got.output.device == got.operator.device == AWAY and same(got.output, wanted.output)
-        assert same(got.operator @ x.to(AWAY), wanted.operator @ x)
-        assert same(got.operator.rmatmul(x.to(AWAY)), wanted.operator.rmatmul(x))
-        assert same(got.operator.rows(3, 9), wanted.operator.rows(3, 9))
-        assert same(got.operator.row_sums(), wanted.operator.row_sums())
+        assert got.output.device == got.operator.device == AWAY and same(got.output, expected.output)
+        assert same(got.operator @ x.to(AWAY), expected.operator @ x)
+        assert same(got.operator.rmatmul(x.to(AWAY)), expected.operator.rmatmul(x))
+        assert same(got.operator.rows(3, 9), expected.operator.rows(3, 9))
+        assert same(got.operator.row_sums(), expected.operator.row_sums())
     assert all(not isinstance(draw, Pretended) for draw in got.draws.values())
-    assert got.draws_hash() == wanted.draws_hash()
+    assert got.draws_hash() == expected.draws_hash()
 
 
 @pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
@@ -41,21 +41,21 @@ def test_padding_stays_on_it_too(name, target):
     mask = torch.arange(26) % 9 != 4
     qkv = make(n=26)
     qkv = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
-    wanted = run(name, target, qkv, {})
+    expected = run(name, target, qkv, {})
     with pretending():
         got = run(name, target, sent(qkv), {})
-        assert same(got.output, wanted.output) and same(got.operator.dense(), wanted.operator.dense())
+        assert same(got.output, expected.output) and same(got.operator.dense(), expected.operator.dense())
 
 
 @pytest.mark.parametrize("name, target, options", CASES)
 def test_no_tensor_is_made_on_the_default_device(name, target, options):
     """With a default device that holds no numbers, a tensor made without a device would spoil the result."""
     qkv = make(n=24)
-    wanted = run(name, target, qkv, options)
+    expected = run(name, target, qkv, options)
     with torch.device("meta"):
         got = run(name, target, qkv, options)
         products = got.operator @ qkv.v, got.operator.rmatmul(qkv.q), got.operator.rows(3, 9), got.operator.row_sums()
-    assert torch.equal(got.output, wanted.output) and got.draws_hash() == wanted.draws_hash()
+    assert torch.equal(got.output, expected.output) and got.draws_hash() == expected.draws_hash()
     assert all(part.device.type == "cpu" for part in (*products, *got.diagnostics.values()))
 
 

@@ -55,15 +55,15 @@ def test_every_method_gives_what_it_gives_with_repeated_keys(name, target, captu
     options = {}
     if entry.family == "selection":  # sets of groups differ
         options = {name: "head" for name in ("sets", "share") if name in entry.options}
-    wanted, got = (approximate(name, inputs, d, target=target, **options) for inputs in (alone(qkv), qkv.replace()))
-    assert qkv.group == 2 and close(got.output, wanted.output)
+    expected, got = (approximate(name, inputs, d, target=target, **options) for inputs in (alone(qkv), qkv.replace()))
+    assert qkv.group == 2 and close(got.output, expected.output)
     if got.operator is not None:
-        assert close(got.operator.dense(), wanted.operator.dense())
+        assert close(got.operator.dense(), expected.operator.dense())
     if got.log_normalizer is not None:
-        assert close(got.log_normalizer(), wanted.log_normalizer())
+        assert close(got.log_normalizer(), expected.log_normalizer())
     shared = {"kv_read"}  # a group loads its rows of K and V once, so that it is not the same
     assert {key: value.tolist() for key, value in got.diagnostics.items() if key not in shared} == {
-        key: value.tolist() for key, value in wanted.diagnostics.items() if key not in shared
+        key: value.tolist() for key, value in expected.diagnostics.items() if key not in shared
     }
 
 
@@ -89,8 +89,8 @@ def test_operators_of_shared_keys_and_operands(kind, some):
     x = torch.randn(plain.shape[0], 11, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
     y = torch.randn(plain.shape[0], 9, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
     assert close(grouped @ x, plain @ x) and close(grouped.rmatmul(y), plain.rmatmul(y))
-    whole = kind(qkv.q, shared, 0.7)
-    assert close(whole.matmul_shared(values), whole @ values.repeat_interleave(3, 0))
+    full = kind(qkv.q, shared, 0.7)
+    assert close(full.matmul_shared(values), full @ values.repeat_interleave(3, 0))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -98,5 +98,5 @@ def test_exact_outputs_and_statistics_of_shared_keys(causal, captured):
     qkv = captured.replace(causal=causal)
     for function in (exact_output, own_output, eager_output, lambda x: exact(x, "gaussian").dense()):
         assert close(function(qkv), function(alone(qkv)))
-    got, wanted = input_statistics(qkv), input_statistics(alone(qkv))
-    assert all(close(got[name], wanted[name]) for name in wanted) and unread(qkv)
+    got, expected = input_statistics(qkv), input_statistics(alone(qkv))
+    assert all(close(got[name], expected[name]) for name in expected) and unread(qkv)

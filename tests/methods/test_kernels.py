@@ -44,12 +44,12 @@ def test_a_fused_kernel_is_exact_but_for_the_rounding_of_its_dtype(name, dtype, 
     qkv = QKV(made.q, made.k, made.v, causal=causal)
     wide = torch.float64 if dtype == "own" else getattr(torch, dtype)
     got = approximate(name, qkv, **options(name, dtype=dtype))
-    wanted = exact(qkv, wide)
+    expected = exact(qkv, wide)
     assert got.operator is None and "kernel" in got.no_operator and got.output.dtype == qkv.dtype
     # scores in float32 or wider, up to 6, lose 2^-20 of a weight; of weights and outputs 3 halves of an eps
     band = 4 * torch.finfo(wide).eps + 2.0 ** (-20 if wide != torch.float64 else -46)
     size = qkv.v.abs().amax((1, 2), keepdim=True)
-    assert ((got.output - wanted).abs() <= band * size).all()
+    assert ((got.output - expected).abs() <= band * size).all()
     if wide in HALF:  # and it is not better than its dtype: what was asked for is what ran
         assert ((got.output - exact(qkv)).abs() > torch.finfo(wide).eps / 64 * size).any()
 
@@ -66,18 +66,18 @@ def test_int8_is_attention_of_whole_numbers(per, causal):
         rows = []
         for x in (qkv.q[head], qkv.k[head]):
             step = x.abs().amax(1) / 127 if per == "row" else x.abs().max().expand(len(x)) / 127
-            whole = torch.zeros(x.shape, dtype=torch.int64)
+            full = torch.zeros(x.shape, dtype=torch.int64)
             for i, row in enumerate(x):
                 if step[i] > 0:
-                    whole[i] = (row / step[i]).round().long()
-            assert whole.abs().max() == 127
-            rows.append((whole, step))
+                    full[i] = (row / step[i]).round().long()
+            assert full.abs().max() == 127
+            rows.append((full, step))
         (q8, s_q), (k8, s_k) = rows
         scores = (q8 @ k8.T).double() * s_q[:, None] * s_k * qkv.scale
         if causal:
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-        wanted = torch.softmax(scores, -1) @ qkv.v[head]
-        assert torch.allclose(got[head], wanted, atol=1e-12)
+        expected = torch.softmax(scores, -1) @ qkv.v[head]
+        assert torch.allclose(got[head], expected, atol=1e-12)
     assert (got - exact(qkv)).abs().max() > 1e-4
 
 
@@ -114,40 +114,40 @@ def test_every_number_is_its_formula():
     eager = torch.softmax(rounded[0] @ rounded[1].mT * qkv.scale, -1) @ rounded[2]
     got = qkv.v.new_zeros(2, 50, qkv.p_v).copy_(exact(qkv, torch.bfloat16)) * 1.01
     got[0, 7] += 0.3
-    found = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0100001)
-    assert list(found) == list(KERNEL_METRICS) and set(REPORTED) == set(KERNEL_METRICS) <= set(GATED.names)
+    actual = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0100001)
+    assert list(actual) == list(KERNEL_METRICS) and set(REPORTED) == set(KERNEL_METRICS) <= set(GATED.names)
     stricter = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0099999)
     assert not stricter["rows_within"].any()
     for head in range(2):
-        wanted = exact(qkv, torch.bfloat16)[head].numpy()
+        expected = exact(qkv, torch.bfloat16)[head].numpy()
         x, y = got[head].double().numpy(), eager[head].double().numpy()
-        rows = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(x, wanted, strict=True)]
-        frobenius, framework = np.linalg.norm(x - wanted), np.linalg.norm(y - wanted)
+        rows = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(x, expected, strict=True)]
+        frobenius, framework = np.linalg.norm(x - expected), np.linalg.norm(y - expected)
         by_hand = {
-            "cosine": (x * wanted).sum() / np.linalg.norm(x) / np.linalg.norm(wanted),
-            "max_abs": np.abs(x - wanted).max(),
-            "relative_frobenius": frobenius / np.linalg.norm(wanted),
+            "cosine": (x * expected).sum() / np.linalg.norm(x) / np.linalg.norm(expected),
+            "max_abs": np.abs(x - expected).max(),
+            "relative_frobenius": frobenius / np.linalg.norm(expected),
             "row_error_p50": np.quantile(rows, 0.5),
             "row_error_p99": np.quantile(rows, 0.99),
             "row_error_p99_9": np.quantile(rows, 0.999),
             "rows_within": (49 if head == 0 else 50) / 50,
-            "ratio_to_framework": np.abs(x - wanted).max() / np.abs(y - wanted).max(),
+            "ratio_to_framework": np.abs(x - expected).max() / np.abs(y - expected).max(),
             "ratio_to_framework_frobenius": frobenius / framework,
-            "framework_max_abs": np.abs(y - wanted).max(),
-            "framework_relative_frobenius": framework / np.linalg.norm(wanted),
+            "framework_max_abs": np.abs(y - expected).max(),
+            "framework_relative_frobenius": framework / np.linalg.norm(expected),
         }
         for name, value in by_hand.items():
-            assert float(found[name][head]) == pytest.approx(value, rel=1e-9), name
+            assert float(actual[name][head]) == pytest.approx(value, rel=1e-9), name
 
 
 def test_the_rounding_of_the_inputs_is_not_the_kernels():
     """An exact kernel on rounded inputs has no error; against the inputs themselves every ratio would be near 1."""
     qkv = make(n=64)
     perfect = exact(qkv, torch.bfloat16)
-    found = kernel_errors(perfect, qkv, dtype=torch.bfloat16)
-    assert found["ratio_to_framework"].max() < 1e-9 and (found["rows_within"] == 1).all()
+    actual = kernel_errors(perfect, qkv, dtype=torch.bfloat16)
+    assert actual["ratio_to_framework"].max() < 1e-9 and (actual["rows_within"] == 1).all()
     eager = KernelReference.of(qkv, torch.bfloat16)
-    assert (found["framework_relative_frobenius"] == eager.frobenius).all() and eager.frobenius.min() > 1e-4
+    assert (actual["framework_relative_frobenius"] == eager.frobenius).all() and eager.frobenius.min() > 1e-4
     assert (perfect - exact(qkv)).norm() > 0.5 * (eager.exact - exact(qkv)).norm()
 
 
@@ -162,14 +162,14 @@ def test_padding_has_no_part_and_lost_values_are_not_hidden():
         assert all(torch.equal(ours[key], alone[key]) for key in ours), name
     lost = exact(plain)
     lost[0, 4] = float("nan")
-    found = kernel_errors(lost, plain)
-    assert found["max_abs"].isnan().tolist() == [True, False] and float(found["rows_within"][0]) == 0.95
+    actual = kernel_errors(lost, plain)
+    assert actual["max_abs"].isnan().tolist() == [True, False] and float(actual["rows_within"][0]) == 0.95
     huge = QKV(plain.q * 1e6, plain.k, plain.v)  # float16 cannot hold it
-    found = kernel_errors(exact(huge), huge, dtype=torch.float16)
-    assert found["max_abs"].isnan().all() and not found["rows_within"].any()
+    actual = kernel_errors(exact(huge), huge, dtype=torch.float16)
+    assert actual["max_abs"].isnan().all() and not actual["rows_within"].any()
     zero = QKV(plain.q, plain.k, torch.zeros_like(plain.v))
-    found = kernel_errors(zero.v, zero)
-    assert (found["cosine"] == 1).all() and (found["ratio_to_framework"] == 1).all() and not found["max_abs"].any()
+    actual = kernel_errors(zero.v, zero)
+    assert (actual["cosine"] == 1).all() and (actual["ratio_to_framework"] == 1).all() and not actual["max_abs"].any()
     with pytest.raises(UsageError, match="shape"):
         kernel_errors(plain.v[:, :3], plain)
     with pytest.raises(UsageError, match="row-tolerance=0"):
@@ -180,8 +180,8 @@ def test_a_framework_that_overflows_does_not_condemn_a_kernel_that_does_not():
     made = make(n=32, dtype=torch.float32)
     qkv = QKV(made.q * 100, made.k * 100, made.v, scale=1e-4 * made.scale)  # float16 scores overflow before the scale
     qkv = QKV(qkv.q * 5, qkv.k * 5, qkv.v, scale=qkv.scale / 25)
-    found = kernel_errors(exact(qkv, torch.float16), qkv, dtype=torch.float16)
-    assert found["framework_max_abs"].isnan().all() and not found["ratio_to_framework"].any()
+    actual = kernel_errors(exact(qkv, torch.float16), qkv, dtype=torch.float16)
+    assert actual["framework_max_abs"].isnan().all() and not actual["ratio_to_framework"].any()
 
 
 def test_all_leaves_kernels_out_and_each_is_listed(run):
@@ -199,12 +199,12 @@ def test_all_leaves_kernels_out_and_each_is_listed(run):
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_a_kernel_does_what_every_method_must(name):
     spelt = f"{name}:compiled=false" if name == "torch:flex" else name
-    kept = [
+    selected = [
         key
         for key in ("shapes", "finite", "heads", "padding", "inputs", "scale", "large-scores", "half-precision")
         if not (name == "torch:int8" and key == "half-precision")
     ]
-    verdicts = check_method(spelt, only=kept)
+    verdicts = check_method(spelt, only=selected)
     assert {one.status for one in verdicts} == {"ok"}
 
 
@@ -307,7 +307,7 @@ def test_gates_judge_kernels_and_a_tolerance_is_part_of_a_cell(run, qkv, mine):
 
 
 def test_what_a_kernel_cannot_say_is_refused():
-    for claims, said in (
+    for claims, message in (
         ({"kind": "kernal"}, "there is no kind 'kernal'"),
         ({"kind": "kernel", "targets": ("gaussian",)}, "drop its targets"),
     ):
@@ -316,5 +316,5 @@ def test_what_a_kernel_cannot_say_is_refused():
         def fn(q, k, v):
             return v
 
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             approximate(fn, make())

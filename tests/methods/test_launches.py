@@ -83,6 +83,6 @@ WAITING = {
 @pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
 def test_a_method_waits_for_no_number_of_the_device(name, target):
     """Python reads no number of the device, and no shape depends on one."""
-    found = calls(name, target, {}, 2, False)
-    waits = found["aten._local_scalar_dense.default"] + found["aten.nonzero.default"]
+    actual = calls(name, target, {}, 2, False)
+    waits = actual["aten._local_scalar_dense.default"] + actual["aten.nonzero.default"]
     assert (waits > 0) == (name in WAITING), waits

@@ -191,12 +191,12 @@ def test_a_seed_fixes_the_draws_and_another_seed_layer_window_or_method_changes_
 @every_method
 def test_draws_depend_on_neither_dtype_nor_target_nor_values(name, target):
     qkv = make()
-    wanted = run(name, target, qkv).draws_hash()
-    assert run(name, target, qkv.to(dtype=torch.float32)).draws_hash() == wanted
+    expected = run(name, target, qkv).draws_hash()
+    assert run(name, target, qkv.to(dtype=torch.float32)).draws_hash() == expected
     for other in get(name).targets:
-        assert run(name, other, qkv).draws_hash() == wanted
+        assert run(name, other, qkv).draws_hash() == expected
     if not get(name).claims("uses_values", target):
-        assert run(name, target, qkv.replace(v=-qkv.v)).draws_hash() == wanted
+        assert run(name, target, qkv.replace(v=-qkv.v)).draws_hash() == expected
 
 
 @every_method
@@ -258,8 +258,8 @@ def test_the_full_budget_is_exact(name, target, score, dtype, n):
     approx = run(name, target, qkv, d=d, **options)
     band = entry_band(approx.operator, qkv, approx.operator.dtype)
     for row in range(qkv.h):
-        wanted = exact_twin(one_head(qkv, row), target)
-        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+        expected = exact_twin(one_head(qkv, row), target)
+        assert ((approx.operator.dense()[row].double() - expected).abs() <= band[row]).all()
 
 
 @every_dtype
@@ -273,8 +273,8 @@ def test_permuting_the_tokens_and_the_drawn_indices_permutes_the_operator(name, 
     band = entry_band(moved.operator, qkv, dtype)
     for row in range(qkv.h):
         draws = renamed(draws_of(moved, row), order)
-        wanted = TWINS[name](one_head(qkv, row), budget(name), draws, target)[order][:, order]
-        assert ((moved.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+        expected = TWINS[name](one_head(qkv, row), budget(name), draws, target)[order][:, order]
+        assert ((moved.operator.dense()[row].double() - expected).abs() <= band[row]).all()
 
 
 def test_segments_are_not_permutation_equivariant():
@@ -347,8 +347,8 @@ def test_more_budget_is_no_worse(name, target):
 @every_method
 def test_diagnostics_are_numbers_per_head(name, target):
     proved("diagnostics", name, target, h=3)
-    found = run(name, target, make(h=3)).diagnostics
-    assert {"visited", "bad_rows", *(() if get(name).budget is None else ("realised_d",))} <= set(found)
+    actual = run(name, target, make(h=3)).diagnostics
+    assert {"visited", "bad_rows", *(() if get(name).budget is None else ("realised_d",))} <= set(actual)
     if get(name).claims("diagnostic", target):
         proved("diagnostic", name, target)
 

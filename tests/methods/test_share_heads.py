@@ -45,10 +45,10 @@ def test_only_the_draws_that_authors_share_are_the_same_for_all_heads(name):
 @every
 def test_they_do_not_depend_on_which_heads_are_asked_for(name):
     qkv = make(h=3, n=24)
-    whole, one = run(name, qkv, share_heads=True), run(name, qkv.select([2]), share_heads=True)
+    full, one = run(name, qkv, share_heads=True), run(name, qkv.select([2]), share_heads=True)
     for key, value in one.draws.items():
-        assert torch.equal(value[0], whole.draws[key][2])
-    assert (one.output[0] - whole.output[2]).abs().max() <= 1e-12
+        assert torch.equal(value[0], full.draws[key][2])
+    assert (one.output[0] - full.output[2]).abs().max() <= 1e-12
 
 
 @every
@@ -68,15 +68,15 @@ def test_one_projection_for_all_heads_is_performer_pytorch_as_it_is_called():
     approx = approximate("performer", qkv, 12, share_heads=True, eps=1e-4)
     module = package.FastAttention(qkv.p, nb_features=12).double()
     module.projection_matrix.copy_(approx.draws["projection"][0])
-    wanted = module(qkv.q[None], qkv.k[None], qkv.v[None])[0]  # all heads at once
-    assert (approx.output - wanted).abs().max() <= 1e-13
+    expected = module(qkv.q[None], qkv.k[None], qkv.v[None])[0]  # all heads at once
+    assert (approx.output - expected).abs().max() <= 1e-13
 
 
 def test_the_shared_stream_is_no_heads_stream():
     """Pilots shared over heads come from the stream named for that, with its method, layer and window."""
     pilots = run("skeinformer", make(h=2), share_heads=True, seed=3).draws["pilot_rows"]
-    wanted = torch.randint(20, (6,), generator=Streams(3, "skeinformer").shared("pilot_rows"), device="cpu")
-    assert torch.equal(pilots, wanted.expand(2, -1))
+    expected = torch.randint(20, (6,), generator=Streams(3, "skeinformer").shared("pilot_rows"), device="cpu")
+    assert torch.equal(pilots, expected.expand(2, -1))
 
 
 def test_heads_that_share_pilots_draw_columns_of_their_own():

@@ -22,7 +22,7 @@ def twin(qkv: QKV) -> dict[str, list[float]]:
     """Every statistic from dense float64 matrices, by loops over heads and the plain definitions."""
     keep = torch.ones(qkv.n_k, dtype=torch.bool) if qkv.mask is None else qkv.mask
     rows = keep if qkv.mask is not None else torch.ones(qkv.n_q, dtype=torch.bool)
-    found: dict[str, list[float]] = {name: [] for name in INPUT_STATISTICS}
+    actual: dict[str, list[float]] = {name: [] for name in INPUT_STATISTICS}
     for head in range(qkv.h):
         q, k, v = qkv.q[head][rows].double(), qkv.k[head][keep].double(), qkv.v[head][keep].double()
         scores = qkv.scale * q @ k.T
@@ -45,17 +45,17 @@ def twin(qkv: QKV) -> dict[str, list[float]]:
             one[f"{name}_norm_ratio"] = float(norms.max() / norms.quantile(0.5))
             one[f"{name}_stable_rank"] = float((values * values).sum() / values[0] ** 2)
         for name, value in one.items():
-            found[name].append(value)
-    return found
+            actual[name].append(value)
+    return actual
 
 
 def compare(qkv: QKV, rel: float = 1e-11, rank: float = 1e-9) -> None:
-    got, wanted = input_statistics(qkv), twin(qkv)
-    assert list(got) == list(INPUT_STATISTICS) == list(wanted)
+    got, expected = input_statistics(qkv), twin(qkv)
+    assert list(got) == list(INPUT_STATISTICS) == list(expected)
     for name, values in got.items():
         assert values.shape == (qkv.h,) and values.dtype == torch.float64
         band = rank if name == "stable_rank" else rel
-        assert values.tolist() == pytest.approx(wanted[name], rel=band, abs=1e-13, nan_ok=True), name
+        assert values.tolist() == pytest.approx(expected[name], rel=band, abs=1e-13, nan_ok=True), name
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0, 400.0])
@@ -78,8 +78,8 @@ def test_a_large_mean_cancels_nothing():
     """Scores of 1e6 that differ by 1: a mean of squares less a squared mean would have no digit left in float32."""
     qkv = make(h=1, n=40)
     moved = QKV(qkv.q, qkv.k + 1e9 * torch.ones(1, 1, 8, dtype=torch.float64) / 8, qkv.v)
-    wanted = (moved.scale * moved.q[0] @ moved.k[0].T).std(correction=0)
-    assert float(input_statistics(moved)["score_std"]) == pytest.approx(float(wanted), rel=1e-6)
+    expected = (moved.scale * moved.q[0] @ moved.k[0].T).std(correction=0)
+    assert float(input_statistics(moved)["score_std"]) == pytest.approx(float(expected), rel=1e-6)
     shifted = QKV(qkv.q + 1e6, qkv.k, qkv.v)
     centred = qkv.k - qkv.k.mean(1, keepdim=True)
     parts = (qkv.q + 1e6) @ centred[0].T, qkv.q - qkv.q.mean(1, keepdim=True)
@@ -106,8 +106,8 @@ def test_edges_have_the_values_that_the_definitions_give():
     assert math.isnan(zero["q_norm_ratio"]) and math.isnan(zero["v_stable_rank"])
     assert float(zero["stable_rank"]) == pytest.approx(1) and float(zero["entropy_share"]) == pytest.approx(1)
     sharp = QKV(1e3 * torch.eye(6)[None], torch.eye(6)[None], torch.ones(1, 6, 2), scale=1.0)
-    found = input_statistics(sharp)
-    assert float(found["entropy"]) == pytest.approx(0, abs=1e-12) and float(found["stable_rank"]) == pytest.approx(6)
+    actual = input_statistics(sharp)
+    assert float(actual["entropy"]) == pytest.approx(0, abs=1e-12) and float(actual["stable_rank"]) == pytest.approx(6)
 
 
 def test_nothing_of_size_n_by_n_is_made():
@@ -239,8 +239,8 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     out = tmp_path / "run"
     with pytest.raises(SystemExit):
         main(["error", "--qkv", path, "--device", "cpu", "--method", "vmean", "--out", str(out), "--format", "json"])
-    whole = json.loads(capsys.readouterr().out)
-    assert {row["head"] for row in whole["inputs"]} == {0, 1} and whole["inputs"][0]["entropy"] > 0
+    full = json.loads(capsys.readouterr().out)
+    assert {row["head"] for row in full["inputs"]} == {0, 1} and full["inputs"][0]["entropy"] > 0
     before = {file.name: file.read_bytes() for file in (out / "tables").iterdir()}
     assert {"error-inputs.md", "error-inputs.csv", "error-inputs.json"} <= before.keys()
     with pytest.raises(SystemExit):

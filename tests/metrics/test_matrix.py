@@ -154,11 +154,11 @@ def test_padding_is_left_out():
     mask = torch.ones(310, dtype=torch.bool)
     mask[::31] = False
     padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
-    whole = matrix_errors(exact(padded), operator("performer", "softmax", padded))
+    full = matrix_errors(exact(padded), operator("performer", "softmax", padded))
     inner = padded.compressed()
     wanted = matrix_errors(exact(inner), operator("performer", "softmax", inner))
     for name, value in wanted.items():
-        assert torch.equal(whole[name], value), name
+        assert torch.equal(full[name], value), name
     with pytest.raises(UsageError, match="padding mask"):
         matrix_errors(exact(padded), operator("performer", "softmax", qkv))
 

@@ -112,8 +112,8 @@ def test_the_norm_of_longer_sequences_is_that_of_the_dense_matrix(name, n):
     assert abs(float(found["matrix_frobenius"]) - float(e.norm())) <= 1e-13 * n**0.5 * float(e.norm())
     single = matrix_errors(exact(qkv.to(dtype=torch.float32)), op, tol=TOL)
     slack = 5e-6 * float(torch.linalg.matrix_norm(b.dense()[0], 2))  # of float32 entries of B
-    wanted = float(torch.linalg.svdvals(e[0])[0])
-    assert single["matrix_spectral_lower"][0] - slack <= wanted <= single["matrix_spectral_upper"][0] + slack
+    expected = float(torch.linalg.svdvals(e[0])[0])
+    assert single["matrix_spectral_lower"][0] - slack <= expected <= single["matrix_spectral_upper"][0] + slack
 
 
 @pytest.mark.parametrize("n", [1024, pytest.param(2048, marks=pytest.mark.slow)])
@@ -121,9 +121,9 @@ def test_the_norm_of_longer_sequences_is_that_of_the_dense_matrix(name, n):
 def test_leading_values_of_longer_sequences_are_those_of_the_dense_matrix(of, n):
     qkv = make(n=n, h=1, p=32, score=3.0)
     full, leading = spectra(qkv, of)[0], spectra(qkv, of, k=64)[0]
-    wanted = full.values[:64]
-    assert leading.closed and ((leading.values / wanted) - 1).abs().max() <= 1e-4
-    assert (leading.values <= wanted * (1 + 1e-12)).all() and (wanted <= leading.upper * (1 + 1e-12)).all()
+    expected = full.values[:64]
+    assert leading.closed and ((leading.values / expected) - 1).abs().max() <= 1e-4
+    assert (leading.values <= expected * (1 + 1e-12)).all() and (expected <= leading.upper * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize("n", range(257, 257 + CPU_BLOCK))
@@ -131,22 +131,22 @@ def test_products_and_norms_are_dense_ones_whatever_is_left_for_the_last_block(n
     """All remainders of n by the rows of a block, with as many keys as are streamed."""
     qkv = make(n=n, h=1, p=2, p_v=1, score=2.0)
     b, op = exact(qkv), approximate("nystromformer", qkv, 8).operator
-    whole = b.dense()[0]
-    e = whole - op.dense()[0]
+    complete = b.dense()[0]
+    e = complete - op.dense()[0]
     size = float(e.norm())
     matrices, start = Differences(b, [op, None]), start_block(n, 9, 0, F64, torch.device("cpu"))[0]
     first = matrices.first(start)
     x = torch.randn(2, n, 9, generator=generator(0, "x", n), dtype=F64)
     again = matrices.normal(x, torch.tensor([0, 1]))
-    for i, one in enumerate((e, whole)):
-        band = 1e-13 * n**0.5 * float(whole.norm()) * float(one.norm())
+    for i, one in enumerate((e, complete)):
+        band = 1e-13 * n**0.5 * float(complete.norm()) * float(one.norm())
         assert (first.normal[i] - one.T @ (one @ start)).abs().max() <= band
         assert (again[i] - one.T @ (one @ x[i])).abs().max() <= band * float(x[i].norm())
         assert abs(float(first.infinity[i] - one.abs().sum(1).max())) <= 1e-13 * n
     found = matrix_errors(b, op, tol=TOL)
     assert_holds(found, float(torch.linalg.matrix_norm(e, 2)))
     assert abs(float(found["matrix_frobenius"]) - size) <= 1e-13 * n**0.5 * size
-    values = torch.linalg.svdvals(whole)
+    values = torch.linalg.svdvals(complete)
     leading = leading_singular_values(b, 6)
     assert (leading.values - values[:6]).abs().max() <= 1e-6 * values[5]
-    assert abs(leading.frobenius2 - float(whole.norm()) ** 2) <= 1e-13 * n**0.5 * leading.frobenius2
+    assert abs(leading.frobenius2 - float(complete.norm()) ** 2) <= 1e-13 * n**0.5 * leading.frobenius2

@@ -81,11 +81,11 @@ def test_a_padding_mask_counts_its_rows_as_right():
     qkv = make()
     padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
     for target in ("softmax", "gaussian"):
-        whole = output_errors(exact(padded, target), approximate("skyformer", padded, 5, target=target), padded)
+        full = output_errors(exact(padded, target), approximate("skyformer", padded, 5, target=target), padded)
         inner = padded.compressed()
         part = output_errors(exact(inner, target), approximate("skyformer", inner, 5, target=target), inner)
-        for name in whole:
-            assert torch.allclose(whole[name], part[name], rtol=1e-12), name
+        for name in full:
+            assert torch.allclose(full[name], part[name], rtol=1e-12), name
 
 
 def test_no_error_is_zero_and_a_zero_output_has_relative_error_one():
@@ -150,9 +150,9 @@ def test_errors_far_from_one_are_those_near_one(power):
 def test_norms_of_rows_of_any_size(power):
     x = randn(2, 7, 5) * 10.0**power
     x[0, 3], x[1, 2] = 0, torch.tensor([3.0, 0.0, 4.0, 0.0, 0.0], dtype=F64) * 10.0**power
-    found = row_norms(x)
-    assert found[0, 3] == 0 and found[1, 2] == pytest.approx(5 * 10.0**power, rel=1e-14)
-    for row, norm in zip(x.reshape(-1, 5).tolist(), found.reshape(-1).tolist(), strict=True):
+    actual = row_norms(x)
+    assert actual[0, 3] == 0 and actual[1, 2] == pytest.approx(5 * 10.0**power, rel=1e-14)
+    for row, norm in zip(x.reshape(-1, 5).tolist(), actual.reshape(-1).tolist(), strict=True):
         assert norm == pytest.approx(math.hypot(*row), rel=1e-14)
     x[0, 0, 0], x[0, 1, 1] = math.nan, math.inf
     assert row_norms(x)[0, 0].isnan() and row_norms(x)[0, 1].isinf()

@@ -18,18 +18,18 @@ def jaccard(a, b):
 def test_it_is_the_jaccard_index_of_the_sets():
     qkv = make(n=30, h=3, score=3.0).replace(causal=True)
     first, second = (selected_keys(approximate(name, qkv, d)) for name, d in (("topk", 6), ("window", 9)))
-    found = selection_overlap(first, second)
+    actual = selection_overlap(first, second)
     for head in range(3):
         for row in range(30):
-            assert found[head, row] == pytest.approx(jaccard(first[head, row].tolist(), second[head, row].tolist()))
-    assert found.shape == (3, 30) and 0 < found.mean() < 1
+            assert actual[head, row] == pytest.approx(jaccard(first[head, row].tolist(), second[head, row].tolist()))
+    assert actual.shape == (3, 30) and 0 < actual.mean() < 1
     assert torch.equal(selection_overlap(first, first.flip(-1)), torch.ones(3, 30, dtype=torch.float64))
 
 
 def test_neighbours_are_rows_that_follow_one_another():
     keys = torch.tensor([[[0, 1, 2], [2, 1, 5], [-1, -1, -1], [-1, -1, -1]]])
-    found = neighbour_overlap(keys)[0].tolist()
-    assert found[0] != found[0] and found[1:] == [0.5, 0.0, 1.0]
+    actual = neighbour_overlap(keys)[0].tolist()
+    assert actual[0] != actual[0] and actual[1:] == [0.5, 0.0, 1.0]
 
 
 def test_sets_of_other_rows_are_refused():

@@ -11,8 +11,8 @@ from attnprobe.metrics import over_rows, position_profile
 
 
 def test_a_profile_is_a_mean_over_the_queries_of_a_bucket():
-    found = {"mass": torch.tensor([[0.0, 1.0, 2.0, 3.0, math.nan, 7.0]], dtype=torch.float64)}
-    keys, profile = position_profile(found, torch.tensor([0, 1, 2, 3, 6, 100]))
+    actual = {"mass": torch.tensor([[0.0, 1.0, 2.0, 3.0, math.nan, 7.0]], dtype=torch.float64)}
+    keys, profile = position_profile(actual, torch.tensor([0, 1, 2, 3, 6, 100]))
     assert keys == [1, 2, 4, 64] and profile == {"mass": [[0.0, 1.5, 3.0, 7.0]]}
 
 

@@ -68,9 +68,9 @@ def matrix_with(values, tall=0):
 @every_spectrum
 def test_all_values_to_rounding_of_the_largest(name):
     values = CHOSEN[name]
-    found = singular_values(matrix_with(values, tall=7))
-    assert found.dtype == F64 and (found[:-1] >= found[1:]).all()
-    assert (found - values).abs().max() <= 8 * M**0.5 * EPS * values[0]
+    actual = singular_values(matrix_with(values, tall=7))
+    assert actual.dtype == F64 and (actual[:-1] >= actual[1:]).all()
+    assert (actual - values).abs().max() <= 8 * M**0.5 * EPS * values[0]
 
 
 def test_the_bottom_of_the_spectrum_is_no_gram_matrixs():
@@ -84,7 +84,7 @@ def test_the_bottom_of_the_spectrum_is_no_gram_matrixs():
 
 
 def test_eigenvalues_are_those_chosen_by_descending_modulus():
-    wanted = torch.tensor([3 + 0j, 1 + 2j, 1 - 2j, -2 + 0j, 0.5 + 0j], dtype=torch.complex128)
+    expected = torch.tensor([3 + 0j, 1 + 2j, 1 - 2j, -2 + 0j, 0.5 + 0j], dtype=torch.complex128)
     block = torch.block_diag(
         *(
             torch.tensor(b, dtype=F64)
@@ -97,8 +97,8 @@ def test_eigenvalues_are_those_chosen_by_descending_modulus():
         )
     )
     turn = orthogonal(5, "turn")
-    found = eigenvalues(turn @ block @ turn.mT)
-    assert found.dtype == torch.complex128 and (found - wanted).abs().max() <= 1e-14
+    actual = eigenvalues(turn @ block @ turn.mT)
+    assert actual.dtype == torch.complex128 and (actual - expected).abs().max() <= 1e-14
     symmetric = eigenvalues(turn @ torch.diag(torch.tensor([1.0, -4.0, 2.0, 0.0, 3.0], dtype=F64)) @ turn.mT, True)
     assert symmetric.dtype == F64
     assert (symmetric - torch.tensor([-4.0, 3.0, 2.0, 1.0, 0.0], dtype=F64)).abs().max() <= 1e-14
@@ -108,20 +108,20 @@ def test_eigenvalues_are_those_chosen_by_descending_modulus():
 @pytest.mark.parametrize("k", [1, 20, 60])
 def test_what_is_proved_of_leading_values_holds(name, k):
     values = CHOSEN[name]
-    found = leading_singular_values(Dense(matrix_with(values, tall=7)[None]), k)
+    actual = leading_singular_values(Dense(matrix_with(values, tall=7)[None]), k)
     true, rounding = values[:k], 1e-13 * values[0]
     noise = math.sqrt(4 * EPS * M**0.5) * values[0]  # what is left of a zero: the root of the rounding of T
-    assert (found.values <= true * (1 + 1e-12) + noise).all()  # Cauchy
-    assert (found.upper >= true * (1 - 1e-12) - rounding).all()
-    assert found.frobenius2 == pytest.approx(float(values.square().sum()), rel=1e-12)
+    assert (actual.values <= true * (1 + 1e-12) + noise).all()  # Cauchy
+    assert (actual.upper >= true * (1 - 1e-12) - rounding).all()
+    assert actual.frobenius2 == pytest.approx(float(values.square().sum()), rel=1e-12)
     if name == "zero":
-        assert found.closed and not found.values.any()
+        assert actual.closed and not actual.values.any()
         return
-    near = (values[:, None] - found.values).abs().amin(0)  # some singular value is that near
-    assert (near <= found.error + rounding).all()
-    if found.closed:
-        assert (found.error <= 1e-3 * true.clamp(min=3e-4 * values[0])).all()
-        assert ((found.values - true).abs() <= 1e-4 * true + noise).all()
+    near = (values[:, None] - actual.values).abs().amin(0)  # some singular value is that near
+    assert (near <= actual.error + rounding).all()
+    if actual.closed:
+        assert (actual.error <= 1e-3 * true.clamp(min=3e-4 * values[0])).all()
+        assert ((actual.values - true).abs() <= 1e-4 * true + noise).all()
 
 
 def test_leading_values_close_where_spectra_decay():
@@ -131,15 +131,15 @@ def test_leading_values_close_where_spectra_decay():
 
 def test_an_interrupted_space_has_errors_that_say_so():
     """One pass of a flat spectrum: far from the truth, and the error covers the distance to some singular value."""
-    found = leading_singular_values(Dense(matrix_with(CHOSEN["flat"])[None]), 20, max_passes=1)
-    assert not found.closed or found.passes > 1
-    assert (found.upper >= CHOSEN["flat"][:20]).all()
+    actual = leading_singular_values(Dense(matrix_with(CHOSEN["flat"])[None]), 20, max_passes=1)
+    assert not actual.closed or actual.passes > 1
+    assert (actual.upper >= CHOSEN["flat"][:20]).all()
 
 
 def test_no_larger_value_is_missed_in_a_cluster_as_wide_as_the_block():
     values = torch.cat([torch.ones(40, dtype=F64), torch.linspace(0.5, 0, 360, dtype=F64)])
-    found = leading_singular_values(Dense(matrix_with(values)[None]), 40)
-    assert found.closed and (found.values - 1).abs().max() <= 1e-6  # the square of the tolerance
+    actual = leading_singular_values(Dense(matrix_with(values)[None]), 40)
+    assert actual.closed and (actual.values - 1).abs().max() <= 1e-6  # the square of the tolerance
 
 
 class Counting(Dense):
@@ -157,8 +157,8 @@ class Counting(Dense):
 
 def test_it_stops_when_it_is_done():
     Counting.count = 0
-    found = leading_singular_values(Counting(matrix_with(CHOSEN["steep"])[None]), 8)
-    assert Counting.count == found.passes <= 4
+    actual = leading_singular_values(Counting(matrix_with(CHOSEN["steep"])[None]), 8)
+    assert Counting.count == actual.passes <= 4
 
 
 @pytest.mark.parametrize("solver", ["arpack", "propack"])
@@ -178,9 +178,9 @@ def test_full_and_leading_against_dense_values(of, n):
     qkv = make(h=2, n=n, score=2.0, dtype=torch.float32)
     dense = attention_matrix(qkv.to(dtype=F64), of).dense()
     for head, (full, leading) in enumerate(zip(spectra(qkv, of), spectra(qkv, of, k=16), strict=True)):
-        wanted = torch.linalg.svdvals(dense[head])
-        assert full.complete and (full.values - wanted).abs().max() <= 1e-13 * wanted[0]
-        assert not leading.complete and ((leading.values / wanted[:16]) - 1).abs().max() <= 1e-5
+        expected = torch.linalg.svdvals(dense[head])
+        assert full.complete and (full.values - expected).abs().max() <= 1e-13 * expected[0]
+        assert not leading.complete and ((leading.values / expected[:16]) - 1).abs().max() <= 1e-5
         assert leading.stable_rank == pytest.approx(full.stable_rank, rel=1e-9)
         assert leading.rank_within(0.5) == full.rank_within(0.5)
 
@@ -197,9 +197,9 @@ def test_one_exponential_streams_what_the_products_give(monkeypatch):
 def test_beyond_the_limit_values_are_leading_and_nothing_is_held(monkeypatch):
     monkeypatch.setattr(metric, "FULL", 256)
     monkeypatch.setattr(metric, "held", None)  # would raise
-    found = spectra(make(h=1, n=300), "gaussian")[0]
-    assert len(found.values) == 64 and not found.complete and found.entropy_rank is None
-    assert found.participation_ratio is None and found.stable_rank is not None
+    actual = spectra(make(h=1, n=300), "gaussian")[0]
+    assert len(actual.values) == 64 and not actual.complete and actual.entropy_rank is None
+    assert actual.participation_ratio is None and actual.stable_rank is not None
     eigen = spectra(make(h=1, n=300), "lifted-gaussian", "eigen")[0]
     assert not eigen.complete and eigen.rank(90) is None
     with pytest.raises(Unsupported, match="up to 256"):
@@ -218,16 +218,18 @@ def test_the_unnormalised_matrix_is_the_exponential_up_to_its_log_scale():
     assert torch.allclose(op @ x, op.dense() @ x) and torch.allclose(op.rmatmul(x), op.dense().mT @ x)
     assert torch.equal(op.heads(slice(1, 2)).dense()[0], op.dense()[1])
     assert op.to(torch.float32).dtype == torch.float32
-    for head, found in enumerate(spectra(qkv, "unnormalised")):
-        wanted = torch.linalg.svdvals(scores[head].exp())
-        assert torch.allclose(found.values * math.exp(found.log_scale), wanted, rtol=1e-10, atol=1e-13 * wanted[0])
+    for head, actual in enumerate(spectra(qkv, "unnormalised")):
+        expected = torch.linalg.svdvals(scores[head].exp())
+        assert torch.allclose(
+            actual.values * math.exp(actual.log_scale), expected, rtol=1e-10, atol=1e-13 * expected[0]
+        )
 
 
 @pytest.mark.parametrize("of", ["unnormalised", "lifted-softmax"])
 def test_scores_beyond_any_exponential_are_finite(of):
     qkv = reaching(900.0, n=40)
-    found = spectra(qkv, of)
-    assert all(one.finite and one.log_scale > 500 and float(one.values[0]) >= 1 - 1e-10 for one in found)
+    actual = spectra(qkv, of)
+    assert all(one.finite and one.log_scale > 500 and float(one.values[0]) >= 1 - 1e-10 for one in actual)
 
 
 def test_the_lifted_kernels_hold_the_attention_matrices_and_are_semidefinite():
@@ -248,17 +250,17 @@ def test_the_lifted_kernels_hold_the_attention_matrices_and_are_semidefinite():
 
 def test_eigenvalues_of_softmax_attention_are_those_of_a_stochastic_matrix():
     qkv = make(n=50)
-    for head, found in enumerate(spectra(qkv, "softmax", "eigen")):
-        assert abs(found.values[0] - 1) <= 1e-12 and (found.values.abs() <= 1 + 1e-12).all()
-        assert abs(found.values.sum() - exact(qkv).dense()[head].trace()) <= 1e-12
-        assert found.stable_rank is None and found.rank_within(0.1) is None
-        assert found.rank(100) == 50
+    for head, actual in enumerate(spectra(qkv, "softmax", "eigen")):
+        assert abs(actual.values[0] - 1) <= 1e-12 and (actual.values.abs() <= 1 + 1e-12).all()
+        assert abs(actual.values.sum() - exact(qkv).dense()[head].trace()) <= 1e-12
+        assert actual.stable_rank is None and actual.rank_within(0.1) is None
+        assert actual.rank(100) == 50
 
 
 def test_the_output_and_a_method_have_the_spectra_of_their_matrices():
     qkv = make(h=2, n=64, p=16)
-    wanted = torch.linalg.svdvals(exact(qkv).dense() @ qkv.v)
-    for one, values in zip(spectra(qkv, "output"), wanted, strict=True):
+    expected = torch.linalg.svdvals(exact(qkv).dense() @ qkv.v)
+    for one, values in zip(spectra(qkv, "output"), expected, strict=True):
         assert torch.allclose(one.values, values, rtol=1e-12) and one.complete
     op = approximate("skyformer", qkv, d=6).operator
     for one, values in zip(spectra(qkv, op), torch.linalg.svdvals(op.dense()), strict=True):

@@ -49,8 +49,8 @@ def fast_attention(qkv, w, **options):
 def test_it_equals_performer_pytorch_with_the_same_projection(name, options, theirs, n_q, n_k, p, d, score):
     qkv = make(n=n_q, n_k=n_k, p=p, score=score)
     approx = run(name, qkv, d, **options)
-    wanted = fast_attention(qkv, approx.draws["projection"], **theirs)
-    assert (approx.output - wanted).abs().max() <= TOLERANCE
+    expected = fast_attention(qkv, approx.draws["projection"], **theirs)
+    assert (approx.output - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("score", [0.3, 1.0, 3.0])
@@ -64,8 +64,8 @@ def test_features_with_any_constant_equal_those_of_performer_pytorch(score, eps)
         given = {"projection_matrix": approx.draws["projection"][row], "eps": eps}
         phi_q = package().softmax_kernel(q, is_query=True, **given)
         phi_k = package().softmax_kernel(k, is_query=False, **given)
-        wanted = package().linear_attention(phi_q, phi_k, v)[0, 0]
-        assert (approx.output[row] - wanted).abs().max() <= TOLERANCE
+        expected = package().linear_attention(phi_q, phi_k, v)[0, 0]
+        assert (approx.output[row] - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("d", [3, 8, 20])
@@ -79,24 +79,24 @@ def test_raw_features_are_drawn_as_performer_pytorch_draws_them(monkeypatch, d):
         into += [torch.randn(8, 8, generator=g, dtype=torch.float64) for _ in range(-(-d // 8))]
     queue = [*blocks, torch.cat(norms)[:d]]
     monkeypatch.setattr(torch, "randn", lambda *size, device=None: queue.pop(0))
-    wanted = draw(d, 8)
-    assert (w - wanted).abs().max() <= TOLERANCE
+    expected = draw(d, 8)
+    assert (w - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("size", [0.3, 1.0, 3.0])
 def test_linear_attention_equals_that_of_performer_pytorch_on_elu_features(size):
     qkv = make(score=size**2, n=14, n_k=19)
     phi_q, phi_k = (torch.nn.functional.elu(x)[None] + 1 for x in (qkv.q, qkv.k))
-    wanted = package().linear_attention(phi_q, phi_k, qkv.v[None])[0]
-    assert (run("linear", qkv).output - wanted).abs().max() <= TOLERANCE
+    expected = package().linear_attention(phi_q, phi_k, qkv.v[None])[0]
+    assert (run("linear", qkv).output - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("size", [0.3, 1.0, 3.0])
 def test_efficient_attention_equals_performer_pytorch_without_a_projection(size):
     qkv = make(score=size**2, n=14, n_k=19)
     module = package().FastAttention(qkv.p, no_projection=True).double()
-    wanted = module(qkv.q[None], qkv.k[None], qkv.v[None])[0]
-    assert (run("efficient", qkv).output - wanted).abs().max() <= TOLERANCE
+    expected = module(qkv.q[None], qkv.k[None], qkv.v[None])[0]
+    assert (run("efficient", qkv).output - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_every_option_equals_its_twin_and_changes_something(name, options):
     known = {key: value for key, value in options.items() if key in ("scale", "eps", "double_norm")}
     for row in range(qkv.h):
         draws = {key: value[row] for key, value in approx.draws.items()}
-        wanted = TWINS[name](one_head(qkv, row), 6, draws, "softmax", **known)
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        expected = TWINS[name](one_head(qkv, row), 6, draws, "softmax", **known)
+        assert ((approx.operator.dense()[row] - expected).abs() <= band[row]).all()
     assert (approx.output - run(name, qkv).output).abs().max() > 1e-3
 
 
@@ -149,9 +149,9 @@ def z_scores(d, size=0.4, **options):
     w = run("performer", qkv, d, **options).draws["projection"]
     phi_q, phi_k = (log_features(x * qkv.scale**0.5, w).exp() for x in (qkv.q, qkv.k))
     estimates = phi_q @ phi_k.mT / d  # A~, (4000, 3, 3)
-    wanted = torch.exp(one.scale * one.q @ one.k.mT)[0]
-    error = estimates.mean(0) - wanted
-    return error / (estimates.std(0) / sqrt(HEADS)), error / wanted
+    expected = torch.exp(one.scale * one.q @ one.k.mT)[0]
+    error = estimates.mean(0) - expected
+    return error / (estimates.std(0) / sqrt(HEADS)), error / expected
 
 
 @pytest.mark.parametrize("d", [1, 5, 8, 20])
@@ -207,8 +207,8 @@ def test_budgets_share_their_rows_and_norms_are_chi():
 
 def test_more_features_come_nearer():
     qkv = make(h=16, score=0.1)  # variances grow with exp(|q' + k'|²): at large scores a few entries decide
-    wanted = exact(qkv).dense()
-    errors = [float((run("performer", qkv, d).operator.dense() - wanted).norm()) for d in (8, 128, 2048)]
+    expected = exact(qkv).dense()
+    errors = [float((run("performer", qkv, d).operator.dense() - expected).norm()) for d in (8, 128, 2048)]
     # standard errors fall with √16 = 4; half of that is left to chance
     assert errors[1] < errors[0] / 2 and errors[2] < errors[1] / 2
 
@@ -249,12 +249,12 @@ def test_a_query_that_shares_no_feature_with_any_key_is_counted():
 def test_features_given_by_their_logarithms_are_normalised_without_a_shift():
     g = generator(0, "features")
     log_q, log_k = (3 * torch.randn(2, n, 4, generator=g, dtype=torch.float64) for n in (5, 7))
-    wanted = log_q.exp() @ log_k.exp().mT
-    wanted = wanted / wanted.sum(-1, keepdim=True)
+    expected = log_q.exp() @ log_k.exp().mT
+    expected = expected / expected.sum(-1, keepdim=True)
     for by in (0.0, -1e4, 1e4):
         operator, bad = from_log_features(log_q + by, log_k - by, make())
         # the shift itself rounds each logarithm by eps · 1e4
-        assert (operator.dense() - wanted).abs().max() <= 1e-14 + 1e-15 * abs(by) and not bad.any()
+        assert (operator.dense() - expected).abs().max() <= 1e-14 + 1e-15 * abs(by) and not bad.any()
 
 
 @pytest.mark.parametrize("name", ["performer", "performer-relu"])
@@ -271,8 +271,8 @@ def test_a_feature_that_no_key_has_is_no_feature():
     phi_q = torch.tensor([[[1.0, 2.0, 5.0], [0.0, 0.0, 1.0], [3.0, 1.0, 0.0]]], dtype=torch.float64)
     phi_k = torch.tensor([[[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]]], dtype=torch.float64)
     operator, bad = from_log_features(phi_q.log(), phi_k.log(), make())
-    wanted = phi_q @ phi_k.mT
-    wanted = wanted / wanted.sum(-1, keepdim=True)
-    kept = [0, 2]
-    assert (operator.dense()[0, kept] - wanted[0, kept]).abs().max() <= 1e-15
+    expected = phi_q @ phi_k.mT
+    expected = expected / expected.sum(-1, keepdim=True)
+    selected = [0, 2]
+    assert (operator.dense()[0, selected] - expected[0, selected]).abs().max() <= 1e-15
     assert bad.tolist() == [1] and operator.dense()[0, 1].isnan().all()

@@ -32,8 +32,8 @@ def assert_twin(name, qkv, d, **options):
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(qkv.h):
         draws = {"rotations": approx.draws["rotations"][row]}
-        wanted = TWINS[name](one_head(qkv, row), d, draws, "softmax", **options)
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        expected = TWINS[name](one_head(qkv, row), d, draws, "softmax", **options)
+        assert ((approx.operator.dense()[row] - expected).abs() <= band[row]).all()
     return approx
 
 
@@ -128,8 +128,8 @@ def test_reformer_equals_the_module_of_transformers(n, chunk, rounds, buckets, s
 
     monkeypatch.setattr(torch, "randn", instead)
     with torch.no_grad():
-        wanted = module(x).hidden_states[0].unflatten(-1, (3, -1)).transpose(0, 1)
-    assert (approx.output - wanted).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
+        expected = module(x).hidden_states[0].unflatten(-1, (3, -1)).transpose(0, 1)
+    assert (approx.output - expected).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("n, chunk, rounds", [(32, 4, 2), (48, 8, 4), (40, 10, 1), (16, 8, 2)])
@@ -175,8 +175,8 @@ def test_lsh_qk_is_torchs_attention_under_its_mask(n_q, n_k, score, hash):
     approx = approximate("lsh-qk", qkv, 12, hash=hash)
     mask = approx.operator.dense() != 0  # which the literal masks above prove
     attend = torch.nn.functional.scaled_dot_product_attention
-    wanted = attend(qkv.q, qkv.k, qkv.v, attn_mask=mask, scale=qkv.scale)
-    assert (approx.output - wanted).abs().max() <= 1e-13 * max(1.0, float(wanted.abs().max()))
+    expected = attend(qkv.q, qkv.k, qkv.v, attn_mask=mask, scale=qkv.scale)
+    assert (approx.output - expected).abs().max() <= 1e-13 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("n_q, n_k", [(10, 10), (9, 14), (14, 9), (33, 8)])
@@ -285,9 +285,9 @@ def test_large_scores_keep_the_rows(name, top):
 @every_name
 def test_chunks_are_those_of_float64_in_every_dtype(name):
     qkv = make(n=64, h=4, score=0.5, dtype=torch.bfloat16)
-    wanted = approximate(name, qkv.to(dtype=torch.float64), 16).operator.index
+    expected = approximate(name, qkv.to(dtype=torch.float64), 16).operator.index
     for dtype in (torch.bfloat16, torch.float32):
-        assert torch.equal(approximate(name, qkv.to(dtype=dtype), 16).operator.index, wanted)
+        assert torch.equal(approximate(name, qkv.to(dtype=dtype), 16).operator.index, expected)
 
 
 @every_name
@@ -341,8 +341,8 @@ def test_nearer_tokens_share_a_bucket_more_often():
     for angle in (0.2, 1.0, 2.5):
         x = torch.stack([turns.cos(), turns.sin()], -1), torch.stack([(turns + angle).cos(), (turns + angle).sin()], -1)
         first, second = cross_polytope(torch.stack(x), randn(1, 1, 1, 2).expand(2, -1, -1, -1), (2,))[:, 0]
-        rate, wanted = (first == second).double().mean(), 1 - angle / math.pi
-        assert abs(rate - wanted) <= 5 * (wanted * (1 - wanted) / 20000) ** 0.5  # five standard deviations
+        rate, expected = (first == second).double().mean(), 1 - angle / math.pi
+        assert abs(rate - expected) <= 5 * (expected * (1 - expected) / 20000) ** 0.5  # five standard deviations
 
 
 def test_augmented_tokens_have_one_length_and_the_same_inner_products():
@@ -363,9 +363,9 @@ def test_lists_of_heads_are_cut_apart():
 
 def test_hashing_in_blocks_of_tokens_is_that_in_one(monkeypatch):
     x, rotations = randn(2, 17, 3), randn(2, 2, 4, 3)
-    whole = cross_polytope(x, rotations, (8,))
+    full = cross_polytope(x, rotations, (8,))
     monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 5 * 2 * 2 * 4)  # five tokens at a time
-    assert torch.equal(cross_polytope(x, rotations, (8,)), whole)
+    assert torch.equal(cross_polytope(x, rotations, (8,)), full)
 
 
 def test_a_product_in_blocks_is_that_of_the_sparse_matrix():
@@ -374,9 +374,9 @@ def test_a_product_in_blocks_is_that_of_the_sparse_matrix():
     place = torch.tensor([[3, 0, 2, 1], [0, 4, 5, 1]])
     weights, v = randn(2, 4, 2).abs(), randn(2, 5, 3)
     slots = torch.stack([rows[at // 3] for rows, at in zip(keys, place, strict=True)])
-    wanted = Sparse(slots, weights, 5) @ v
+    expected = Sparse(slots, weights, 5) @ v
     weights = weights.masked_fill(slots < 0, 0)
-    torch.testing.assert_close(block_product(weights, place, 3, keys, v), wanted)
+    torch.testing.assert_close(block_product(weights, place, 3, keys, v), expected)
 
 
 @pytest.mark.parametrize("n, chunk", [(1, 1), (5, 1), (5, 2), (6, 3), (7, 3), (4, 4), (4, 9)])
@@ -386,8 +386,8 @@ def test_chunks_follow_each_other_around_the_list(n, chunk):
     window = look_back(order, chunk)
     assert len(window) == len(chunks)
     for t, row in enumerate(window.tolist()):
-        kept = [token for token in row if token >= 0]
-        assert kept == (chunks[t] if len(chunks) == 1 else chunks[t - 1] + chunks[t])
+        selected = [token for token in row if token >= 0]
+        assert selected == (chunks[t] if len(chunks) == 1 else chunks[t - 1] + chunks[t])
     assert torch.equal(order[inverse(order)], torch.arange(n))
 
 

@@ -46,11 +46,11 @@ def test_it_equals_the_module_of_transformers(n, d, size):
         for weight in module.parameters():
             weight.copy_(size * torch.randn(weight.shape, generator=g, dtype=torch.float64))
         x = torch.randn(1, n, 24, generator=g, dtype=torch.float64)
-        wanted = heads_apart(module(x)[0], 3)
+        expected = heads_apart(module(x)[0], 3)
         qkv = QKV(*(heads_apart(layer(x), 3) for layer in (module.query, module.key, module.value)))
     # p^(-1/4) on each side rounds differently from p^(-1/2) on one: eps times scores of up to 100
-    assert (nys(qkv, d, z0="global").output - wanted).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
-    assert (nys(qkv, d, z0="paper").output - wanted).abs().max() > 1e-6  # the start matters
+    assert (nys(qkv, d, z0="global").output - expected).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
+    assert (nys(qkv, d, z0="paper").output - expected).abs().max() > 1e-6  # the start matters
 
 
 @pytest.mark.parametrize("n, d", [(24, 6), (40, 8), (24, 24)])
@@ -65,8 +65,8 @@ def test_it_equals_nystrom_attention(n, d):
         module.to_out = torch.nn.Identity()
         qkv = make(h=h, n=n, p=p, p_v=p, score=2.0)
         x = torch.cat([t.transpose(0, 1).reshape(n, h * p) for t in (qkv.q, qkv.k, qkv.v)], dim=-1)[None]
-        wanted = heads_apart(module(x), h)
-    assert (nys(qkv, d, z0="global").output - wanted).abs().max() <= 1e-12 * float(wanted.abs().max())
+        expected = heads_apart(module(x), h)
+    assert (nys(qkv, d, z0="global").output - expected).abs().max() <= 1e-12 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("n, d", [(20, 1), (20, 3), (20, 6), (20, 19), (20, 20), (17, 5)])
@@ -78,8 +78,8 @@ def test_it_equals_its_twin_for_any_length(n, d, inverse):
     # a pseudo-inverse moves by its own condition: eps · cond² of A, below 1e6 here
     slack = 1e-9 if inverse == "pinv" else 0.0
     for row in range(2):
-        wanted = twin(one_head(qkv, row), d, {}, "softmax", inverse=inverse)
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row] + slack).all()
+        expected = twin(one_head(qkv, row), d, {}, "softmax", inverse=inverse)
+        assert ((approx.operator.dense()[row] - expected).abs() <= band[row] + slack).all()
 
 
 @pytest.mark.parametrize("n_iter", [0, 1, 6, 25])
@@ -87,8 +87,8 @@ def test_the_steps_are_counted(n_iter):
     qkv = make()
     approx = nys(qkv, 5, n_iter=n_iter)
     for row in range(2):
-        wanted = twin(one_head(qkv, row), 5, {}, "softmax", n_iter=n_iter)
-        assert (approx.operator.dense()[row] - wanted).abs().max() <= 1e-12
+        expected = twin(one_head(qkv, row), 5, {}, "softmax", n_iter=n_iter)
+        assert (approx.operator.dense()[row] - expected).abs().max() <= 1e-12
 
 
 @pytest.mark.parametrize("n", range(1, 12))
@@ -104,8 +104,8 @@ def test_segment_means_for_every_length_and_count(n):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_segment_means_are_summed_in_float64(dtype):
     x = make(h=2, n=1000, p=3).q.to(dtype)
-    wanted = segment_means(x.double(), 7)
-    assert torch.equal(segment_means(x, 7), wanted) and wanted.dtype == torch.float64
+    expected = segment_means(x.double(), 7)
+    assert torch.equal(segment_means(x, 7), expected) and expected.dtype == torch.float64
 
 
 @pytest.mark.parametrize("middle", [0, 1, 2])
@@ -147,11 +147,11 @@ def test_with_a_pseudo_inverse_rows_sum_to_one(score, d):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_with_a_pseudo_inverse_the_full_budget_is_exact_and_with_six_steps_it_is_not(score, dtype):
     qkv = make(score=score, dtype=dtype)
-    wanted = exact(qkv.to(dtype=torch.float64)).dense()
+    expected = exact(qkv.to(dtype=torch.float64)).dense()
     approx = nys(qkv, 20, inverse="pinv")
     cond = float(torch.linalg.cond(approx.cores["A"]).max())
-    assert (approx.operator.dense() - wanted).abs().max() <= 1e-15 * 20 * cond
-    assert (nys(qkv, 20).operator.dense() - wanted).abs().max() > 1e-3
+    assert (approx.operator.dense() - expected).abs().max() <= 1e-15 * 20 * cond
+    assert (nys(qkv, 20).operator.dense() - expected).abs().max() > 1e-3
 
 
 def test_only_the_global_start_lets_heads_influence_each_other():
@@ -168,8 +168,8 @@ def test_the_residual_is_that_of_the_inverse_used():
         approx = nys(qkv, 6, **options)
         for row in range(2):
             a, z = approx.cores["A"][row], approx.inverses["A"][row]
-            wanted = (torch.eye(6, dtype=torch.float64) - a @ z).square().sum().sqrt() / 6**0.5
-            assert torch.isclose(approx.diagnostics["inverse_residual"][row], wanted, atol=1e-14)
+            expected = (torch.eye(6, dtype=torch.float64) - a @ z).square().sum().sqrt() / 6**0.5
+            assert torch.isclose(approx.diagnostics["inverse_residual"][row], expected, atol=1e-14)
     assert (approx.diagnostics["inverse_residual"] > 0.3).all()  # rtol=0.5 cuts most of the spectrum
 
 

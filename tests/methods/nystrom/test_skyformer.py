@@ -87,8 +87,8 @@ def test_every_inverse_equals_its_twin(target, score, options):
     approx = sky(qkv, 7, target=target, **options)
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(2):
-        wanted = twin(one_head(qkv, row), 7, {"indices": approx.draws["indices"][row]}, target, **options)
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        desired = twin(one_head(qkv, row), 7, {"indices": approx.draws["indices"][row]}, target, **options)
+        assert ((approx.operator.dense()[row] - desired).abs() <= band[row]).all()
 
 
 # Order, interpolation, exactness
@@ -216,12 +216,12 @@ def test_each_start_is_its_formula_and_only_global_couples_heads():
 
 def test_the_identity_converges_faster_and_all_starts_reach_the_ridged_inverse():
     qkv = make()
-    wanted = sky(qkv, 10, target="gaussian", inverse="cholesky").operator.dense()
+    desired = sky(qkv, 10, target="gaussian", inverse="cholesky").operator.dense()
     for z0 in ("paper", "global", "identity"):
         errors = [sky(qkv, 10, target="gaussian", z0=z0, n_iter=n).diagnostics["inverse_residual"] for n in (1, 2, 3)]
         assert (errors[0] > errors[1]).all() and (errors[1] > errors[2]).all()
         last = sky(qkv, 10, target="gaussian", z0=z0, n_iter=30).operator.dense()
-        assert (last - wanted).abs().max() <= 1e-12
+        assert (last - desired).abs().max() <= 1e-12
     slow, fast = (sky(qkv, 10, target="gaussian", z0=z0, n_iter=3) for z0 in ("paper", "identity"))
     assert (fast.diagnostics["inverse_residual"] < slow.diagnostics["inverse_residual"]).all()
 
@@ -264,13 +264,13 @@ def test_leverage_scores_find_the_rare_tokens_that_uniform_sampling_misses():
     x[0, 36:] = 6 * torch.eye(4, dtype=torch.float64)
     qkv = QKV(x, x, x)
     rare = {*range(36, 40), *range(76, 80)}
-    found = {}
+    actual = {}
     for sampler in ("rls", "wor"):
         drawn = [sky(qkv, 10, target="gaussian", sampler=sampler, seed=s).draws["indices"][0] for s in range(30)]
         assert all(len(row.unique()) == 10 for row in drawn)
-        found[sampler] = sum(len({i % 40 for i in row.tolist() if i in rare}) for row in drawn) / 30
+        actual[sampler] = sum(len({i % 40 for i in row.tolist() if i in rare}) for row in drawn) / 30
     # uniform draws hold a given pair of rows with probability 1 - (70/80 · 69/79): 0.94 of the four rare tokens
-    assert found["rls"] > 3 and found["wor"] < 1.4
+    assert actual["rls"] > 3 and actual["wor"] < 1.4
 
 
 def test_centroids_lower_the_quantisation_error_and_are_fixed_points():
@@ -299,8 +299,8 @@ def test_kmeans_landmarks_are_ten_steps_of_lloyd_on_queries_and_keys():
         again = torch.stack([x[nearest == c].mean(0) if (nearest == c).any() else ours[c] for c in range(5)])
         before = torch.cdist(x, ours).amin(1).square().sum()
         assert torch.cdist(x, again).amin(1).square().sum() <= before * (1 + 1e-12)
-        wanted = twin(one_head(qkv, row), 5, {"centroids": ours}, "gaussian")
-        assert (approx.operator.dense()[row] - wanted).abs().max() <= 1e-12
+        desired = twin(one_head(qkv, row), 5, {"centroids": ours}, "gaussian")
+        assert (approx.operator.dense()[row] - desired).abs().max() <= 1e-12
 
 
 def test_heads_share_indices_only_when_asked():
@@ -361,19 +361,19 @@ def test_each_guard_replaces_the_rows_below_the_bound_by_its_definition_and_no_o
         assert int(approx.diagnostics["guarded_rows"][row]) == int(bad.sum())
         assert int(approx.diagnostics["bad_rows"][row]) == int((mass <= 0).sum())
         assert extra[row] == (bad.sum() * one.n_k if guard == "exact" else 0)
-        wanted = a / mass[:, None]
+        desired = a / mass[:, None]
         if guard == "floor":
-            wanted[bad] = a[bad] / bound[bad, None]
+            desired[bad] = a[bad] / bound[bad, None]
         elif guard == "vmean":
-            wanted[bad] = 1 / one.n_k
+            desired[bad] = 1 / one.n_k
         elif guard == "exact":
-            wanted[bad] = (true / true.sum(1, keepdim=True))[bad]
+            desired[bad] = (true / true.sum(1, keepdim=True))[bad]
         else:
             sampled = torch.zeros_like(true)
             sampled[:, keys] = true[:, keys]
-            wanted[bad] = (sampled / sampled.sum(1, keepdim=True))[bad]
+            desired[bad] = (sampled / sampled.sum(1, keepdim=True))[bad]
         # two computations whose cancellation in D~ is up to 1e5 at this scale
-        assert torch.allclose(dense[row], wanted, rtol=1e-8, atol=1e-9 * float(wanted.abs().max()))
+        assert torch.allclose(dense[row], desired, rtol=1e-8, atol=1e-9 * float(desired.abs().max()))
         assert torch.allclose(dense[row][good_rows(bad)], plain.operator.dense()[row][good_rows(bad)], rtol=1e-12)
 
 
@@ -432,9 +432,9 @@ def test_the_exact_normaliser_divides_by_the_true_D(score):
         c = twin(one, 10, {"indices": indices}, "gaussian", inverse="pinv")
         half = one.scale / 2
         a = c * torch.exp(half * one.q[0].square().sum(1))[:, None] * torch.exp(half * one.k[0].square().sum(1))
-        wanted = a / softmax_kernel_of(one.q[0], one.k[0], one.scale).sum(1, keepdim=True)
+        desired = a / softmax_kernel_of(one.q[0], one.k[0], one.scale).sum(1, keepdim=True)
         band = entry_band(approx.operator, qkv, torch.float64)[row]
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band).all()
+        assert ((approx.operator.dense()[row] - desired).abs() <= band).all()
     assert (approx.diagnostics["visited"] >= 400).all()
 
 
@@ -513,9 +513,9 @@ def test_the_cut_off_drops_eigenvalues_below_it():
     qkv = make(h=1, score=0.3)
     approx = sky(qkv, 12, target="gaussian", sampler="wor", inverse="pinv", rtol=0.05)
     values = torch.linalg.eigvalsh(approx.cores["core"][0])
-    kept = int((values > 0.05 * values.max()).sum())
-    assert 0 < kept < 12 and int(torch.linalg.matrix_rank(approx.inverses["core"][0], rtol=1e-8)) == kept
-    assert abs(float(approx.diagnostics["inverse_residual"]) - (1 - kept / 12) ** 0.5) <= 1e-9
+    selected = int((values > 0.05 * values.max()).sum())
+    assert 0 < selected < 12 and int(torch.linalg.matrix_rank(approx.inverses["core"][0], rtol=1e-8)) == selected
+    assert abs(float(approx.diagnostics["inverse_residual"]) - (1 - selected / 12) ** 0.5) <= 1e-9
 
 
 # Limits of floating point
@@ -618,8 +618,8 @@ def test_leverage_scores_are_those_of_the_queries_first_and_the_keys_behind_them
     for row in range(2):
         for first, second, same in ((qkv.q, qkv.k, True), (qkv.k, qkv.q, False)):
             x = torch.cat([first[row], second[row]])
-            wanted = recursive_rls(x, 12, kernel, Streams(0, "skyformer").head(row, "rls"))
-            assert torch.equal(drawn[row], wanted) == same
+            desired = recursive_rls(x, 12, kernel, Streams(0, "skyformer").head(row, "rls"))
+            assert torch.equal(drawn[row], desired) == same
 
 
 def test_an_exact_normaliser_does_not_hide_rows_that_rounding_decides():

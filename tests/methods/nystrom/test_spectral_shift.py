@@ -78,12 +78,12 @@ def test_for_gaussian_the_middle_is_the_best_for_the_lifted_kernel(score):
     for row in range(2):
         kernel = lifted(one_head(qkv, row))
         assert np.allclose(kernel, lifted_kernel(one_head(qkv, row)), atol=1e-14)
-        c, found = kernel[:, approx.draws["order"][row, :d]], whole(approx, row)
-        assert (c.T @ (kernel - found) @ c).abs().max() <= 1e-12
-        assert torch.equal(found[:9, 9:], found[9:, :9].T) or close(found[:9, 9:], found[9:, :9].T, 1e-14)
-        assert close(approx.operator.dense()[row], found[:9, 9:], 1e-14)
+        c, actual = kernel[:, approx.draws["order"][row, :d]], whole(approx, row)
+        assert (c.T @ (kernel - actual) @ c).abs().max() <= 1e-12
+        assert torch.equal(actual[:9, 9:], actual[9:, :9].T) or close(actual[:9, 9:], actual[9:, :9].T, 1e-14)
+        assert close(approx.operator.dense()[row], actual[:9, 9:], 1e-14)
         nystrom = c @ torch.linalg.pinv(kernel[approx.draws["order"][row, :d]][:, approx.draws["order"][row, :d]]) @ c.T
-        assert (kernel - found).norm() < (kernel - nystrom).norm()
+        assert (kernel - actual).norm() < (kernel - nystrom).norm()
 
 
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
@@ -93,9 +93,9 @@ def test_a_larger_budget_adds_columns_and_never_errs_more(target):
     for d in range(1, 13):
         approx = approximate("prototype", qkv, d, target=target)
         orders.add(approx.draws_hash())
-        found = approx.operator.dense() if target == "softmax" else torch.stack([whole(approx, row) for row in (0, 1)])
+        actual = approx.operator.dense() if target == "softmax" else torch.stack([whole(approx, row) for row in (0, 1)])
         kernels = [exact(qkv).dense()[row] if target == "softmax" else lifted(one_head(qkv, row)) for row in (0, 1)]
-        errors.append((torch.stack(kernels) - found).norm(dim=(1, 2)))
+        errors.append((torch.stack(kernels) - actual).norm(dim=(1, 2)))
     errors = torch.stack(errors)
     assert (errors[1:] <= errors[:-1] + 1e-12).all() and (errors[0] > 0.1).all()
     assert len(orders) == 1
@@ -366,10 +366,10 @@ def test_rows_sum_to_one_with_the_identity_and_to_one_less_the_shift_without(for
         assert torch.linalg.matrix_rank(bare.operator.dense()).max() <= 5
         if n_k == 16:
             assert torch.linalg.matrix_rank(approx.operator.dense()).min() >= 16 - 1
-        kept = approx.operator.dense() - bare.operator.dense()
+        selected = approx.operator.dense() - bare.operator.dense()
         wanted = torch.zeros(16, n_k, dtype=torch.float64)
         wanted[torch.arange(16), torch.arange(16).clamp(max=n_k - 1)] = delta
-        assert (kept - wanted).abs().max() <= 1e-12
+        assert (selected - wanted).abs().max() <= 1e-12
 
 
 def test_equation_4_takes_smoothed_attention_off():
@@ -489,8 +489,8 @@ def test_the_centroids_are_steps_of_lloyd_from_tokens_of_their_own_stream(steps)
             approximate("nystromformer-kmeans", qkv, 5, seed=4).draws["key_centroids"], draws["key_centroids"]
         )
         both = QKV(qkv.q, qkv.q, qkv.q)
-        found = approximate("nystromformer-kmeans", both, 5).draws
-        assert not torch.equal(found["query_centroids"], found["key_centroids"])  # two draws, of the same tokens
+        actual = approximate("nystromformer-kmeans", both, 5).draws
+        assert not torch.equal(actual["query_centroids"], actual["key_centroids"])  # two draws, of the same tokens
 
 
 def test_centroids_do_not_depend_on_the_order_of_the_tokens(monkeypatch):
@@ -506,7 +506,7 @@ def test_centroids_do_not_depend_on_the_order_of_the_tokens(monkeypatch):
 
 @pytest.mark.parametrize("inverse", ["schulz", "pinv"])
 def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
-    d, found = 4, 0
+    d, actual = 4, 0
     marks = make(h=1, n=d, p=6, score=4.0)
     noise = make(h=1, n=2 * d, p=6, score=1e-4)
     twice = lambda x: x.repeat_interleave(2, 1)
@@ -520,11 +520,11 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
             for name, tokens in (("query_centroids", marks.q), ("key_centroids", marks.k))
         ]
         if all(hits):  # a start in each cluster
-            found += 1
+            actual += 1
             assert close(approx.operator.dense(), wanted.operator.dense(), 1e-9)
             for name in ("visited", "realised_d", "bad_rows"):
                 assert torch.equal(approx.diagnostics[name], wanted.diagnostics[name])
-    assert found > 3
+    assert actual > 3
 
 
 @pytest.mark.parametrize("n, n_k, d", [(20, 20, 1), (17, 11, 11), (12, 30, 5)])

@@ -12,14 +12,14 @@ from attnprobe.reference import exact_output
 
 def test_each_module_registers_its_methods():
     modules = {name: get(name).function.__module__ for name in ("softmax", "kernelized", "svd", "vmean")}
-    wanted = [exact_attention.__name__] * 2 + [svd.__name__, vmean.__name__]
-    assert list(modules.values()) == wanted
+    expected = [exact_attention.__name__] * 2 + [svd.__name__, vmean.__name__]
+    assert list(modules.values()) == expected
 
 
 def test_every_row_of_vmean_is_the_mean_of_the_values_that_count():
     qkv = make(n=9)
-    wanted = qkv.v.mean(1, keepdim=True).expand_as(qkv.v)
-    torch.testing.assert_close(approximate("vmean", qkv).output, wanted, rtol=1e-12, atol=1e-12)
+    expected = qkv.v.mean(1, keepdim=True).expand_as(qkv.v)
+    torch.testing.assert_close(approximate("vmean", qkv).output, expected, rtol=1e-12, atol=1e-12)
     mask = torch.tensor([True] * 5 + [False] * 4)
     padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
     torch.testing.assert_close(
@@ -30,8 +30,8 @@ def test_every_row_of_vmean_is_the_mean_of_the_values_that_count():
 def test_row_i_of_causal_vmean_is_the_mean_of_the_values_up_to_i():
     qkv = make(n=7)
     causal = QKV(qkv.q, qkv.k, qkv.v, causal=True)
-    wanted = torch.stack([qkv.v[:, : i + 1].mean(1) for i in range(7)], dim=1)
-    torch.testing.assert_close(approximate("vmean", causal).output, wanted, rtol=1e-12, atol=1e-12)
+    expected = torch.stack([qkv.v[:, : i + 1].mean(1) for i in range(7)], dim=1)
+    torch.testing.assert_close(approximate("vmean", causal).output, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
@@ -40,8 +40,8 @@ def test_the_svd_of_rank_d_leaves_the_singular_values_beyond_d(target, d):
     qkv = make(n=8).to(dtype=torch.float64)
     dense = exact(qkv, target).dense()
     values = torch.linalg.svdvals(dense - approximate("svd", qkv, d, target=target).operator.dense())
-    wanted = torch.linalg.svdvals(dense)[:, d:]
-    torch.testing.assert_close(values[:, : wanted.shape[1]], wanted, rtol=1e-10, atol=1e-12)
+    expected = torch.linalg.svdvals(dense)[:, d:]
+    torch.testing.assert_close(values[:, : expected.shape[1]], expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "target"), [("softmax", "softmax"), ("kernelized", "gaussian")])

@@ -40,8 +40,8 @@ def test_each_measure_chooses_the_rows_of_its_literal_definition(measure, score,
     assert approx.draws["sampled_keys"].shape == (2, n_q, d) and approx.draws["top_queries"].shape == (2, d)
     band = entry_band(approx.operator, qkv, dtype)
     for row in range(qkv.h):
-        wanted = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", measure=measure)
-        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+        expected = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", measure=measure)
+        assert ((approx.operator.dense()[row].double() - expected).abs() <= band[row]).all()
 
 
 def test_the_measures_are_not_the_same():
@@ -74,15 +74,15 @@ def test_the_log_ratio_is_that_of_arithmetic_and_geometric_mean():
 def test_the_measurement_in_blocks_is_that_in_one(measure, monkeypatch):
     qkv = make(h=2, n=23, n_k=19)
     sampled = run(qkv, 5).draws["sampled_keys"]
-    whole = measured(qkv, sampled, measure)
+    full = measured(qkv, sampled, measure)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 4 * 5 * 8)
     blocks = measured(qkv, sampled, measure)
-    wanted = [sparsity(one_head(qkv, row), sampled[row], measure) for row in range(2)]
-    assert torch.allclose(whole, blocks, atol=1e-13)
-    assert torch.allclose(whole, torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
+    expected = [sparsity(one_head(qkv, row), sampled[row], measure) for row in range(2)]
+    assert torch.allclose(full, blocks, atol=1e-13)
+    assert torch.allclose(full, torch.tensor(expected, dtype=torch.float64), atol=1e-12)
     rows = torch.tensor([40, 3, 23])
     some = module._measure(qkv.q, qkv.k, sampled, rows, qkv.scale, measure)
-    assert torch.allclose(some, whole.flatten()[rows], atol=1e-13)
+    assert torch.allclose(some, full.flatten()[rows], atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e25])
@@ -94,8 +94,8 @@ def test_queries_that_float32_cannot_tell_apart_are_ordered_by_float64(measure, 
     qkv = qkv.replace(q=q, k=k)
     approx = run(qkv, 7, measure=measure)
     exact = measured(qkv, approx.draws["sampled_keys"], measure)
-    wanted = exact.sort(descending=True, stable=True).indices[:, :7]
-    assert torch.equal(approx.draws["top_queries"], wanted)
+    expected = exact.sort(descending=True, stable=True).indices[:, :7]
+    assert torch.equal(approx.draws["top_queries"], expected)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -121,8 +121,8 @@ def test_few_queries_are_measured_in_float64(measure, monkeypatch):
     ],
 )
 def test_the_authors_sizes_overshoot_the_budget(n, sizes):
-    for d, wanted in sizes.items():
-        assert module._sizes(d, n, n) == (wanted, wanted)
+    for d, expected in sizes.items():
+        assert module._sizes(d, n, n) == (expected, expected)
 
 
 def test_the_authors_factor_is_in_the_draws_and_the_diagnostics():
@@ -135,8 +135,8 @@ def test_the_authors_factor_is_in_the_draws_and_the_diagnostics():
     assert plain.diagnostics["realised_d"].tolist() == [16, 16]
     assert plain.diagnostics["visited"].tolist() == [2 * 16 * 60] * 2
     for row in range(2):
-        wanted = twin(one_head(qkv, row), 16, draws_of(approx, row), "softmax")
-        assert torch.allclose(approx.operator.dense()[row], wanted, atol=1e-13)
+        expected = twin(one_head(qkv, row), 16, draws_of(approx, row), "softmax")
+        assert torch.allclose(approx.operator.dense()[row], expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_q, n_k", [(1, 1), (1, 7), (3, 1), (5, 9), (20, 20)])
@@ -191,9 +191,9 @@ def test_padding_is_neither_sampled_nor_chosen_nor_averaged(measure, authors_fac
     noise = torch.where(mask[:, None], 0.0, 1e3).double()
     padded = QKV(qkv.q + noise, qkv.k + noise, qkv.v + noise, mask=mask)
     options = {"measure": measure, "authors_factor": authors_factor}
-    got, wanted = run(padded, 5, **options), run(padded.compressed(), 5, **options)
-    assert got.draws_hash() == wanted.draws_hash() and got.draws["sampled_keys"].max() <= 12
-    assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
+    got, expected = run(padded, 5, **options), run(padded.compressed(), 5, **options)
+    assert got.draws_hash() == expected.draws_hash() and got.draws["sampled_keys"].max() <= 12
+    assert torch.equal(got.output[:, mask], expected.output) and not got.output[:, ~mask].any()
 
 
 def test_a_vector_added_to_every_key_moves_the_choice_with_max_mean_only():
@@ -207,8 +207,8 @@ def test_a_vector_added_to_every_key_moves_the_choice_with_max_mean_only():
         for row in range(2):
             sampled = before.draws["sampled_keys"]
             change = (measured(moved, sampled, measure) - measured(qkv, sampled, measure))[row]
-            wanted = 0 * change if same else (1 - 5 / 20) * (qkv.q[row] @ c[row, 0])
-            assert (change - wanted).abs().max() <= 1e-12
+            expected = 0 * change if same else (1 - 5 / 20) * (qkv.q[row] @ c[row, 0])
+            assert (change - expected).abs().max() <= 1e-12
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -228,7 +228,7 @@ def test_it_equals_the_transformers_module_given_its_sample_and_sizes(score, mon
         shared = torch.randint(n, (n,), generator=g)
         monkeypatch.setattr(torch, "randint", lambda *args, **kwargs: shared.expand(args[-1]))
         monkeypatch.setattr(module, "_sizes", lambda d, n_q, n_k: (u, n))
-        wanted = theirs(x)[0][0].view(n, heads, p).transpose(0, 1)
+        expected = theirs(x)[0][0].view(n, heads, p).transpose(0, 1)
         ours = run(QKV(q.contiguous(), k.contiguous(), v.contiguous()), u, authors_factor=True)
-    assert (ours.output - wanted).abs().max() <= 1e-13 * float(v.abs().max())
+    assert (ours.output - expected).abs().max() <= 1e-13 * float(v.abs().max())
     assert ours.diagnostics["realised_d"].tolist() == [u, u]

@@ -36,8 +36,8 @@ def test_every_ablation_is_its_literal_definition(ablation, score, dtype, n_q, n
     approx = skein(qkv, d, ablation=ablation, seed=1)
     band = entry_band(approx.operator, qkv, dtype)
     for row in range(qkv.h):
-        wanted = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", ablation=ablation)
-        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+        desired = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", ablation=ablation)
+        assert ((approx.operator.dense()[row].double() - desired).abs() <= band[row]).all()
 
 
 def test_the_ablations_are_different_methods():
@@ -57,10 +57,10 @@ def test_the_output_is_steps_5_to_7_as_the_paper_writes_them(score):
         a = torch.exp(scores[:, columns])  # not shifted: scores of 6 are small enough
         g = torch.exp(scores[:, columns].mean(1))
         mass = a.sum(1) + (one.n_k - 6) * g
-        wanted = (a @ v[columns] + torch.outer(g, v.sum(0) - v[columns].sum(0))) / mass[:, None]
+        desired = (a @ v[columns] + torch.outer(g, v.sum(0) - v[columns].sum(0))) / mass[:, None]
         for j in approx.draws["pilot_rows"][row].tolist():
-            wanted[j] = torch.softmax(scores[j], 0) @ v
-        assert torch.allclose(approx.output[row], wanted, rtol=1e-11, atol=1e-11)
+            desired[j] = torch.softmax(scores[j], 0) @ v
+        assert torch.allclose(approx.output[row], desired, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -71,8 +71,8 @@ def test_all_columns_are_exact_for_every_ablation_without_weights(ablation, scor
     assert torch.equal(approx.draws["columns"].sort(1).values, torch.arange(12).expand(2, -1))
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(2):
-        wanted = exact_twin(one_head(qkv, row), "softmax")
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        desired = exact_twin(one_head(qkv, row), "softmax")
+        assert ((approx.operator.dense()[row] - desired).abs() <= band[row]).all()
 
 
 def test_a_pilot_that_is_drawn_twice_is_one_row_and_weighs_twice():
@@ -92,8 +92,8 @@ def test_a_pilot_that_is_drawn_twice_is_one_row_and_weighs_twice():
     assert (few.operator.rmatmul(u) - dense.mT @ u).abs().max() <= 1e-13
     one, rows = one_head(qkv, 0), few.draws["pilot_rows"][0].tolist()
     assert len(set(rows)) < 3
-    wanted = exact_twin(one, "softmax")
-    assert (dense[0, rows] - wanted[rows]).abs().max() <= 1e-13
+    desired = exact_twin(one, "softmax")
+    assert (dense[0, rows] - desired[rows]).abs().max() <= 1e-13
     once = pilot_probabilities(one, sorted(set(rows)))
     assert max(abs(a - b) for a, b in zip(once, pilot_probabilities(one, rows), strict=True)) > 1e-3
 
@@ -110,9 +110,9 @@ def test_large_scores_stay_finite_and_right(ablation, top, dtype):
     if dtype == torch.float64:
         band = entry_band(approx.operator, qkv, dtype)
         for row in range(qkv.h):
-            wanted = twin(one_head(qkv, row), 6, draws_of(approx, row), "softmax", ablation=ablation)
+            desired = twin(one_head(qkv, row), 6, draws_of(approx, row), "softmax", ablation=ablation)
             lost = 1e-300  # weights near the least normal number are zero, here divided by their probabilities
-            assert ((approx.operator.dense()[row] - wanted).abs() <= band[row] + lost).all()
+            assert ((approx.operator.dense()[row] - desired).abs() <= band[row] + lost).all()
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
@@ -122,10 +122,10 @@ def test_padding_is_left_out_of_pilots_columns_and_sums(ablation):
     mask[[0, 6, 7, 16]] = False
     noise = torch.where(mask[:, None], 0.0, 1e3).double()
     padded = QKV(qkv.q + noise, qkv.k + noise, qkv.v + noise, mask=mask)
-    got, wanted = skein(padded, 13, ablation=ablation), skein(padded.compressed(), 13, ablation=ablation)
-    assert got.draws_hash() == wanted.draws_hash() and got.draws["columns"].max() == 12
-    assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
-    assert torch.equal(got.operator.dense()[:, mask][:, :, mask], wanted.operator.dense())
+    got, desired = skein(padded, 13, ablation=ablation), skein(padded.compressed(), 13, ablation=ablation)
+    assert got.draws_hash() == desired.draws_hash() and got.draws["columns"].max() == 12
+    assert torch.equal(got.output[:, mask], desired.output) and not got.output[:, ~mask].any()
+    assert torch.equal(got.operator.dense()[:, mask][:, :, mask], desired.operator.dense())
 
 
 def within_five_sigma(counts, probabilities):
@@ -211,7 +211,7 @@ def test_values_of_zero_leave_columns_to_draw(ablation):
 
 def test_what_it_visits_and_realises():
     qkv = make(n=14, n_k=19)
-    wanted = {
+    desired = {
         "none": 5 * 33,
         "no-pilot-reuse": 5 * 33,
         "simple-norm": 5 * 33,
@@ -221,7 +221,7 @@ def test_what_it_visits_and_realises():
     }
     for ablation in ABLATIONS:
         approx = skein(qkv, 5, ablation=ablation)
-        assert approx.diagnostics["visited"].tolist() == [wanted[ablation]] * 2
+        assert approx.diagnostics["visited"].tolist() == [desired[ablation]] * 2
         distinct = [len(set(row)) for row in approx.draws["columns"].tolist()]
         assert approx.diagnostics["realised_d"].tolist() == distinct
         assert ablation == "no-norm-weighted" or distinct == [5, 5]

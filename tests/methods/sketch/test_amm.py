@@ -51,8 +51,8 @@ def test_every_choice_equals_its_twin(p, normalizer, score):
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(2):
         draws = {name: value[row] for name, value in approx.draws.items()}
-        wanted = TWINS["amm"](one_head(qkv, row), 7, draws, "softmax", p=p, normalizer=normalizer)
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        desired = TWINS["amm"](one_head(qkv, row), 7, draws, "softmax", p=p, normalizer=normalizer)
+        assert ((approx.operator.dense()[row] - desired).abs() <= band[row]).all()
         assert int(approx.diagnostics["realised_d"][row]) == len(set(draws["columns"].tolist()))
 
 
@@ -69,9 +69,9 @@ def test_the_output_is_unbiased(p, score):
 def test_the_error_has_the_expected_square(p, score, d):
     qkv = skewed(score=score).select([0])
     squares = errors(qkv, p, d).square().sum((1, 2))
-    wanted = float(expected_square(qkv, p, d))
-    assert abs(float(squares.mean()) - wanted) <= 5 * float(squares.std()) / sqrt(DRAWS)
-    assert float(squares.std()) / sqrt(DRAWS) < 0.05 * wanted  # the band is narrow enough to say something
+    desired = float(expected_square(qkv, p, d))
+    assert abs(float(squares.mean()) - desired) <= 5 * float(squares.std()) / sqrt(DRAWS)
+    assert float(squares.std()) / sqrt(DRAWS) < 0.05 * desired  # the band is narrow enough to say something
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -132,10 +132,10 @@ def test_all_keys_alike_make_every_column_alike_and_the_row_sums_exact():
 
 @pytest.mark.parametrize("p", CHOICES)
 def test_heads_draw_the_same_alone_and_in_a_batch_whatever_the_choice(p):
-    whole = skewed(h=5, n=150)
-    batch = approximate("amm", whole.select([4, 1]), 20, p=p)
+    full = skewed(h=5, n=150)
+    batch = approximate("amm", full.select([4, 1]), 20, p=p)
     for row, head in enumerate((4, 1)):
-        alone = approximate("amm", whole.select([head]), 20, p=p)
+        alone = approximate("amm", full.select([head]), 20, p=p)
         assert all(torch.equal(value[0], batch.draws[key][row]) for key, value in alone.draws.items())
 
 

@@ -64,8 +64,8 @@ def test_a_causal_window_is_what_a_cache_of_sinks_and_recent_tokens_holds():
 def test_a_causal_window_over_everything_is_causal_attention():
     qkv = make(n=11, n_k=11, score=3.0)
     approx = approximate("window", qkv, 15, sinks=4, causal=True)
-    wanted = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
-    assert (approx.output - wanted).abs().max() <= 1e-13 * float(wanted.abs().max())
+    expected = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
+    assert (approx.output - expected).abs().max() <= 1e-13 * float(expected.abs().max())
 
 
 def test_an_inner_row_of_the_window_has_exactly_the_budget():
@@ -108,9 +108,9 @@ def test_bigbird_is_its_literal_mask_for_any_length(n_q, n_k, d, r):
         for row, drawn in enumerate(head, start=1):
             centre = min(row, nb_k - 1)
             seen = {0, nb_k - 1, centre - 1, centre, centre + 1} & set(range(nb_k))
-            kept = [block for block in drawn if block >= 0]
-            assert len(set(kept)) == len(kept) == min(r, nb_k - len(seen))
-            assert not seen & set(kept) and set(kept) <= set(range(nb_k))
+            selected = [block for block in drawn if block >= 0]
+            assert len(set(selected)) == len(selected) == min(r, nb_k - len(seen))
+            assert not seen & set(selected) and set(selected) <= set(range(nb_k))
 
 
 def test_every_set_of_random_blocks_is_as_likely_as_any_other():
@@ -137,8 +137,8 @@ def test_a_sparse_method_is_torchs_attention_under_its_mask(name, n_q, n_k, scor
     approx = approximate(name, qkv, {"bigbird": 10, "topk": min(6, n_k)}.get(name, 6))
     mask = approx.operator.dense() != 0  # which the literal masks above prove
     attend = torch.nn.functional.scaled_dot_product_attention
-    wanted = attend(qkv.q, qkv.k, qkv.v, attn_mask=mask, scale=qkv.scale)
-    assert (approx.output - wanted).abs().max() <= 1e-13 * max(1.0, float(wanted.abs().max()))
+    expected = attend(qkv.q, qkv.k, qkv.v, attn_mask=mask, scale=qkv.scale)
+    assert (approx.output - expected).abs().max() <= 1e-13 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("renormalize", [True, False])
@@ -148,20 +148,20 @@ def test_topk_equals_its_twin_in_every_block_of_rows(n, d, renormalize):
     approx = approximate("topk", qkv, d, renormalize=renormalize)
     assert n < topk_file.BLOCK or n % topk_file.BLOCK
     for row in range(2):
-        wanted = topk(one_head(qkv, row), d, {}, "softmax", renormalize=renormalize)
-        assert (approx.operator.dense()[row] - wanted).abs().max() <= 1e-13
+        expected = topk(one_head(qkv, row), d, {}, "softmax", renormalize=renormalize)
+        assert (approx.operator.dense()[row] - expected).abs().max() <= 1e-13
         assert (pattern(approx, row).sum(1) == d).all()
 
 
 def test_the_largest_entries_as_they_are_are_the_best_sparse_rows():
     """In every row, against the sparse rows of other choices and weights; renormalising moves away from them."""
     qkv = make()
-    whole = exact(qkv).dense()
-    best = (approximate("topk", qkv, 6, renormalize=False).operator.dense() - whole).norm(dim=-1)
+    full = exact(qkv).dense()
+    best = (approximate("topk", qkv, 6, renormalize=False).operator.dense() - full).norm(dim=-1)
     for other in (approximate("topk", qkv, 6), approximate("window", qkv, 6)):
-        assert (best <= (other.operator.dense() - whole).norm(dim=-1) + 1e-15).all()
-    left = (whole - approximate("topk", qkv, 6, renormalize=False).operator.dense()).sum(-1)
-    assert torch.allclose(left, whole.sort(-1).values[..., :-6].sum(-1))
+        assert (best <= (other.operator.dense() - full).norm(dim=-1) + 1e-15).all()
+    left = (full - approximate("topk", qkv, 6, renormalize=False).operator.dense()).sum(-1)
+    assert torch.allclose(left, full.sort(-1).values[..., :-6].sum(-1))
 
 
 @pytest.mark.parametrize("name", ["bigbird", "longformer", "topk", "window"])
@@ -173,20 +173,22 @@ def test_large_scores_keep_the_rows(name, top):
     assert torch.allclose(approx.operator.row_sums(), torch.ones(2, 20, dtype=torch.float64))
     for row in range(2):
         draws = {key: value[row] for key, value in approx.draws.items()}
-        wanted = TWINS[name](one_head(qkv, row), 10, draws, "softmax")
-        assert ((approx.operator.dense()[row] - wanted).abs() <= allowed[row]).all()
+        expected = TWINS[name](one_head(qkv, row), 10, draws, "softmax")
+        assert ((approx.operator.dense()[row] - expected).abs() <= allowed[row]).all()
 
 
 def test_no_step_depends_on_the_size_of_its_blocks(monkeypatch):
     qkv = make(n=33, h=2)
-    wanted = {name: approximate(name, qkv, 12).operator.dense() for name in ("bigbird", "longformer", "topk", "window")}
-    output = {name: dense @ qkv.v for name, dense in wanted.items()}
+    expected = {
+        name: approximate(name, qkv, 12).operator.dense() for name in ("bigbird", "longformer", "topk", "window")
+    }
+    output = {name: dense @ qkv.v for name, dense in expected.items()}
     monkeypatch.setattr("attnprobe.methods.sparse.topk.BLOCK", 5)
     for band_rows in (1, 4, 7, 11, 33, 50):
         monkeypatch.setattr("attnprobe.methods.base.BAND", band_rows)
         for entries in (1, 8 * 12 * 2, 8 * 12 * 7):
             monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", entries)
-            for name, dense in wanted.items():
+            for name, dense in expected.items():
                 approx = approximate(name, qkv, 12)
                 assert (approx.operator.dense() - dense).abs().max() <= 1e-15
                 assert (approx.output - output[name]).abs().max() <= 1e-14
@@ -224,8 +226,8 @@ def test_a_band_in_groups_of_rows_is_its_literal_mask_without_a_column_to_spare(
     assert columns.shape[1] <= min(n_k, first + left + right + group)
     for i in range(n_q):
         c = min(i, n_k - 1)
-        wanted = [j for j in range(n_k) if j < first or c - left <= j <= c + right]
-        assert columns[i // group, has[i]].tolist() == wanted
+        expected = [j for j in range(n_k) if j < first or c - left <= j <= c + right]
+        assert columns[i // group, has[i]].tolist() == expected
     assert (columns >= 0).all() and (columns < n_k).all()
 
 
@@ -238,9 +240,9 @@ def test_rows_of_a_group_have_columns_of_their_own():
         for i in range(5):
             columns = [j for j, there in zip(index[head, i // 3].tolist(), has[i].tolist(), strict=True) if there]
             columns = [j for j in columns if j >= 0]
-            wanted = torch.zeros(6, dtype=torch.float64)
-            wanted[columns] = torch.softmax(qkv.scale * qkv.k[head, columns] @ qkv.q[head, i], 0)
-            assert (dense[head, i] - wanted).abs().max() <= 1e-15
+            expected = torch.zeros(6, dtype=torch.float64)
+            expected[columns] = torch.softmax(qkv.scale * qkv.k[head, columns] @ qkv.q[head, i], 0)
+            assert (dense[head, i] - expected).abs().max() <= 1e-15
 
 
 def test_impossible_options_are_refused():
@@ -280,7 +282,7 @@ def test_longformer_equals_the_module_of_transformers(n, w, g):
         x = torch.randn(1, n, 24, generator=random, dtype=torch.float64)
         role = torch.zeros(1, n, dtype=torch.float64)
         role[:, :g] = 10000.0
-        wanted = heads_apart(
+        expected = heads_apart(
             module(
                 x, attention_mask=role, is_index_masked=role < 0, is_index_global_attn=role > 0, is_global_attn=g > 0
             )[0],
@@ -288,7 +290,7 @@ def test_longformer_equals_the_module_of_transformers(n, w, g):
         )
         qkv = QKV(*(heads_apart(layer(x), 3) for layer in (module.query, module.key, module.value)))
     approx = approximate("longformer", qkv, w + 1 + 2 * g, global_tokens=g)
-    assert (approx.output - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max()))
+    assert (approx.output - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("b, nb", [(2, 12), (4, 13), (3, 9)])
@@ -314,7 +316,7 @@ def test_bigbird_equals_the_module_of_transformers_given_the_random_blocks(b, nb
         monkeypatch.setattr(module, "_bigbird_block_rand_mask_with_head", lambda **facts: drawn)
         ones = torch.ones(1, n, dtype=torch.float64)
         blocked, band_mask, from_mask, to_mask = modeling.BigBirdModel.create_masks_for_block_sparse_attn(ones, b)
-        wanted = module(
+        expected = module(
             x,
             band_mask=band_mask,
             from_mask=from_mask,
@@ -322,7 +324,7 @@ def test_bigbird_equals_the_module_of_transformers_given_the_random_blocks(b, nb
             from_blocked_mask=blocked,
             to_blocked_mask=blocked,
         )[0]
-    assert (approx.output - heads_apart(wanted, 3)).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
+    assert (approx.output - heads_apart(expected, 3)).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
 
 
 def test_the_columns_given_to_a_sparse_operator_keep_their_empty_slots():

@@ -128,7 +128,7 @@ def test_padding_is_kept_from_a_function_unless_it_takes_the_mask():
 
 def test_outputs_matrices_operators_and_approximations_are_told_apart():
     qkv = make(n=9)
-    wanted = SoftmaxAttention(qkv.q, qkv.k, qkv.scale)
+    expected = SoftmaxAttention(qkv.q, qkv.k, qkv.scale)
     assert approximate(softmax, qkv).operator is None
     for fn in (
         lambda q, k, scale: torch.softmax(scale * q @ k.mT, -1),
@@ -138,8 +138,8 @@ def test_outputs_matrices_operators_and_approximations_are_told_apart():
         lambda qkv, generator: Approximation.of(SoftmaxAttention(qkv.q, qkv.k, qkv.scale), qkv),
     ):
         approx = approximate(fn, qkv)
-        assert torch.allclose(approx.operator.dense(), wanted.dense())
-        assert torch.allclose(approx.output, wanted @ qkv.v)
+        assert torch.allclose(approx.operator.dense(), expected.dense())
+        assert torch.allclose(approx.output, expected @ qkv.v)
     square = make(n=5, p_v=5)  # a matrix has the shape of an output: one that never saw V is a matrix
     assert approximate(lambda q, k, scale: torch.softmax(scale * q @ k.mT, -1), square).operator is not None
     assert approximate(softmax, square).operator is None
@@ -148,14 +148,14 @@ def test_outputs_matrices_operators_and_approximations_are_told_apart():
 def test_the_heads_of_several_operators_are_one():
     qkv = make(h=3, n=9)
     u = torch.rand(3, 9, 2, dtype=torch.float64)
-    whole = LowRank(u, None, u.mT)
-    stacked = approximate(lambda qkv, generator: _at(whole, qkv), qkv).operator
+    full = LowRank(u, None, u.mT)
+    stacked = approximate(lambda qkv, generator: _at(full, qkv), qkv).operator
     assert type(stacked).__name__ == "Stacked" and stacked.shape == (3, 9, 9)
     for some in (slice(0, 3), slice(1, 2), slice(1, 3)):
-        assert torch.equal(stacked.heads(some).dense(), whole.heads(some).dense())
+        assert torch.equal(stacked.heads(some).dense(), full.heads(some).dense())
     x = torch.rand(3, 9, 2, dtype=torch.float64)
-    assert torch.allclose(stacked @ x, whole @ x) and torch.allclose(stacked.rmatmul(x), whole.rmatmul(x))
-    assert torch.equal(stacked.rows(2, 4), whole.rows(2, 4)) and stacked.to(torch.float32).dtype == torch.float32
+    assert torch.allclose(stacked @ x, full @ x) and torch.allclose(stacked.rmatmul(x), full.rmatmul(x))
+    assert torch.equal(stacked.rows(2, 4), full.rows(2, 4)) and stacked.to(torch.float32).dtype == torch.float32
     with pytest.raises(UsageError, match="does not fit"):
         type(stacked)([RankOne(torch.ones(1, 2), torch.ones(1, 3)), RankOne(torch.ones(1, 2), torch.ones(1, 4))])
 
@@ -238,9 +238,9 @@ def test_options_come_from_annotations_or_defaults():
     def fn(v, a=3, b=0.5, c=True, e="x", f=None, g: float = 1, h: Literal["x", "y"] = "x", i: int | None = None):
         return v
 
-    found = {name: option.kinds for name, option in get(fn).options.items()}
-    assert found["a"] == (int,) and found["b"] == (float,) and found["c"] == (bool,) and found["e"] == (str,)
-    assert found["f"] == (int, float, str, type(None)) and found["g"] == (float,) and found["i"] == (int, type(None))
+    actual = {name: option.kinds for name, option in get(fn).options.items()}
+    assert actual["a"] == (int,) and actual["b"] == (float,) and actual["c"] == (bool,) and actual["e"] == (str,)
+    assert actual["f"] == (int, float, str, type(None)) and actual["g"] == (float,) and actual["i"] == (int, type(None))
     assert get(fn).options["h"].choices == ("x", "y")
     given = {"a": "4", "b": "2", "c": "false", "e": "word", "f": "none", "h": "y"}
     assert get(fn).check("softmax", given) == {"a": 4, "b": 2.0, "c": False, "e": "word", "h": "y"}
@@ -447,13 +447,13 @@ def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
 def test_another_process_makes_the_same_call_or_says_that_the_file_changed(mine):
     name = f"{mine}:linear"
     work = Work(name, sha256=get(name).provenance.sha256)
-    wanted = work.run(make()).output
+    expected = work.run(make()).output
     again = pickle.loads(pickle.dumps(work))  # the loaded function itself does not travel
-    assert again == work and torch.equal(again.run(make()).output, wanted)
+    assert again == work and torch.equal(again.run(make()).output, expected)
     mine.write_text(MINE + "#")
     with pytest.raises(BadResult, match="mine.py:linear changed while the run was on"):
         pickle.loads(pickle.dumps(work)).run(make())
-    assert torch.equal(work.run(make()).output, wanted)  # a run stays with what it began with
+    assert torch.equal(work.run(make()).output, expected)  # a run stays with what it began with
 
 
 def test_gates_and_sweeps_name_a_file(run, qkv, mine, tmp_path):
