@@ -26,7 +26,7 @@ def _check(target: str, *, bits: int, block: float, **options: Any) -> None:
     kind="method",
     tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
-    cost="n d p + n r p",
+    cost="2 n d p + 14 n p",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -64,7 +64,8 @@ def hyper(
 
     Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores in float64 for their sums. Draws:
     ``rotations`` (h, 1, r, p), ``columns`` (h, s). States ess, the inclusion probability ``1 - (1 - 1/n_k)^s`` of keys
-    outside of the block, and the variance of D~ over D~² from the sample. Cost ``n d p``; memory O(n d).
+    outside of the block, and the variance of D~ over D~² from the sample. Cost ``2 n d p`` and ``2 n r p``
+    for the hashes; memory O(n d).
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: options outside their ranges.

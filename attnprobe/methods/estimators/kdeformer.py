@@ -26,7 +26,7 @@ def _check(target: str, *, bits: int, block: float) -> None:
     kind="method",
     tags=("row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
-    cost="n d p + n r p + n p_v²",
+    cost="2 n d p + 14 n p + n p²",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -52,8 +52,8 @@ def kdeformer(
 
     Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores and P in float64. Draws: ``rotations``
     (h, 1, r, p), ``columns`` (h, s). States ess, the smallest inclusion probability ``1 - (1 - P_j)^s`` of keys outside
-    of the block, and the variance of D~ over D~² from the sample. The operator depends on V through P. Cost ``n d p``
-    and ``n p_v²``; memory O(n d).
+    of the block, and the variance of D~ over D~² from the sample. The operator depends on V through P. Cost ``2 n d
+    p``, ``2 n r p`` for the hashes and ``n p_v²``; memory O(n d).
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: options outside their ranges.
