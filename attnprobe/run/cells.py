@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Send = Callable[[str, Any], None]
-Result = dict[str, Any]  # what a record says of what was measured
+Result = dict[str, Any]  # the measured fields of a record
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
 
 
@@ -71,17 +71,17 @@ class Cell(Protocol):
 class Cells:
     """The cells of a request: its sources, and the cells of each place.
 
-    A process of its own makes them from the request, as ``open(request, notify, timings)``, where ``open`` is the
-    class of a command. What they find there must be what they find here.
+    A worker process builds them from the request with ``open(request, notify, timings)``, where ``open`` is the class
+    of a command. Its cells must equal those of the main process.
 
     Attributes:
         command: its name. shape: the type of its records.
-        blank: what they hold in the place of what could not be measured.
-        may_be_empty: whether a run counts in which no requested cell could run.
+        blank: the fields of a record without a measurement.
+        may_be_empty: whether a run is valid if no requested cell can run.
         gradients: whether cells are measured with torch's gradients.
         exclusive: whether one process at a time measures on a device, with all of its threads.
         by_place: the cells of every place of the request's shard, in the order in which they are measured.
-        send: takes what is found, by kind (see `GroupWork`).
+        send: takes results, by kind (see `GroupWork`).
     """
 
     command: ClassVar[str]
@@ -125,7 +125,7 @@ class Cells:
         them.
 
         Args:
-            places: of one source, n and window, whose forward they share. keeper: of what Q, K and V are like.
+            places: of one source, n and window, which share a forward. keeper: of input statistics.
         """
         group, source = places[0].group, self.sources[places[0].source]
         self.show(f"reading n={group.n}, window {group.window}")
@@ -153,9 +153,9 @@ class Cells:
         self.one(place, cell, inputs, result)
 
     def one(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
-        """Measure a cell into ``result``, if cells share nothing but their inputs. It may raise anything.
+        """Measure a cell into ``result``, if cells share only their inputs. It may raise anything.
 
-        What stands in ``result`` when it raises stays in the record.
+        Entries of ``result`` from before an error stay in the record.
         """
         raise NotImplementedError
 
@@ -224,7 +224,7 @@ class PlannedCells(Cells):
 
     Args:
         parts: every source with its plan. cells: of a plan, a group, a layer and the facts of a source.
-        more: what a manifest's plan says beside methods, budgets and places.
+        more: entries of a manifest's plan besides methods, budgets and places.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Plac
 
 
 def record_of(cells: Cells, place: Place, cell: Any, run: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a cell, of which ``result`` is what was measured."""
+    """The record of a cell with the measured fields ``result``."""
     return {
         "schema": SCHEMA,
         "key": cell.key,

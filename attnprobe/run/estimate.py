@@ -24,9 +24,9 @@ class CellEstimate:
     """One cell of a request.
 
     Attributes:
-        place: weights (and a factor of the scores), n, window and layer (``all`` where several are one cell).
-        name: of the method or the matrix. work: about how many float32 multiply-adds it still takes, with its share of
-            the inputs of its place; 0 of a cell that is done. bytes: about what it still holds beside Q, K and V.
+        place: weights (and a factor of the scores), n, window and layer (``all`` if several layers are one cell).
+        name: of the method or the matrix. work: the estimated float32 multiply-adds, with a share of the inputs of its
+            place; 0 for a finished cell. bytes: the estimated memory besides Q, K and V; 0 for a finished cell.
     """
 
     place: tuple[str, int, int, int | str]
@@ -63,7 +63,7 @@ def estimate_cells(
 def seconds_of(cells: list[CellEstimate]) -> float:
     """The estimated seconds of the unfinished cells on this machine, from a matrix product timed now.
 
-    A guess to plan by: loading the model comes on top, and a method's own cost is taken for that of a low rank.
+    A rough estimate, without the time to load the model. The cost of every method is taken as that of a low-rank one.
     """
     return sum(cell.work for cell in cells) / speed()
 

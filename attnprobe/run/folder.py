@@ -66,7 +66,7 @@ def recorded(
         if others and shard is not None:
             others -= cells.all_keys()
         if others:
-            manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
+            manifest["other_settings"] = sorted(others)  # a report can show only this run's records
     if others:
         notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
     return outcome, path
@@ -101,7 +101,7 @@ def _in_order(
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
                 write_json(manifest_file, manifest)
-            except UsageError as error:  # a full disk: what was measured is shown all the same
+            except UsageError as error:  # a full disk: measured cells are still shown
                 notify(f"{error}; the manifest does not tell how the run ended")
 
 
@@ -155,8 +155,8 @@ def _file(path: Path, name: str, shard: Shard | None) -> Path:
 def _locked(path: Path, shard: Shard | None) -> list[int]:
     """Descriptors of locked files, so that two runs never write to one file.
 
-    A run locks its folder for itself. Shards share the folder's lock, and each has one of its own. Where a file system
-    has no locks, nothing is locked.
+    A run has an exclusive lock on its folder. Shards share that lock, and each has its own lock too. On a file system
+    without locks there is no lock.
 
     Raises:
         UsageError: another run holds it.

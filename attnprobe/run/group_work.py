@@ -22,18 +22,17 @@ VERSIONS = ("torch", "transformers", "numpy")
 
 @dataclass(frozen=True)
 class GroupWork:
-    """Measures bundles of places in the process in which it is started, which builds the cells and their inputs.
+    """Measures bundles of places in its process, which builds the cells and their inputs.
 
-    What it is told of a bundle are the keys of the cells that are done. It sends ``show`` with what is measured,
-    ``note`` with a line for a person, ``inputs`` with records of input statistics, ``record``, and ``timings`` with
-    seconds by stage.
+    It gets the keys of the finished cells of a bundle. It sends ``show`` with the current cell, ``note`` with a line
+    for a person, ``inputs`` with records of input statistics, ``record``, and ``timings`` with seconds by stage.
 
     Args:
         open: makes the `Cells` of the request; a class of a module, as it is pickled.
-        run: the run's name. folder: the run's, which is read alone.
-        threads: of torch in a process of its own; None leaves them.
-        devices: processes take turns with them; empty leaves them the request's.
-        made: cells that were made already with their timings, for this process alone.
+        run: the run's name. folder: the run's, which is only read.
+        threads: of torch in a worker process; None does not set them.
+        devices: dealt to the processes in turn; empty is the device of the request.
+        made: cells that exist already, with their timings, for this process only.
     """
 
     open: OpenCells
@@ -69,7 +68,7 @@ class GroupWork:
             device = self.devices[number % len(self.devices)]
             if device.startswith("cuda"):
                 torch.cuda.set_device(device)
-            if not self.open.exclusive:  # else the device is called as the run calls it, which is in its keys
+            if not self.open.exclusive:  # else the device has the name that the run's keys contain
                 request = replace(request, device=device)
         return self.open(request, lambda line: send("note", line), timings), timings
 

@@ -50,13 +50,12 @@ class InputKeeper:
     """Writes `input_statistics` of each layer that a run reads, once for all its cells.
 
     A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
-    ``metrics``, the statistics by name with one number per head. They stand in a file of their own: ``records.jsonl``
-    holds cells alone, whether or not there are statistics. A layer whose cells were all there already is not read for
-    them, and what stands in the file is not made again.
+    ``metrics``, the statistics by name with one number per head. They have a separate file, because ``records.jsonl``
+    has only cells. A layer without unfinished cells is not read for them, and existing records are not made again.
 
     Args:
-        folder: the run's. enabled: whether anything is kept at all. force: make again what is there.
-        shard: keeps them in a file of its own.
+        folder: the run's. enabled: whether records are written. force: make existing records again.
+        shard: has its own file.
     """
 
     def __init__(

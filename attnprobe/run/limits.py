@@ -21,14 +21,14 @@ from ..operators import BLOCK_MEMORY
 __all__ = ["TIMEOUT", "Attempt", "CellTimeout", "attempt", "check_limit", "time_limit", "with_smaller_blocks"]
 
 HALVINGS = 4
-AGAIN = 1.0  # seconds after which a block that goes on is interrupted again
-TIMEOUT = "timeout"  # what the reasons of cells begin with that ran out of time
+AGAIN = 1.0  # seconds after which a block that continues is interrupted again
+TIMEOUT = "timeout"  # the first word of the reason of a cell that ran out of time
 LONGEST = 1e7  # seconds, four months
 Result = TypeVar("Result")
 
 
 class CellTimeout(BaseException):
-    """A cell ran longer than its limit. It is no `Exception`, so ``except Exception`` in a method does not catch it."""
+    """A cell ran longer than its limit. It is not an `Exception`, so ``except Exception`` in a method misses it."""
 
 
 def check_limit(seconds: float | None) -> None:
@@ -45,10 +45,10 @@ def check_limit(seconds: float | None) -> None:
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise `CellTimeout` in the block after ``seconds``, and then every second; None is no limit.
 
-    A block that took longer raises it at its end at the latest, whatever it did with the first. Python handles the
-    alarm signal between two of its instructions: a single call into compiled code ends first, and a block that catches
-    every ``BaseException`` does not end at all; its process is ended then (see `Crewed`). Only the main thread of a
-    POSIX process has the signal; elsewhere the limit holds at the end of the block alone.
+    A block that took longer raises it at its end at the latest, also if it caught the first one. Python handles the
+    alarm signal between two instructions, so a call into compiled code ends first. A block that catches every
+    ``BaseException`` does not end; then its process is killed (see `Crewed`). Only the main thread of a POSIX process
+    gets the signal. Elsewhere the limit is checked only at the end of the block.
     """
     if seconds is None:
         yield
@@ -62,7 +62,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     except BaseException as error:
         if monotonic() < end:
             raise
-        raise CellTimeout(reason) from error  # whatever the block made of it
+        raise CellTimeout(reason) from error  # also if the block caught the first one
     if monotonic() >= end:
         raise CellTimeout(reason)
 
@@ -108,10 +108,10 @@ class Attempt:
 
 @contextmanager
 def attempt(limit: float | None = None) -> Iterator[Attempt]:
-    """A block in which a method may raise anything or take too long. That ends the block, not the run.
+    """A block in which a method may raise anything or take too long. This ends the block, not the run.
 
-    ``skipped`` is what raises `Unsupported`, ``diverged`` what makes Q, K or V that are not finite, ``failed`` all
-    else, and what takes longer than ``limit`` seconds. Ctrl-C alone passes.
+    The status is ``skipped`` after `Unsupported`, ``diverged`` if Q, K or V is not finite, and ``failed`` after any
+    other error or more than ``limit`` seconds. Only Ctrl-C is raised again.
     """
     tried = Attempt()
     try:
@@ -139,6 +139,6 @@ def with_smaller_blocks(work: Callable[[], Result]) -> Result:
             return work()
         except torch.OutOfMemoryError:
             BLOCK_MEMORY.halve()
-        if torch.cuda.is_available():  # outside the handler, which holds the frames of what failed
+        if torch.cuda.is_available():  # outside the handler, which holds the frames of the failed call
             torch.cuda.empty_cache()
     return work()

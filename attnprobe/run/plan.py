@@ -29,7 +29,7 @@ __all__ = [
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators
 MOST_CELLS = 10_000_000  # of a request: every one is listed before the first is measured
-NOTED = 100_000  # cells, from which listing them takes so long that it is said
+NOTED = 100_000  # cells; listing more takes so long that a line announces it
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
 
 
 def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
-    """Refuse different methods of one name, whose rows could not be told apart."""
+    """Refuse different methods of one name, because their rows could not be distinguished."""
     names: dict[str, MethodRequest] = {}
     for request in requests:
         other = names.setdefault(request.label, request)
@@ -204,10 +204,10 @@ class ErrorPlan:
         """The cells of one layer in batches. The operators of a batch are in memory together and share the passes over
         B.
 
-        At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
-        p for d where it has no budget, and a user's ``h n_q n_k``, which it may hold. What is done already has no say,
-        so that a run that goes on has the same batches. A lower bound, which has no operator, stands alone, and without
-        matrix errors every cell does.
+        A batch has at most `MOST_SHARED` cells and about `HELD` bytes. An operator counts as ``h ((n_q + n_k) d + d²)``
+        numbers, with p for d if it has no budget; that of a user's method counts as ``h n_q n_k``. Finished cells count
+        too, so that a resumed run has the same batches. A lower bound has no operator and is a batch by itself. Without
+        matrix errors every cell is.
         """
         all_batches: list[list[Cell]] = []
         held, room = 0, 0
@@ -290,7 +290,7 @@ def refuse_endless(cells: int, notify: Callable[[str], None] = lambda line: None
 
 
 def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str | None:
-    """The reason why a method cannot take these settings; None if it can."""
+    """The reason why a method does not support these settings; None if it does."""
     entry = request.entry
     if target not in entry.targets:
         return f"{entry.name} does not take target={target}; it takes {', '.join(entry.targets)}"

@@ -23,7 +23,7 @@ METHODS = [(entry.name, target) for entry in by_family() for target in entry.tar
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, F64], ids=lambda dtype: str(dtype)[6:])
 
 
-def operator(name, target, qkv, d=40):
+def operator(name, target, qkv, d=110):
     return approximate(name, qkv, d, target=target).operator
 
 
