@@ -121,10 +121,11 @@ def _with_means(qkv: QKV, exact: Approximation, scores: Tensor, block: int) -> A
     logits = scores + (sizes - taken).log()
     every = torch.cat([exact.log_normalizer()[..., None].to(scores.dtype), logits], -1)
     share = every.softmax(-1).to(qkv.dtype)  # of the exact keys, and of each mean
-    ones = torch.nn.functional.one_hot(block_of_key).mT
-    means = LowRank(share[..., 1:], None, (ones / sizes[:, None]).to(qkv.dtype).expand(qkv.h, -1, -1))
+    pooling = (block_of_key == torch.arange(len(sizes), device=qkv.device)[:, None]) / sizes[:, None]
+    means = LowRank(share[..., 1:], None, pooling.to(qkv.dtype).expand(qkv.h, -1, -1))
     operator = Sum([Sparse(softmax.index, softmax.weight * share[..., :1], qkv.n_k, softmax.group), means])
     read = (logits > float("-inf")).sum(-1).double().mean(1).cpu()
     diagnostics = {**exact.diagnostics, "kv_read": exact.diagnostics["kv_read"] + read}
+    output = share[..., :1] * exact.output + share[..., 1:] @ page_means(qkv.v, block)
     log_normalizer = lambda: every.logsumexp(-1).to(qkv.dtype)
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)
+    return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=log_normalizer)
