@@ -36,7 +36,7 @@ def _check(target: str, *, delta: float) -> None:
     kind="method",
     tags=("row_sums_one", "nonnegative", "uses_values", "causal", "decodes"),
     budget="d keys, rounded down to a power of two",
-    cost="n d p + O(d² (p + p_v) log n)",
+    cost="2 n d p + O(d² p)",
     oracle="unbiased normalisers for n a power of four; inclusion frequencies; the authors' steps",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -61,7 +61,7 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
 
     Shapes: weights (h, n_q, d) in the Q/K/V's dtype; kernels and choices in float64. Draws: ``halving_numbers`` (h, u)
     from [0, 1): in each round one for each pair of keys, then one for each bucket. The operator depends on V through
-    the choice. Cost ``n d p`` for the attention, and ``n₀ 4^g`` entries of kernels a round.
+    the choice. Cost ``2 n d p`` for the attention, and ``4 d²`` entries of kernels a round.
 
     Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and a
     coreset of d keys of each earlier block.

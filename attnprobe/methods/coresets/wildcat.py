@@ -41,7 +41,7 @@ def _check(target: str, *, tau: float | None, temperature: str) -> None:
     kind="method",
     tags=("row_sums_one", "shift_invariant", "exact_at_full_budget", "vanishing_normaliser", "causal", "decodes"),
     budget="d keys, drawn by randomly pivoted Cholesky",
-    cost="2 n d p + n d²",
+    cost="5 n d p + O(n d²)",
     oracle="the residual bound on the largest entry; exact at n keys",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -75,7 +75,8 @@ def wildcat(
 
     Shapes: L (h, n_q, d), W (h, d, n_k) as the factors of a pseudo-inverse and ``h(K_S, K)``, in float64. h is factored
     as a Gaussian kernel, whose diagonal is 1, so it does not overflow. Draws: ``pivot_numbers`` (h, d) from [0, 1), one
-    for each key drawn. Cost ``2 n d p`` and ``n d²`` for the pivots; memory O(n d).
+    for each key drawn. Cost ``5 n d p``, two for the
+    output, and ``n d²/2`` for the pivots; memory O(n d).
 
     Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and d pivots
     of each earlier block. With ``queries`` it needs all queries of the text.
