@@ -7,7 +7,9 @@ from math import log
 import torch
 from torch import Tensor
 
-__all__ = ["halved", "randomly_pivoted"]
+__all__ = ["SQUARED_TEMPERATURE", "halved", "randomly_pivoted"]
+
+SQUARED_TEMPERATURE = 3.94582  # τ² of the kernel exp(β x·y/τ²) of keys as long as the queries, of WildCat's authors
 
 
 def randomly_pivoted(x: Tensor, uniform: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..linalg.coresets import randomly_pivoted
-from ..methods.coresets.wildcat import RATIO
+from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ..operators import row_blocks
 from ..qkv import QKV
 from .finding import Finding
@@ -98,14 +97,14 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[float, flo
     k, q = qkv.k[0] - mean, qkv.q[0]
     log_sums = approx.log_normalizer()[row].double() - qkv.scale * q @ mean  # of the centred keys
     numbers = approx.draws["pivot_numbers"][row : row + 1].to(k.device)
-    x = k[None] * (qkv.scale / RATIO) ** 0.5
+    x = k[None] * (qkv.scale / SQUARED_TEMPERATURE) ** 0.5
     pivots = randomly_pivoted(x, numbers)
     half = x[0].square().sum(-1) / 2  # h = exp(half_i + half_j) G
     gauss = (-0.5 * torch.cdist(x, x).square()).exp()
     log_root = half + 0.5 * residuals(gauss, pivots)[0].clamp(min=0).log()  # ln √r_j
     core = gauss[0][pivots[0]][:, pivots[0]]
     amplified = min(float(torch.linalg.cond(core)), 1 / torch.finfo(core.dtype).eps) ** 0.5  # by the inverse's root
-    log_query = qkv.scale * RATIO * q.square().sum(-1) / 2
+    log_query = qkv.scale * SQUARED_TEMPERATURE * q.square().sum(-1) / 2
     largest, error, share = -torch.inf, -torch.inf, 0.0
     matrix = approx.matrix().heads(slice(row, row + 1))
     for start, stop in row_blocks(qkv.n_q, BLOCK):
@@ -137,7 +136,7 @@ def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     k = qkv.k.double()
     k = k - k.mean(1, keepdim=True)
-    x = k * (qkv.scale / RATIO) ** 0.5
+    x = k * (qkv.scale / SQUARED_TEMPERATURE) ** 0.5
     half = x.square().sum(-1) / 2
     tilt = (half - half.amax(1, keepdim=True)).exp()
     kernel = tilt[:, :, None] * (-0.5 * torch.cdist(x, x).square()).exp() * tilt[:, None]

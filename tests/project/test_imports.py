@@ -36,7 +36,7 @@ MAY = {
     "operators": {"environment", "errors", "groups", "visible"},
     "reference": {"errors", "operators", "qkv"},
     "approximation": {"errors", "groups", "operators", "qkv"},
-    "linalg": {"errors", "rng", "operators"},
+    "linalg": {"errors", "rng", "operators", "visible"},
     "methods": CORE | {"environment", "files", "grammar"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},

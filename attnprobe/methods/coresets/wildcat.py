@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...linalg.coresets import randomly_pivoted
+from ...linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ...linalg.inverses import inverse_root, residual
 from ...operators import Scaled
 from ...qkv import QKV
@@ -21,8 +21,6 @@ from ..base import Approximation, per_head, tokens
 from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary
-
-RATIO = 3.94582  # τ² for queries as long as keys, of the authors' code
 
 
 def _check(target: str, *, tau: float | None, temperature: str) -> None:
@@ -147,7 +145,7 @@ def _squared_temperature(qkv: QKV, centred: Tensor, tau: float | None, temperatu
     if tau is not None:
         return torch.full_like(longest_key, tau**2)
     if temperature == "keys":
-        return torch.full_like(longest_key, RATIO)
+        return torch.full_like(longest_key, SQUARED_TEMPERATURE)
     longest_query = qkv.q.double().norm(dim=-1).amax(-1)
     known = (longest_key > 0) & (longest_query > 0)
-    return RATIO * torch.where(known, longest_key / torch.where(known, longest_query, 1.0), 1.0)
+    return SQUARED_TEMPERATURE * torch.where(known, longest_key / torch.where(known, longest_query, 1.0), 1.0)

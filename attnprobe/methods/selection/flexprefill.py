@@ -15,7 +15,7 @@ from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
 from .base import Selection, attend, check_positive, keys_of_pages, page_means, selector, working
-from .vertical_slash import columns_and_diagonals
+from .diagonals import columns_and_diagonals
 
 
 def _check(target: str, *, mass: float, tau: float, block: int) -> None:

@@ -6,7 +6,6 @@ A probe of the last queries scores columns j and diagonals. The diagonal o holds
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ...errors import UsageError
 from ...qkv import QKV
@@ -14,6 +13,7 @@ from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
 from .base import Selection, attend, selector, working
+from .diagonals import columns_and_diagonals
 
 
 def _check(target: str, *, vertical: float, probe: int, first: int, near: int) -> None:
@@ -76,40 +76,3 @@ def vertical_slash(
     weights = exact(numbers.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))).rows(0, probe)
     index = columns_and_diagonals(numbers, weights, columns, d - columns, first, near)
     return attend(qkv, Selection(index, 1, float(probe * qkv.n_k)))
-
-
-def columns_and_diagonals(
-    qkv: QKV, weights: Tensor, vertical: int, slash: int, first: int, near: int, mass: float = 1.0
-) -> Tensor:
-    """The keys of each row: the best columns, then the best diagonals that are no such column, (h, n_q, u).
-
-    Args:
-        weights: of the last queries, (h, probe, n_k).
-        vertical, slash: the largest numbers of columns and of diagonals. mass: the share of the weights after which no
-            more columns, or diagonals, are taken; 1 is none.
-        first, near: the numbers of first columns and of nearest diagonals that come before others.
-    """
-    probe = weights.shape[1]
-    key = torch.arange(qkv.n_k, device=qkv.device)
-    columns = _best(weights.sum(1), key < first, vertical, mass * probe if mass < 1 else None)  # (h, v)
-    offset = torch.arange(1 - qkv.n_k, qkv.n_k, device=qkv.device)
-    diagonal = qkv.query_positions[-probe:, None] - key + qkv.n_k - 1  # (probe, n_k), from 0
-    of_diagonal = weights.new_zeros(qkv.h, 2 * qkv.n_k - 1).index_add_(1, diagonal.flatten(), weights.flatten(1))
-    if qkv.causal:
-        of_diagonal = of_diagonal.masked_fill(offset < 0, float("-inf"))
-    near_first = (offset.abs() < near) & ((offset >= 0) | (not qkv.causal))
-    slashes = _best(of_diagonal, near_first, min(slash, qkv.n_k), mass * probe if mass < 1 else None)
-    along = qkv.query_positions[:, None] - (slashes[:, None] + 1 - qkv.n_k)  # (h, n_q, s)
-    outside = (along < 0) | (along >= qkv.n_k) | (slashes < 0)[:, None]
-    is_column = torch.zeros(qkv.h, qkv.n_k + 1, dtype=torch.bool, device=qkv.device).scatter_(1, columns + 1, True)
-    taken = is_column[:, 1:].gather(1, along.clamp(0, qkv.n_k - 1).flatten(1)).view(along.shape)
-    return torch.cat([columns[:, None].expand(-1, qkv.n_q, -1), along.masked_fill(outside | taken, -1)], 2)
-
-
-def _best(weight: Tensor, forced: Tensor, count: int, enough: float | None) -> Tensor:
-    """The places with the largest weights, forced ones first, until they hold ``enough``, (h, u); -1 is none."""
-    place = weight.masked_fill(forced, float("inf")).topk(min(count, weight.shape[1]), dim=-1).indices
-    if enough is None:
-        return place
-    held = weight.gather(1, place)
-    return place.masked_fill((held.cumsum(1) - held >= enough) & ~forced.expand_as(weight).gather(1, place), -1)
