@@ -91,6 +91,7 @@ class Method:
         validate: ``(target, **options)``, raises `UsageError` for options that contradict each other.
         exact_at: ``n -> (d, options)`` at which it is exact, for methods with that tag.
         small: options of checks on few tokens, which one block of the default size would hold.
+        joint: heads may choose keys together, so that a head's result depends on the other heads that are given.
         takes_mask: it gets the padded inputs with their mask, and returns its result on the valid tokens.
         provenance: the origin of a user's method; None for the project's own.
     """
@@ -114,6 +115,7 @@ class Method:
     validate: Callable[..., None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
     small: Mapping[str, Any] = field(default_factory=dict)
+    joint: bool = False
     takes_mask: bool = False
     provenance: Provenance | None = None
 

@@ -212,17 +212,22 @@ class _Errors:
         return self._of(d, heads)
 
     def _of(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
-        """The errors of the heads that support the budget. If several heads raise together, each is run alone."""
-        part = self.qkv if tuple(heads) == self.qkv.heads else self.qkv.select(heads)
+        """The errors of the heads that support the budget. If several heads raise together, each is run alone.
+
+        A method whose heads choose together always runs on all heads.
+        """
+        joint = self.request.entry.joint
+        part = self.qkv if joint or tuple(heads) == self.qkv.heads else self.qkv.select(heads)
         try:
             values = self._matrices(d, part) if self.reference is None else self._outputs(d, part, self.reference)
         except Unsupported as error:
-            if len(heads) > 1:
+            if len(heads) > 1 and not joint:
                 return {head: value for one in heads for head, value in self._of(d, [one]).items()}
             self.refused.setdefault(d, message(error))
             return {}
         values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
-        return {head: tuple(column.tolist()) for head, column in zip(heads, values.T, strict=True)}
+        errors = {head: tuple(column.tolist()) for head, column in zip(part.heads, values.T, strict=True)}
+        return {head: errors[head] for head in heads}
 
     def _run(self, d: int, part: QKV, seed: int) -> Approximation:
         options = {"seed": seed, "target": self.question.target, **self.request.options}

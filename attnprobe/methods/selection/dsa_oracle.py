@@ -16,6 +16,7 @@ from .base import ROWS, AnySets, Selection, attend, joint, selector, working
     paper="DeepSeek-AI, DeepSeek-V3.2-Exp (what its indexer is trained for)",
     year=2025,
     kind="reference",
+    joint=True,
     tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes"),
     budget="d keys of each row, the same for all heads: those with the largest sums of weights",
     cost="n² p + 2 n d p",

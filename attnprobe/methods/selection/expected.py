@@ -10,6 +10,7 @@ from torch import Tensor
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from .allocation import Allocation
 from .base import attend, working
 from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
 
@@ -21,9 +22,7 @@ from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
     tags=("uses_values", "causal"),
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, observe, first, every, sets, unobserved: check_subset(
-        "expected", every=every, first=first, observe=observe
-    ),
+    validate=check_subset("expected", "every", "first", "observe"),
     small={"observe": 3, "first": 1},
 )
 def expected(
@@ -37,6 +36,8 @@ def expected(
     every: int = 64,
     sets: Sets = "group",
     unobserved: Unobserved = "refuse",
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
 ) -> Approximation:
     """The softmax of each row over its segment and the keys before it with the largest ``softmax_j(log E_j) · ‖v_j‖``.
 
@@ -51,12 +52,14 @@ def expected(
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
         unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
             (``recent``).
+        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
     ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a choice.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least.
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an
+            allocation without its options.
     """
     numbers = working(qkv)
     lengths = numbers.v.norm(dim=-1)
@@ -71,6 +74,16 @@ def expected(
 
     cost = lambda end: float(end * (qkv.p + 1))
     selection = subset(
-        numbers, d, score, every=every, scored=cost, first=first, observe=observe, sets=sets, unobserved=unobserved
+        numbers,
+        d,
+        score,
+        every=every,
+        scored=cost,
+        first=first,
+        observe=observe,
+        sets=sets,
+        unobserved=unobserved,
+        allocation=allocation,
+        layers=layers,
     )
     return attend(qkv, selection)

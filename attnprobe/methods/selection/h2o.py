@@ -9,6 +9,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
+from .allocation import Allocation
 from .base import attend, working
 from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_selector
 
@@ -20,9 +21,7 @@ from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_se
     tags=("shift_invariant", "causal"),
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, streaming, average, observe, every, sets, unobserved: check_subset(
-        "h2o", every=every, observe=1 if observe is None else observe
-    ),
+    validate=check_subset("h2o", "every", "observe"),
 )
 def h2o(
     qkv: QKV,
@@ -36,6 +35,8 @@ def h2o(
     every: int = 64,
     sets: Sets = "group",
     unobserved: Unobserved = "refuse",
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
 ) -> Approximation:
     """The softmax of each row over recent keys, and over older ones with the largest sum of weights ``Σ_i B~_ij``.
 
@@ -54,12 +55,14 @@ def h2o(
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
         unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
             (``recent``). One shot.
+        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``. One shot.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
     streaming, and all exact scores if not; memory O(n d). ``scored`` is 0 if streaming.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least.
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an
+            allocation without its options.
     """
     numbers = working(qkv)
     if streaming and qkv.causal:
@@ -78,7 +81,17 @@ def h2o(
 
     cost = lambda end: float(end * (min(every, end) if observe is None else min(observe, end)))
     selection = subset(
-        numbers, d, score, every=every, scored=cost, last=d // 2, observe=observe, sets=sets, unobserved=unobserved
+        numbers,
+        d,
+        score,
+        every=every,
+        scored=cost,
+        last=d // 2,
+        observe=observe,
+        sets=sets,
+        unobserved=unobserved,
+        allocation=allocation,
+        layers=layers,
     )
     return attend(qkv, selection)
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from .allocation import Allocation
 from .base import attend, working
 from .subsets import check_subset, subset, subset_selector
 
@@ -19,21 +20,31 @@ from .subsets import check_subset, subset, subset_selector
     tags=("permutation_equivariant", "causal", "decodes"),
     cost="2 n d p",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, every: check_subset("keydiff", every=every),
+    validate=check_subset("keydiff", "every"),
 )
-def keydiff(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", every: int = 64) -> Approximation:
+def keydiff(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    every: int = 64,
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
+) -> Approximation:
     """The softmax of each row over its segment and the keys before it of least ``cos(k_j, mean_l k_l/‖k_l‖)``.
 
     Source: Park et al. 2025, section 3. The mean is over the keys before the segment. It looks at no query.
 
     Options:
         every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
     memory O(n d). ``scored`` is one score for each key of a choice.
 
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1.
+        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
     unit = functional.normalize(numbers.k, dim=-1)
@@ -42,4 +53,4 @@ def keydiff(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", ever
         mean = unit[:, :end].mean(1, keepdim=True)  # (h, 1, p)
         return -functional.cosine_similarity(unit[:, :end], mean, dim=-1)
 
-    return attend(qkv, subset(numbers, d, score, every=every, scored=float))
+    return attend(qkv, subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from .allocation import Allocation
 from .base import attend, working
 from .subsets import check_subset, subset, subset_selector
 
@@ -16,24 +17,34 @@ from .subsets import check_subset, subset, subset_selector
     tags=("permutation_equivariant", "causal", "decodes"),
     cost="2 n d p",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, every: check_subset("knorm", every=every),
+    validate=check_subset("knorm", "every"),
 )
-def knorm(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", every: int = 64) -> Approximation:
+def knorm(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    every: int = 64,
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
+) -> Approximation:
     """The softmax of each row over its segment and the keys of least norm ``‖k_j‖`` before it.
 
     Source: Devoto et al. 2024, section 3. It looks at no query. The paper spares two layers; here none is.
 
     Options:
         every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
     memory O(n d). ``scored`` is one for each key of a choice, its norm.
 
     Raises:
-        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1.
+        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
     norms = numbers.k.norm(dim=-1)
     score = lambda observed, end: -norms[:, :end]
-    selection = subset(numbers, d, score, every=every, scored=float)
+    selection = subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
     return attend(qkv, selection)

@@ -34,6 +34,7 @@ Branch = Literal["merge", "selected", "window", "compressed"]
     name="nsa",
     paper="Yuan et al., Native Sparse Attention (untrained)",
     year=2025,
+    joint=True,
     tags=("shift_invariant", "causal", "decodes"),
     budget="at most d exact keys of each row: a window, its own block, and those of the largest weights of means",
     cost="2 n d p + O(n² p)",

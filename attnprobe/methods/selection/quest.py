@@ -17,6 +17,7 @@ from .base import Selection, Share, attend, check_positive, keys_of_pages, row_p
     name="quest",
     paper="Tang et al., Quest",
     year=2024,
+    joint=True,
     tags=("shift_invariant", "causal", "decodes"),
     budget="at most d keys of each row, in pages: its own page, and those of the largest bounds",
     cost="2 n d p + O(n² p)",

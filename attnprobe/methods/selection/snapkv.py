@@ -9,6 +9,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
+from .allocation import Allocation
 from .base import attend, working
 from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
 
@@ -20,9 +21,7 @@ from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
     tags=("shift_invariant", "causal"),
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, observe, kernel, every, sets, unobserved: check_subset(
-        "snapkv", every=every, observe=observe, kernel=kernel
-    ),
+    validate=check_subset("snapkv", "every", "observe", "kernel"),
     small={"observe": 3, "kernel": 3},
 )
 def snapkv(
@@ -36,6 +35,8 @@ def snapkv(
     every: int = 64,
     sets: Sets = "group",
     unobserved: Unobserved = "refuse",
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
 ) -> Approximation:
     """The softmax of each row over its segment and the keys before it with the largest pooled weight of recent queries.
 
@@ -52,13 +53,17 @@ def snapkv(
         sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own.
         unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
             (``recent``).
+        allocation: how keys are shared out. ``uniform``: every head has as many; ``ada``: d on average, the best keys
+            of all heads together, and at least a fifth of its room for each (Feng et al. 2024, Ada-KV); ``pyramid``:
+            fewer from layer to layer (Cai et al. 2024, PyramidKV).
+        layers: the number of the model's layers, for ``pyramid``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
     the ``scored`` scores, ``observe`` times the keys before each segment; memory O(n d).
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least, or even
-            ``kernel``.
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an even
+            ``kernel``; an allocation without its options.
     """
     numbers = working(qkv)
 
@@ -76,5 +81,7 @@ def snapkv(
         observe=observe,
         sets=sets,
         unobserved=unobserved,
+        allocation=allocation,
+        layers=layers,
     )
     return attend(qkv, selection)

@@ -2,7 +2,8 @@
 
 Causal rows come in segments of s consecutive tokens. A row has the keys of its segment up to itself, and at most d - s
 keys before the segment, which are chosen at its start. So a row has at most d keys, and only earlier tokens decide.
-Rows of inputs that are not causal have one set of d keys.
+Rows of inputs that are not causal have one set of d keys. With an allocation other than ``uniform``, heads or layers
+have more keys or fewer, and d on average.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import full_precision
 from ...qkv import QKV
 from ..base import Approximation, tokens
+from .allocation import Allocation, allocated, check_allocation
 from .base import AnySets, Selection, fills_blocks, joint, selector
 
 __all__ = ["Sets", "Unobserved", "check_subset", "streamed", "subset", "subset_selector"]
@@ -30,14 +32,26 @@ def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Ca
     """`selector` for a method that keeps one set of keys, which is exact at d = 2n: a segment holds all tokens."""
     limits = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k", "exact_at": lambda n: (2 * n, {})}
     budget = "at most d keys of each row: recent ones, and keys kept from before them"
-    return selector(**{"budget": budget, **limits, **facts})
+    return selector(**{"budget": budget, "joint": True, **limits, **facts})
 
 
-def check_subset(method: str, **values: int) -> None:
-    """Refuse options below their least: 0 for the number of first keys, 1 for others."""
-    for name, value in values.items():
-        if value < (name != "first"):
-            raise UsageError(f"{method}: {name}={value} is {'negative' if name == 'first' else 'not positive'}")
+def check_subset(method: str, *names: str) -> Callable[..., None]:
+    """A `validate` function: the named options have their least values or None, and the allocation its own options.
+
+    The number of ``first`` keys is at least 0, others at least 1.
+    """
+
+    def check(target: str, **options: Any) -> None:
+        for name in names:
+            if options[name] is not None and options[name] < (name != "first"):
+                problem = "negative" if name == "first" else "not positive"
+                raise UsageError(f"{method}: {name}={options[name]} is {problem}")
+        allocation = options.get("allocation", "uniform")
+        check_allocation(method, allocation, options.get("layers"))
+        if allocation != "uniform" and options.get("streaming"):
+            raise UsageError(f"{method}: allocation={allocation} belongs to streaming=false")
+
+    return check
 
 
 @full_precision()
@@ -53,6 +67,8 @@ def subset(
     observe: int | None = 0,
     sets: AnySets = "group",
     unobserved: Unobserved = "refuse",
+    allocation: Allocation = "uniform",
+    layers: int | None = None,
 ) -> Selection:
     """The keys of each row, from the scores of the keys before its segment.
 
@@ -68,10 +84,12 @@ def subset(
             ``head``: each has its own.
         unobserved: what happens to a segment if the queries before it are not given: ``refuse``, or ``recent``: it
             keeps the last keys before it.
+        allocation, layers: how the room for keys before a segment is shared out, see `allocated`.
 
     Raises:
         Unsupported: the queries of some tokens are given, and the method looks at others.
     """
+    best = lambda scores, room: allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
     size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
     position = qkv.query_positions.cpu()
     if not qkv.causal:
@@ -79,16 +97,13 @@ def subset(
             qkv if observe is None else _queries(qkv, torch.arange(max(0, qkv.n_q - observe), qkv.n_q, device="cpu"))
         )
         scores = joint(score(observed, qkv.n_k), qkv, sets)
-        kept = _best(scores, d, first, last)
-        return Selection(kept[:, None], qkv.n_q, scored(qkv.n_k))
+        return Selection(best(scores, d)[:, None], qkv.n_q, scored(qkv.n_k))
     numbers = (position // size).unique().tolist()
-    index = torch.full((qkv.h, len(numbers), d), -1, device=qkv.device)
-    cost = 0.0
-    for place, number in enumerate(numbers):
+    kept, cost = [], 0.0  # the keys before each segment
+    for number in numbers:
         end = number * size
-        own = torch.arange(end, min(end + size, qkv.n_k), device=qkv.device)
-        index[:, place, d - len(own) :] = own
         if end == 0:
+            kept.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
             continue
         least = 0 if observe is None else max(0, end - observe)
         rows = ((position >= least) & (position < end)).nonzero()[:, 0]
@@ -102,8 +117,13 @@ def subset(
         else:
             scores = joint(score(_queries(qkv, rows), end), qkv, sets)
             cost += scored(end)
-        kept = _best(scores, d - size, first, last)
-        index[:, place, : kept.shape[1]] = kept
+        kept.append(best(scores, d - size))
+    width = max(d, size + max(keys.shape[1] for keys in kept))
+    index = torch.full((qkv.h, len(numbers), width), -1, device=qkv.device)
+    for place, (number, keys) in enumerate(zip(numbers, kept, strict=True)):
+        own = torch.arange(number * size, min((number + 1) * size, qkv.n_k), device=qkv.device)
+        index[:, place, : keys.shape[1]] = keys
+        index[:, place, width - len(own) :] = own
     if fills_blocks(qkv, size):
         return Selection(index, size, cost)
     of_row = torch.bucketize(position // size, torch.tensor(numbers, device="cpu"))
@@ -142,11 +162,11 @@ def _queries(qkv: QKV, rows: Tensor) -> QKV:
     return qkv.queries(rows) if len(rows) else qkv
 
 
-def _best(scores: Tensor, room: int, first: int, last: int) -> Tensor:
-    """The keys with the largest of ``scores`` (h, end), the first and last ones before others, (h, min(room, end))."""
+def _forced(scores: Tensor, room: int, first: int, last: int) -> Tensor:
+    """Scores (h, end) in float64, infinite for the first keys, and the last ones up to half of the room."""
     end = scores.shape[1]
     room = min(room, end)
     forced = scores.to(torch.float64, copy=True)
     forced[:, max(0, end - min(last, room // 2)) :] = float("inf")
     forced[:, : min(first, room)] = float("inf")
-    return forced.topk(room, dim=-1).indices
+    return forced

@@ -21,7 +21,7 @@ from .subsets import Unobserved, check_subset, streamed, subset, subset_selector
     tags=("shift_invariant", "causal"),
     cost="2 n d p",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=lambda target, *, streaming, every, sets, unobserved: check_subset("tova", every=every),
+    validate=check_subset("tova", "every"),
     small={"sets": "head"},
 )
 def tova(

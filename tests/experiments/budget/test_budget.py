@@ -241,6 +241,8 @@ CASES = [
     ("bigbird", "output_row_relative_max", 2.52, {}),
     ("window", "output_cosine_min", 1.1, {}),
     ("reformer", "matrix_infinity", 1.75, {}),
+    ("dsa-oracle", RELATIVE, 0.3, {}),
+    ("snapkv", RELATIVE, 0.3, {"allocation": "ada"}),
 ]
 
 

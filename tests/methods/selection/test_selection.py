@@ -430,3 +430,79 @@ def test_a_mean_padded_with_zeros_is_noticed(monkeypatch):
     monkeypatch.setattr("attnprobe.methods.selection.block_topk.page_means", padded)
     [verdict] = examine("block-topk", only=["shift-invariant"])
     assert verdict.status == "failed"
+
+
+SHARED_OUT = [
+    ("snapkv", {"observe": 6}),
+    ("h2o", {"streaming": False}),
+    ("expected", {}),
+    ("knorm", {}),
+    ("keydiff", {}),
+]
+
+
+def kept(name, qkv, d, **options):
+    """The number of keys of each head and of each row, (h, n_q)."""
+    return (approximate(name, qkv, d, **options).operator.dense() > 0).sum(-1)
+
+
+def uneven(n: int = 48, **rest) -> QKV:
+    """Four query heads on two KV heads; keys of the second KV head are longer."""
+    q, k = make(h=4, n=n), make(h=2, n=n, seed=1)
+    return QKV(q.q, k.k * torch.tensor([0.3, 3.0])[:, None, None], k.v, **rest)
+
+
+@pytest.mark.parametrize("name, options", SHARED_OUT)
+@pytest.mark.parametrize("causal", [True, False])
+def test_ada_keeps_as_many_keys_on_average_and_a_fifth_in_each_head(name, options, causal):
+    qkv, d = uneven(causal=causal), 20
+    even = kept(name, qkv, d, **options)
+    ada = kept(name, qkv, d, allocation="ada", **options)
+    assert torch.equal(ada.sum(0), even.sum(0)) and not torch.equal(ada, even)
+    own = 10 if causal else 0  # keys of the segment
+    late = even[:, -1] == even.max()
+    assert (ada[:, -1][late] >= own // 2 + 2).all()
+    assert torch.equal(ada[0], ada[1]) and torch.equal(ada[2], ada[3])  # one set for each KV head
+
+
+def test_ada_keeps_the_largest_scores_of_all_heads_together():
+    """Literally, for scores that are norms: a fifth of the room in each set, and the rest in the order of all keys."""
+    qkv, d = uneven(), 15
+    actual = approximate("knorm", qkv, d, allocation="ada").operator.dense() > 0
+    norms = qkv.shared_k.norm(dim=-1)
+    sets = [set(row.argsort()[:3].tolist()) for row in norms]
+    others = sorted((float(norms[s, j]), s, j) for s in range(2) for j in range(48) if j not in sets[s])
+    for _, s, j in others[: 2 * d - 6]:
+        sets[s].add(j)
+    for head in range(4):
+        assert all(set(row.nonzero()[:, 0].tolist()) == sets[head // 2] for row in actual[head])
+
+
+def test_ada_with_a_set_for_each_head_weighs_query_heads_apart():
+    qkv = uneven()
+    counts = kept("snapkv", qkv, 12, observe=6, sets="head", allocation="ada")[:, 0]
+    assert int(counts.sum()) == 48 and len(set(counts.tolist())) > 2
+
+
+@pytest.mark.parametrize("name, options", SHARED_OUT)
+def test_a_pyramid_has_fewer_keys_from_layer_to_layer(name, options):
+    counts = []
+    for layer in range(6):
+        qkv = uneven().replace(label={"layer": layer})
+        counts.append(kept(name, qkv, 20, allocation="pyramid", layers=6, **options).unique().tolist())
+    assert counts == [[39], [32], [24], [17], [9], [1]]  # 20 on average, but for rounding
+
+
+def test_allocations_that_contradict_their_options_are_refused():
+    qkv = uneven()
+    for options, message in (
+        ({"allocation": "pyramid"}, "allocation=pyramid and layers"),
+        ({"layers": 3}, "allocation=pyramid and layers"),
+        ({"allocation": "pyramid", "layers": 0}, "layers=0 is not positive"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            approximate("knorm", qkv, 8, **options)
+    with pytest.raises(UsageError, match="layer 4 is not among layers=3"):
+        approximate("knorm", qkv.replace(label={"layer": 4}), 8, allocation="pyramid", layers=3)
+    with pytest.raises(UsageError, match="h2o: allocation=ada belongs to streaming=false"):
+        approximate("h2o", qkv, 8, allocation="ada")

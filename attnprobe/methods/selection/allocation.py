@@ -1,0 +1,75 @@
+"""How the keys of a layer, or of all layers, are shared out over heads.
+
+The room is the number of keys before its segment that a head has if all have as many.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...qkv import QKV
+from ..base import ragged
+
+__all__ = ["Allocation", "allocated", "check_allocation", "room_of_layer"]
+
+Allocation = Literal["uniform", "ada", "pyramid"]
+LEAST = 0.2  # of the room that every head keeps
+STEEPNESS = 20  # the room over that of the last layer
+
+
+def check_allocation(method: str, allocation: str, layers: int | None) -> None:
+    """Refuse a number of layers without a pyramid, a pyramid without it, and one below 1."""
+    if (allocation == "pyramid") != (layers is not None):
+        raise UsageError(f"{method}: allocation=pyramid and layers, the number of the model's layers, belong together")
+    if layers is not None and layers < 1:
+        raise UsageError(f"{method}: layers={layers} is not positive")
+
+
+def room_of_layer(room: int, layer: int | str, layers: int) -> int:
+    """The room of a layer in a pyramid: it falls linearly from ``2 room - room/20`` to ``room/20``.
+
+    The mean over layers is ``room``, but for rounding. Source: Cai et al. 2024 (PyramidKV), section 3.2, with β = 20.
+
+    Raises:
+        UsageError: a layer that is not among ``layers``.
+
+    >>> [room_of_layer(100, layer, 6) for layer in range(6)]
+    [195, 157, 119, 81, 43, 5]
+    """
+    if not isinstance(layer, int) or layer >= layers:
+        raise UsageError(f"allocation=pyramid: layer {layer} is not among layers={layers}")
+    if layers == 1:
+        return room
+    last = room // STEEPNESS
+    first = 2 * room - last
+    return first - (first - last) * layer // (layers - 1)
+
+
+def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Allocation, layers: int | None) -> Tensor:
+    """The keys with the largest of ``scores`` (h, end) that each head keeps, (h, u) int64; -1 is none.
+
+    ``uniform``: every head has ``room`` keys. ``ada``: all sets of the layer have ``room`` keys on average; each keeps
+    its best ``0.2 room``, and the rest are the best of the other keys of all heads together (Feng et al. 2024, Ada-KV,
+    algorithm 1). ``pyramid``: every head has the room of its layer.
+
+    Args:
+        sets: the heads that have one set, and so the same scores, as in `subset`.
+    """
+    if allocation == "pyramid":
+        assert layers is not None
+        room = room_of_layer(room, qkv.layer, layers)
+    room = min(room, scores.shape[1])
+    if allocation != "ada":
+        return scores.topk(room, dim=-1).indices
+    share = {"head": 1, "group": qkv.group, "layer": qkv.h}[sets]
+    of_sets = scores[::share]
+    own = of_sets.topk(ceil(LEAST * room), dim=-1).indices
+    pooled = of_sets.scatter(1, own, float("inf")).flatten()
+    best = pooled.topk(len(of_sets) * room).indices
+    keeps = torch.zeros_like(pooled, dtype=torch.bool).index_fill(0, best, True).view_as(of_sets)
+    return ragged(keeps).repeat_interleave(share, 0)
