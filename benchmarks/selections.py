@@ -1,6 +1,6 @@
 """Eighteen selectors at four budgets: captured mass, output error, keys read and time, on three kinds of inputs.
 
-    python benchmarks/selections.py --out selections.json                # measures, some minutes
+    OMP_NUM_THREADS=1 python benchmarks/selections.py --out selections.json   # measures, some minutes
     python benchmarks/selections.py --read selections.json --figure docs/figures/selections.svg
 
 - ``minilm``: all heads of MiniLM on 512 tokens, under a causal mask, which the model was not trained with.
@@ -187,7 +187,20 @@ def tables(records: list[dict[str, Any]]) -> str:
             cost = f"{last['kv_read']:.0f} | {100 * last['scored']:.1f} %"
             lines.append(f"| `{method}` | {' | '.join(cells)} | {cost} |")
         parts.append("\n".join(lines))
+    if any(one["source"] == LONG for one in records):
+        parts.append(times(records))
     return "\n\n".join(parts)
+
+
+def times(records: list[dict[str, Any]]) -> str:
+    """The time over that of exact attention on long rows, at the least d and at the largest, which orders them."""
+    ends = (sources()[LONG][1][0], sources()[LONG][1][-1])
+    rows = [(method, *(summary(records, LONG, method, d)["time"] for d in ends)) for method in measured(records)]
+    lines = [f"| | d = {ends[0]} | d = {ends[1]} |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| `{method}` | {least:.2f} | {most:.2f} |" for method, least, most in sorted(rows, key=lambda row: row[2])
+    ]
+    return "\n".join(["### time over exact attention", "", *lines])
 
 
 def draw(records: list[dict[str, Any]], path: str) -> None:
