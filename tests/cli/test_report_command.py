@@ -107,7 +107,8 @@ def each(commands, slow=DRAWS_MANY):
     )
 
 
-every_command, small_command = each(COMMANDS), each(SMALL)
+every_command, small_command = each(COMMANDS, [*DRAWS_MANY, "spectrum", "budget"]), each(SMALL)
+error_command = each(SMALL, list(SMALL)[1:])
 
 
 def left(folder):
@@ -163,7 +164,7 @@ def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, qkv, tmp_p
     assert {name: after[name] for name in before} == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped"])
+@pytest.mark.parametrize("damage", [pytest.param("cut", marks=pytest.mark.slow), "flipped"])
 def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_path, damage):
     args = ("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
     run(*args)
@@ -200,6 +201,7 @@ def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
     assert not (tmp_path / "r/figures").exists()
 
 
+@pytest.mark.slow
 def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
     entry = METHODS["performer"]
     bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
@@ -220,7 +222,7 @@ def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
     assert run("report", "r")[0] == 0
 
 
-@small_command
+@error_command
 def test_a_report_elsewhere_leaves_the_run_alone(run, qkv, tmp_path, args):
     run(*args, "--qkv", qkv, "--plot", "--out", "r")
     before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()}
@@ -246,7 +248,7 @@ sys.exit(any(name in sys.modules for name in ("torch", "transformers", "datasets
 """
 
 
-@small_command
+@error_command
 def test_a_report_never_imports_torch(run, qkv, tmp_path, args):
     run(*args, "--qkv", qkv, "--out", "r")
     env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
@@ -397,6 +399,7 @@ def test_tables_and_figures_tell_the_sources_apart(run, together, command):
         assert figures
 
 
+@pytest.mark.slow
 def test_maps_of_several_sources_are_figures_of_their_own(run, together):
     _, folder = together("error", "--plot", "maps")
     run("report", folder)

@@ -28,7 +28,7 @@ FORMS = [
     pytest.param(*case.values, causal, id=f"{case.id}-{'causal' if causal else 'full'}")
     for case in CASES
     for causal in (False, True)
-    if not causal or get(case.values[0]).is_causal
+    if not causal or (get(case.values[0]).is_causal and not case.values[2])
 ]
 
 
@@ -64,6 +64,8 @@ def calls(name, target, options, h, causal):
 
 @pytest.mark.parametrize("name, target, options, causal", FORMS)
 def test_two_heads_and_five_are_as_many_operations(name, target, options, causal):
+    if options.get("allocation") == "ada":
+        pytest.skip("its index is as wide as the largest set, and other heads have another one")
     few, many = (calls(name, target, options, h, causal) for h in (2, 5))
     grown = {operation: (few[operation], count) for operation, count in many.items() if count != few[operation]}
     assert bool(grown) == (exception(name, options, causal) is not None), grown

@@ -59,6 +59,7 @@ def test_a_command_with_a_gate_that_holds_and_one_that_fails(measure, tmp_path):
 
 
 @needs_minilm
+@pytest.mark.slow
 def test_a_file_with_gates_is_pinned_to_the_model_and_the_text(measure, tmp_path):
     (tmp_path / "gate.yaml").write_text(
         "n: 64\nd: 8\nhead: 0\nmatrix: false\nmethod: nystromformer\n"

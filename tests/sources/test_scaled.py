@@ -170,7 +170,9 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert len({row["weights"] for row in spectrum_rows(actual.outcome.records)}) == 2
 
 
-@pytest.mark.parametrize("command", KINDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.slow) if name == "condition" else name for name in KINDS]
+)
 def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
     code = command_line(
         command,

@@ -60,7 +60,7 @@ def test_products_are_those_counted_by_hand():
 @pytest.mark.parametrize("name", [name for name, one in METHODS.items() if "O(" not in one.cost and one.kind != "user"])
 def test_products_are_about_what_the_leading_cost_says(name):
     """At sizes where each term stands apart; selections, the rest of a block and d x d work are lower order."""
-    n, d, h, p = 512, 32, 1, 16
+    n, d, h, p = 512, 160 if name == "tri-shape" else 32, 1, 16  # tri-shape has 100 full rows
     if METHODS[name].max_n or "softmax" not in METHODS[name].targets:
         pytest.skip("not at this size")
     expected = 2 * h * leading_products(METHODS[name].cost, n, d, p)

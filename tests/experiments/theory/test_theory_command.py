@@ -672,6 +672,7 @@ def test_weights_stand_side_by_side(run, tiny_bert, text_file):
     assert names == {f"theory-bounds-n{n}-{w}.svg" for n in (24, 32) for w in ("pretrained", "initialized")}
 
 
+@pytest.mark.slow
 def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
     THEOREMS.clear()
     register("rank-collapse", "ma-property")

@@ -131,7 +131,9 @@ def held(q, k, v):
 """
 
 
-@pytest.mark.parametrize("command", ["error --cell-timeout 600", "bench --rounds 1"])
+@pytest.mark.parametrize(
+    "command", ["error --cell-timeout 600", pytest.param("bench --rounds 1", marks=pytest.mark.slow)]
+)
 def test_no_process_outlives_a_run_that_is_killed(command, file, tmp_path):
     """Neither one that measures, nor the one in which memory is measured."""
     (tmp_path / "held.py").write_text(HELD)
