@@ -75,7 +75,6 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     "keydiff": (INDIGO, "v"),
     "expected": (FOREST, "v"),
     "vertical-slash": (ORANGE, "D"),
-    "a-shape": (BLUE, "D"),
     "tri-shape": (OLIVE, "D"),
     "moba": (TEAL, "s"),
     "xattention": (PURPLE, "s"),

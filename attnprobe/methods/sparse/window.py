@@ -51,7 +51,8 @@ def window(
     Source: Xiao et al. 2024, section 3.2. The paper's models are causal, so its window looks back; here it does so for
     causal Q, K, V. For an encoder the window lies around the token: symmetric for odd w, one longer to the left for
     even w. Row i has d entries if its window lies within the text and outside the sinks, otherwise fewer:
-    ``realised_d`` is the mean. With more queries than keys, a surplus query has the window of the last key.
+    ``realised_d`` is the mean. With more queries than keys, a surplus query has the window of the last key. The A-shape
+    of MInference is this pattern with more sinks.
 
     Options:
         sinks: s, the number of first tokens that every row sees.
