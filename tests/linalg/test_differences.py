@@ -37,7 +37,9 @@ def passes(h, counted=None):
     return wanted, got
 
 
-@pytest.mark.parametrize("bytes_", [2**28, 8 * N * 40 * 2, 1], ids=["whole", "two heads", "row by row"])
+@pytest.mark.parametrize(
+    "bytes_", [2**28, 8 * N * 40 * 2, pytest.param(1, marks=pytest.mark.slow)], ids=["whole", "two heads", "row by row"]
+)
 def test_heads_together_give_the_numbers_of_heads_apart(bytes_, monkeypatch):
     monkeypatch.setattr(blocks, "UNTOLD", bytes_)
     monkeypatch.setattr(blocks, "LEAST_ROWS", 40)

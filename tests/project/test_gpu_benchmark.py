@@ -140,6 +140,7 @@ for name in arguments["--sections"].split(","):
 """
 
 
+@pytest.mark.slow
 def test_a_section_that_breaks_or_hangs_costs_no_other(module, monkeypatch, tmp_path):
     guarded, script = module("guarded"), tmp_path / "script.py"
     script.write_text(SCRIPT.format(folder=str(FOLDER)))

@@ -241,6 +241,7 @@ for name in names:
 """
 
 
+@pytest.mark.slow
 def test_every_module_may_be_the_first_that_is_imported():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -556,9 +556,9 @@ def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
     [
         {"budgets": (16,), "lengths": (512,)},
         {"budgets": (16,), "lengths": (512, 1024), "layers": (0, 5)},
-        {"budgets": (100, 101)},
+        pytest.param({"budgets": (100, 101)}, marks=pytest.mark.slow),
         {"lengths": (512,), "layers": tuple(range(30)), "windows": 1, "heads": 6},
-        {"windows": 1},
+        pytest.param({"windows": 1}, marks=pytest.mark.slow),
     ],
     ids=["one budget", "one budget, four panels", "close budgets", "many layers", "one window"],
 )

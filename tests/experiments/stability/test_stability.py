@@ -467,6 +467,7 @@ def test_a_run_goes_on_where_it_was_stopped(small, monkeypatch):
     assert table(out) == table(Path("whole/tables/stability.csv").read_text())
 
 
+@pytest.mark.slow
 def test_the_report_rebuilds_it_to_the_byte(small, run):
     code, printed, err = small("--seeds", "2", "--method", "skyformer", "--plot", "--out", "r")
     assert code == 0, err

@@ -686,7 +686,9 @@ def listener():
         yield actual
 
 
-@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nothing", "http"])
+@pytest.mark.parametrize(
+    "says", [b"", pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", marks=pytest.mark.slow)], ids=["nothing", "http"]
+)
 def test_what_listens_and_is_no_ray_is_given_up_in_time(says, listener):
     """A process of its own is ended: Ray itself goes on for minutes."""
     pytest.importorskip("ray")
