@@ -1,0 +1,96 @@
+"""Thinformer (Carrell et al. 2025): what a coreset of equal weights does to the numerators of attention.
+
+J are the d keys that ``thinformer`` retains, ``w_j = n_k/d`` for them and 0 for others, β the scale of the scores,
+``A = exp(β Q Kᵀ)``, ``N = A V`` and ``N~ = A diag(w) V``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..operators import Columns, row_blocks
+from ..qkv import QKV
+from .finding import Finding
+from .registry import Setting, theorem
+from .runs import runs
+
+__all__ = ["log_discrepancies"]
+
+BLOCK = 256  # rows of A at a time
+ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are computed
+
+
+def log_discrepancies(x: Tensor, u: Tensor) -> Tensor:
+    """``ln √(u_cᵀ h u_c)`` for ``h_jl = exp(x_j·x_l)``, x (n, p) and u (n, c), as (c,) float64; -∞ if it vanishes.
+
+    ``h = D G D`` with the Gaussian kernel G and ``D = diag(exp(‖x_j‖²/2))``, whose largest entry is taken out.
+
+    >>> log_discrepancies(torch.zeros(3, 2).double(), torch.tensor([[1.0], [1.0], [-1.0]]).double())
+    tensor([0.], dtype=torch.float64)
+    """
+    half = x.square().sum(-1) / 2
+    tilted = u * (half - half.max()).exp()[:, None]
+    gauss = (-0.5 * torch.cdist(x, x).square()).exp()
+    return 0.5 * (tilted * (gauss @ tilted)).sum(0).clamp(min=0).log() + half.max()
+
+
+@theorem(
+    "thinformer-entry",
+    paper="Carrell et al. 2025 (Thinformer), from the reproducing property that its analysis rests on",
+    says="no entry of A V errs by more than exp(β ‖q‖²/2) times the coreset's discrepancy in the kernel exp(β k·k')",
+    cost="for each d: n² (p + 2 p_v)",
+    per_budget=True,
+    decompositions=0,
+)
+def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The largest error of an entry of N against the bound of the head, both over the largest entry of N.
+
+    ``A_ij = ⟨φ(q_i), φ(k_j)⟩`` in the Hilbert space of ``exp(β x·y)``. So ``(N~ - N)_ic = ⟨φ(q_i), Σ_j (w_j - 1) v_jc
+    φ(k_j)⟩`` is at most ``exp(β ‖q_i‖²/2) √(u_cᵀ h u_c)`` with ``u_c = (w - 1) ∘ v_c`` and ``h = exp(β K Kᵀ)``: the
+    discrepancy that kernel halving keeps small. ``share`` is the largest share of its own bound that an entry reaches.
+    The paper's bound of the discrepancy itself has constants and is not checked.
+    """
+    wide = qkv.to(dtype=torch.float64)
+    for d, approx in runs(setting, "thinformer"):
+        parts = [_entry_errors(wide.head(row), approx, row, qkv.dtype) for row in range(wide.h)]
+        measured, bound, share = torch.tensor(parts, dtype=torch.float64).mT
+        yield Finding(
+            theorem="thinformer-entry",
+            d=d,
+            assumption="none",
+            met=torch.ones(wide.h, dtype=torch.bool),
+            promise="‖N - N~‖_max ≤ max_i exp(β ‖q_i‖²/2) max_c √(u_cᵀ h u_c)",
+            bound=bound,
+            measured=measured,
+            vacuous=bound.isinf(),
+            details={"share": share},
+        )
+
+
+def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Of one head, over the largest entry of N: the largest error less its rounding, its bound; the largest share."""
+    matrix = approx.matrix().heads(slice(row, row + 1))
+    assert isinstance(matrix, Columns) and approx.log_normalizer is not None
+    log_sums = approx.log_normalizer()[row].double()
+    q, k, v = qkv.q[0], qkv.k[0], qkv.v[0]
+    weight = torch.zeros_like(k[:, 0]).index_fill(0, matrix.index[0], qkv.n_k / matrix.index.shape[1])
+    log_u = log_discrepancies(k * qkv.scale**0.5, (weight - 1)[:, None] * v)  # (c,)
+    log_query = qkv.scale * q.square().sum(-1) / 2
+    eps = torch.finfo(dtype).eps
+    largest, error, share = -torch.inf, -torch.inf, 0.0
+    for start, stop in row_blocks(qkv.n_q, BLOCK):
+        scores = qkv.scale * q[start:stop] @ k.mT
+        top = torch.maximum(scores.amax(-1), log_sums[start:stop])[:, None]
+        a = (scores - top).exp()
+        used = matrix.rows(start, stop)[0].double() * (log_sums[start:stop, None] - top).exp()  # A diag(w)
+        off = (used @ v - a @ v).abs() - ROUNDING * eps * used @ v.abs()
+        largest = max(largest, float(((a @ v).abs().log() + top).max()))
+        log_off = off.clamp(min=0).log() + top
+        error = max(error, float(log_off.max()))
+        share = max(share, float((log_off - log_query[start:stop, None] - log_u).nan_to_num(-torch.inf).max().exp()))
+    power = lambda exponent: float(torch.tensor(exponent, dtype=torch.float64).exp())
+    return power(error - largest), power(float(log_query.max() + log_u.max()) - largest), share
