@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 __all__ = [
     "CACHE_DIR",
     "CACHE_SIZE",
@@ -12,7 +10,6 @@ __all__ = [
     "OWN",
     "PREFIX",
     "TEST_DEVICE",
-    "use_huge_pages",
     "variable",
 ]
 
@@ -32,12 +29,3 @@ def variable(flag: str) -> str:
     'ATTNPROBE_SCALE_INPUTS'
     """
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
-
-
-def use_huge_pages() -> None:
-    """Ask torch, before it is imported, to put tensors of 2 MiB and more on huge pages; the user's own choice stays.
-
-    A method allocates tensors of tens of MiB, and the system hands them out page by page: with pages of 4 KiB that is
-    a fifth of the time of a linear method at n = 4096.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

@@ -11,12 +11,8 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from attnprobe.environment import use_huge_pages
-
 if TYPE_CHECKING:
     from attnprobe import QKV
-
-use_huge_pages()  # as the commands do
 
 
 def spread(values: Sequence[float]) -> float:

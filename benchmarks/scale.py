@@ -58,13 +58,13 @@ class Keeper:
     def __init__(self, writer: RecordWriter) -> None:
         self.writer, self.outcome, self.since = writer, Outcome(), None
 
-    def told(self, group: int) -> frozenset[str]:
+    def done_keys(self, group: int) -> frozenset[str]:
         return frozenset()
 
     def began(self, facts: Any) -> None:
         pass
 
-    def found(self, group: int, kind: str, value: Any) -> None:
+    def received(self, group: int, kind: str, value: Any) -> None:
         self.since = self.since or perf_counter()
         if kind == "record":
             self.outcome.keep(value, self.writer)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,19 +59,3 @@ def test_every_variable_that_the_program_reads_is_listed():
     for file in ROOT.rglob("*.py"):
         quoted |= dict.fromkeys(re.findall(r'"(ATTNPROBE_[A-Z_]+)"', file.read_text()), file.name)
     assert quoted == dict.fromkeys(environment.OWN, "environment.py")
-
-
-@pytest.mark.parametrize("own", [None, "0"])
-def test_commands_ask_torch_for_huge_pages_and_keep_the_users_choice(own):
-    env = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    env |= {} if own is None else {"THP_MEM_ALLOC_ENABLE": own}
-    script = """
-import os
-from attnprobe.cli import main
-try:
-    main(["methods"])
-finally:
-    print(os.environ["THP_MEM_ALLOC_ENABLE"])
-"""
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == (own or "1")

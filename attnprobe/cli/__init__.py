@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..environment import use_huge_pages, variable
+from ..environment import variable
 from ..errors import AttnprobeError, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import message, reason
@@ -120,7 +120,6 @@ def main(args: list[str] | None = None) -> NoReturn:
     for another reason, such as a full disk, makes a 0 a 4.
     """
     args = sys.argv[1:] if args is None else args
-    use_huge_pages()
     open_streams()
     code = _run(args, debug="--debug" in args)
     if (lost := unwritten()) is not None:
