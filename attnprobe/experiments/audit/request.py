@@ -39,7 +39,7 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     """Test the promise of a random method: with probability 1 − δ its relative error is at most ε.
 
     The method runs with many seeds on the same Q, K and V. For each head, four errors are compared with each ε: of the
-    normaliser |D~/D − 1|, the numerator ‖N~ − N‖/‖N‖, the output ‖o~ − o‖/‖o‖ and the matrix ‖E‖₂/‖B‖₂. Errors of a
+    normaliser ‖D~ − D‖/D, the numerator ‖N~ − N‖/‖N‖, the output ‖o~ − o‖/‖o‖ and the matrix ‖E‖₂/‖B‖₂. Errors of a
     head are over all its queries; with --rows each query has its own, and a head keeps a promise only if all of its
     queries do. Methods that state no normaliser have no errors of the first two kinds.
 
