@@ -57,13 +57,6 @@ QUICK = {
 }
 
 
-def pytest_configure():
-    """Fonts in the PDFs of tests have no layout tables: matplotlib places glyphs itself, and to cut them takes long."""
-    from fontTools.subset import Options
-
-    Options._drop_tables_default = [*Options._drop_tables_default, "GSUB", "GPOS", "GDEF"]
-
-
 def pytest_ignore_collect(collection_path, config):
     """Quick tests do not wait for the others to be imported."""
     quick = config.option.markexpr == "quick" and collection_path.suffix == ".py"

@@ -92,5 +92,7 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype)
         log_off = off.clamp(min=0).log() + top
         error = max(error, float(log_off.max()))
         share = max(share, float((log_off - log_query[start:stop, None] - log_u).nan_to_num(-torch.inf).max().exp()))
+    if largest == -torch.inf:  # N is zero: V is
+        return 0.0, 0.0, 0.0
     power = lambda exponent: float(torch.tensor(exponent, dtype=torch.float64).exp())
     return power(error - largest), power(float(log_query.max() + log_u.max()) - largest), share
