@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import Columns, row_blocks
+from ..operators import Columns
 from ..qkv import QKV
+from .entries import Entries, EntryErrors, entry_blocks, entry_errors
 from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
 __all__ = ["log_discrepancies"]
 
-BLOCK = 256  # rows of A at a time
 ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are computed
 
 
@@ -71,8 +71,8 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Of one head, over the largest entry of N: the largest error less its rounding, its bound; the largest share."""
+def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype) -> EntryErrors:
+    """The errors of N~ of one head, each less its own rounding."""
     matrix = approx.matrix().heads(slice(row, row + 1))
     assert isinstance(matrix, Columns) and approx.log_normalizer is not None
     log_sums = approx.log_normalizer()[row].double()
@@ -80,19 +80,13 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype)
     weight = torch.zeros_like(k[:, 0]).index_fill(0, matrix.index[0], qkv.n_k / matrix.index.shape[1])
     log_u = log_discrepancies(k * qkv.scale**0.5, (weight - 1)[:, None] * v)  # (c,)
     log_query = qkv.scale * q.square().sum(-1) / 2
-    eps = torch.finfo(dtype).eps
-    largest, error, share = -torch.inf, -torch.inf, 0.0
-    for start, stop in row_blocks(qkv.n_q, BLOCK):
-        scores = qkv.scale * q[start:stop] @ k.mT
-        top = torch.maximum(scores.amax(-1), log_sums[start:stop])[:, None]
-        a = (scores - top).exp()
-        used = matrix.rows(start, stop)[0].double() * (log_sums[start:stop, None] - top).exp()  # A diag(w)
-        off = (used @ v - a @ v).abs() - ROUNDING * eps * used @ v.abs()
-        largest = max(largest, float(((a @ v).abs().log() + top).max()))
-        log_off = off.clamp(min=0).log() + top
-        error = max(error, float(log_off.max()))
-        share = max(share, float((log_off - log_query[start:stop, None] - log_u).nan_to_num(-torch.inf).max().exp()))
-    if largest == -torch.inf:  # N is zero: V is
-        return 0.0, 0.0, 0.0
-    power = lambda exponent: float(torch.tensor(exponent, dtype=torch.float64).exp())
-    return power(error - largest), power(float(log_query.max() + log_u.max()) - largest), share
+    blocks = entry_blocks(q, k, qkv.scale, matrix, log_sums)
+    return entry_errors((_product_errors(block, v, dtype) for block in blocks), log_query, log_u)
+
+
+def _product_errors(block: Entries, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """``ln |N|`` and ``ln |N~ - N|`` of a block of rows, (b, p_v) each; the error is less its rounding."""
+    exact = block.exact @ v
+    rounding = ROUNDING * torch.finfo(dtype).eps * block.approximate @ v.abs()
+    error = (block.approximate @ v - exact).abs() - rounding
+    return exact.abs().log() + block.top, error.clamp(min=0).log() + block.top

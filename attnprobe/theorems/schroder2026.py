@@ -14,15 +14,14 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
-from ..operators import row_blocks
 from ..qkv import QKV
+from .entries import Entries, EntryErrors, entry_blocks, entry_errors
 from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
 __all__ = ["chen2025_trace", "residuals"]
 
-BLOCK = 256  # rows of A at a time
 ROUNDING = 64  # eps of float64, times the root of the core's condition, within which an error is 0
 
 
@@ -75,7 +74,8 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "wildcat"):
         parts = [_entry_errors(wide.head(row), approx, row) for row in range(wide.h)]
-        measured, bound, share, amplified = torch.tensor(parts, dtype=torch.float64).mT
+        measured, bound, share = torch.tensor([errors for errors, _ in parts], dtype=torch.float64).mT
+        amplified = torch.tensor([factor for _, factor in parts], dtype=torch.float64)
         yield Finding(
             theorem="wildcat-entry",
             d=d,
@@ -90,8 +90,8 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[float, float, float, float]:
-    """Of one head, over its largest entry: the largest error, its bound; the largest share; the size of rounding."""
+def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[EntryErrors, float]:
+    """The errors of L W of one head, less their rounding; the factor by which the core's inverse amplifies rounding."""
     assert approx.log_normalizer is not None
     mean = qkv.k[0].mean(0)
     k, q = qkv.k[0] - mean, qkv.q[0]
@@ -105,20 +105,16 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[float, flo
     core = gauss[0][pivots[0]][:, pivots[0]]
     amplified = min(float(torch.linalg.cond(core)), 1 / torch.finfo(core.dtype).eps) ** 0.5  # by the inverse's root
     log_query = qkv.scale * SQUARED_TEMPERATURE * q.square().sum(-1) / 2
-    largest, error, share = -torch.inf, -torch.inf, 0.0
-    matrix = approx.matrix().heads(slice(row, row + 1))
-    for start, stop in row_blocks(qkv.n_q, BLOCK):
-        scores = qkv.scale * q[start:stop] @ k.mT
-        got = matrix.rows(start, stop)[0].double()
-        top = torch.maximum(scores.amax(-1), log_sums[start:stop])[:, None]
-        off = ((scores - top).exp() - got * (log_sums[start:stop, None] - top).exp()).abs()
-        noise = ROUNDING * torch.finfo(torch.float64).eps * amplified
-        log_off = (off - noise).clamp(min=0).log() + top
-        largest = max(largest, float(scores.max()))
-        error = max(error, float(log_off.max()))
-        share = max(share, float((log_off - log_query[start:stop, None] - log_root).nan_to_num(-torch.inf).max()))
-    power = lambda x: float(torch.tensor(x, dtype=torch.float64).exp())
-    return power(error - largest), power(float(log_query.max() + log_root.max()) - largest), power(share), amplified
+    noise = ROUNDING * torch.finfo(torch.float64).eps * amplified
+    blocks = entry_blocks(q, k, qkv.scale, approx.matrix().heads(slice(row, row + 1)), log_sums)
+    errors = entry_errors(((block.scores, _log_errors(block, noise)) for block in blocks), log_query, log_root)
+    return errors, amplified
+
+
+def _log_errors(block: Entries, noise: float) -> Tensor:
+    """``ln |A - L W|`` of a block of rows, (b, n_k), each error less ``noise`` times the row's ``exp(top)``."""
+    error = (block.exact - block.approximate).abs()
+    return (error - noise).clamp(min=0).log() + block.top
 
 
 @theorem(

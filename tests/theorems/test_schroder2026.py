@@ -7,7 +7,8 @@ import torch
 from inputs import make
 from theory_settings import check
 
-from attnprobe.linalg.coresets import randomly_pivoted
+from attnprobe import approximate
+from attnprobe.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from attnprobe.rng import generator
 from attnprobe.theorems.schroder2026 import chen2025_trace, residuals
 
@@ -21,6 +22,23 @@ def test_no_entry_of_real_weights_exceeds_its_bound(score):
         assert (one.measured > 0).all() and (one.measured <= one.bound).all()
     more = check("wildcat-entry", qkv, budgets=(4, 32))
     assert (more[1].bound < more[0].bound).all() and (more[1].measured < more[0].measured).all()
+
+
+def test_the_share_is_the_largest_ratio_of_an_error_to_its_own_bound():
+    qkv = make(h=1, n=48, p=4)
+    (one,) = check("wildcat-entry", qkv, budgets=(8,))
+    approx = approximate("wildcat", qkv, 8)
+    assert approx.log_normalizer is not None
+    k = qkv.k - qkv.k.mean(1, keepdim=True)
+    log_sums = approx.log_normalizer() - qkv.scale * (qkv.q @ qkv.k.mean(1)[..., None])[..., 0]
+    x = k * (qkv.scale / SQUARED_TEMPERATURE) ** 0.5
+    kernel = (x @ x.mT).exp()
+    residual = residuals(kernel, randomly_pivoted(x, approx.draws["pivot_numbers"]))
+    error = ((qkv.scale * qkv.q @ k.mT).exp() - approx.matrix().dense() * log_sums.exp()[..., None]).abs()
+    feature = (qkv.scale * SQUARED_TEMPERATURE * qkv.q.square().sum(-1) / 2).exp()
+    share = error / feature[..., None] / residual[:, None].sqrt()
+    expected = float(share[residual[:, None].expand_as(share) > 1e-6].max())
+    assert float(one.details["share"]) == pytest.approx(expected, rel=1e-6) and expected < 1
 
 
 def test_a_residual_is_a_schur_complement():

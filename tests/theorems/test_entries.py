@@ -1,0 +1,41 @@
+"""Largest entries of errors, against dense float64 matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inputs import make
+
+from attnprobe import approximate
+from attnprobe.rng import generator
+from attnprobe.theorems.entries import entry_blocks, entry_errors
+
+
+def test_blocks_are_the_rows_of_both_matrices():
+    qkv = make(h=1, n=300, p=4)
+    approx = approximate("thinformer", qkv, 8)
+    assert approx.log_normalizer is not None
+    log_sums = approx.log_normalizer()[0]
+    q, k = qkv.q[0], qkv.k[0]
+    blocks = list(entry_blocks(q, k, qkv.scale, approx.matrix(), log_sums))
+    assert [len(block.scores) for block in blocks] == [256, 44]
+    exact = torch.cat([block.exact * block.top.exp() for block in blocks])
+    approximate_rows = torch.cat([block.approximate * block.top.exp() for block in blocks])
+    torch.testing.assert_close(exact, (qkv.scale * q @ k.mT).exp(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(approximate_rows, approx.matrix().dense()[0] * log_sums.exp()[:, None])
+
+
+@pytest.mark.parametrize("shift", [0.0, 900.0])  # exp(900) overflows
+def test_errors_are_those_of_dense_matrices(shift):
+    exact, error = (torch.rand(7, 3, generator=generator(0, name)).double() for name in ("exact", "error"))
+    row, column = (torch.rand(size, generator=generator(0, f"{size}")).double() for size in (7, 3))
+    blocks = [(exact[i : i + 2].log() + shift, error[i : i + 2].log() + shift) for i in range(0, 7, 2)]
+    errors = entry_errors(blocks, row.log() + shift, column.log())
+    size = exact.max()
+    expected = (error.max() / size, row.max() * column.max() / size, (error / row[:, None] / column).max())
+    assert errors == pytest.approx([float(x) for x in expected], rel=1e-9)
+
+
+def test_matrices_of_zeros_have_no_errors():
+    zero = torch.full((2, 3), -torch.inf, dtype=torch.float64)
+    assert entry_errors([(zero, zero)], torch.zeros(2), torch.zeros(3)) == (0, 0, 0)
