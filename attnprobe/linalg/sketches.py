@@ -6,12 +6,13 @@ Each is drawn on the CPU and stored densely, ``n d`` numbers, because only its e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import sqrt
 
 import torch
 from torch import Tensor
 
+from ..operators import side_by_side
 from ..rng import normal_into
 
 __all__ = ["accumulate", "countsketch", "gaussian", "gaussians", "sparse", "srht"]
@@ -39,9 +40,7 @@ def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
     True
     """
     out = torch.empty(len(generators), d, n, dtype=torch.float64, device="cpu")
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for _ in pool.map(_gaussian_into, out, generators):
-            pass
+    side_by_side([partial(_gaussian_into, *pair) for pair in zip(out, generators, strict=True)], out.device)
     return out.mT
 
 

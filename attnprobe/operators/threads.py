@@ -15,7 +15,7 @@ import torch
 __all__ = ["one_thread", "side_by_side"]
 
 
-def side_by_side(jobs: Sequence[Callable[[], None]], device: torch.device) -> None:
+def side_by_side(jobs: Sequence[Callable[[], object]], device: torch.device) -> None:
     """Run all jobs, as many at once as torch has threads; on another device than the CPU one after another.
 
     Each job has its own thread, with a share of torch's threads and the caller's setting of gradients.
