@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..groups import of_heads
 from ..operators import (
     CausalFeatures,
     LowRank,
@@ -17,40 +15,26 @@ from ..operators import (
     RowOverride,
     Rows,
     SoftmaxAttention,
-    Sparse,
     Windows,
-    block_rows,
-    row_blocks,
-    row_groups,
     window_sums,
     windowed_features,
 )
 from ..qkv import QKV
-from ..visible import Visible
 
 __all__ = [
     "Approximation",
-    "band",
-    "banded_softmax",
     "distinct",
     "from_log_features",
-    "key_costs",
     "log_feature_sums",
     "per_head",
     "ragged",
     "row_sums",
-    "seen_entries",
-    "seen_keys",
     "segment_means",
     "softmax_in_place",
-    "sparse_softmax",
     "tokens",
     "with_exact_rows",
     "with_rows",
 ]
-
-ROWS = 64  # of keys that are counted at a time on a CPU
-BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 
 
 def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator, Tensor]:
@@ -185,156 +169,3 @@ def ragged(mask: Tensor) -> Tensor:
     width = max(1, int(counts.max()))
     order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
     return torch.where(torch.arange(width, device=mask.device) < counts[:, None], order, torch.full_like(order, -1))
-
-
-def band(centre: Tensor, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
-    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row, within the matrix, by groups of rows.
-
-    ``centre`` (n_q,) int64 holds the c of each row; within a group they ascend by at most one. Returns the columns of
-    each ``group`` of rows, (⌈n_q/group⌉, u) int64, and a mask of the columns that each row has, (n_q, u) bool. Both are
-    on the CPU. u is at most ``first + left + right + group``, and at most n_k.
-
-    >>> columns, has = band(torch.arange(4), 4, 0, 1, first=1, group=2)
-    >>> columns
-    tensor([[0, 1, 2, 3],
-            [0, 2, 3, 3]])
-    >>> has.int()
-    tensor([[1, 1, 0, 0],
-            [1, 1, 1, 0],
-            [1, 1, 1, 0],
-            [1, 0, 1, 0]], dtype=torch.int32)
-    """
-    first, n_q, centre = min(first, n_k), len(centre), centre.cpu()
-    start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)  # (n_q,)
-    width = max(0, min(left + right + group, n_k - first))
-    columns = start[::group, None] + torch.arange(width, device="cpu")
-    has = torch.ones(n_q, first + width, dtype=torch.bool, device="cpu")
-    for groups, rows in row_groups(columns, n_q, group, width + 1):
-        shared = columns[groups, None]  # (m, 1, u)
-        low, high = (x[rows].unflatten(0, (len(shared), -1))[..., None] for x in (start, last))  # (m, group, 1)
-        has[rows, first:] = ((shared >= low) & (shared <= high)).flatten(0, 1)
-    columns = columns.clamp(max=n_k - 1)  # no row has the columns after the last key
-    return torch.cat([torch.arange(first, device="cpu").expand(len(columns), first), columns], 1), has
-
-
-def banded_softmax(
-    qkv: QKV, left: int, right: int, first: int, skip: Tensor | None = None, causal: bool = False
-) -> tuple[Sparse, Callable[[], Tensor], int]:
-    """`sparse_softmax` of each row over the columns of `band` that it sees, and their number per head.
-
-    The centre of a row is the position of its query. Rows of ``skip`` (n_q,) bool are empty. With ``causal``, a row
-    leaves out the first columns that come after it, as it does for causal Q, K, V. Sixteen rows share their columns, so
-    the cost is ``n_q (u + 16) p`` multiply-adds for u columns a row; rows that do not follow one another share none.
-    """
-    centre, visible = qkv.query_positions.cpu(), qkv.visible
-    steps = centre.diff()
-    group = BAND if bool(((steps >= 0) & (steps <= 1)).all()) else 1
-    columns, has = band(centre, qkv.n_k, left, right, first, group)
-    if visible is None and causal:
-        visible = Visible(centre)
-    if visible is not None:
-        visible, of_group = visible.to(torch.device("cpu")), columns.repeat_interleave(group, 0)[: qkv.n_q]
-        has &= ~visible.hides(of_group)
-    if skip is not None:
-        has[skip.cpu()] = False
-    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has), int(has.sum())
-
-
-def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
-    """The number of slots of `sparse_softmax` whose key each row sees, (h, n_q) int64."""
-    index, visible = index.to(qkv.device), qkv.visible
-    if visible is None:
-        return (index >= 0).sum(2).repeat_interleave(group, 1)[:, : qkv.n_q]
-    counts = torch.empty(qkv.h, qkv.n_q, dtype=torch.int64, device=qkv.device)
-    for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
-        columns = index[:, groups]
-        columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
-        counts[:, rows] = ((columns >= 0) & ~visible.of(rows).hides(columns)).sum(2)
-    return counts
-
-
-def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
-    """What the rows of `sparse_softmax` read, for each head, as (h,) float64 on the CPU.
-
-    ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and the quantiles of the number of keys that
-    a row sees in its slots, ``visited`` their sum. ``kv_read`` is the mean number of rows of K, and of V, that the
-    query heads of a KV head load together for a query.
-    """
-    keys = seen_keys(qkv, index, group).double()
-    mean = keys.mean(1).cpu()
-    return {
-        "realised_d": mean,
-        "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
-        "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
-        "visited": keys.sum(1).cpu(),
-        "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
-    }
-
-
-def _keys_of_groups(qkv: QKV, index: Tensor, group: int) -> Tensor:
-    """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
-    of_row, visible = torch.arange(qkv.n_q, device=qkv.device) // group, qkv.visible
-    counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
-    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):
-        keys = index[:, of_row[start:stop]]
-        if visible is not None:
-            keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
-        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2)
-        read = torch.zeros(*keys.shape[:2], qkv.n_k + 1, dtype=torch.uint8, device=qkv.device)
-        read.scatter_(2, keys + 1, 1)  # column 0 has the empty slots
-        counts[:, start:stop] = read[..., 1:].sum(-1, dtype=torch.int32)
-    return counts.repeat_interleave(qkv.group, 0)
-
-
-def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
-    """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
-    return seen_keys(qkv, index, group).sum(1).double().cpu()
-
-
-def sparse_softmax(
-    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None
-) -> tuple[Sparse, Callable[[], Tensor]]:
-    """The softmax of each row over its given columns that it sees, (h, n_q, n_k), and what computes ``log D~``.
-
-    ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
-    the row's maximum cancels. A row without columns is zero. ``log D~_i = log Σ_{j in row i} exp(S_ij)``, (h, n_q).
-
-    Args:
-        index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at most once; -1 is an empty slot.
-        has: (n_q, u) bool, the columns of the group that each row has and sees; None means all that it sees.
-
-    Cost ``n_q u p``. Keys are gathered for one block of groups at a time.
-    """
-    q, k, visible = qkv.q, qkv.shared_k, qkv.visible
-    h, n_q, p = q.shape
-    index = index.to(q.device)
-    has = None if has is None else has.to(q.device)
-    weights = q.new_empty(h, n_q, index.shape[2])  # (h, n_q, u)
-    together = 1 if q.device.type == "cpu" else h  # a block of one head stays in the cache
-    for groups, rows in row_groups(q, n_q, group, together * index.shape[2] * p):
-        for heads in (slice(*ends) for ends in row_blocks(h, together)):
-            columns = index[heads, groups]  # (g, m, u)
-            m = columns.shape[1]
-            keys = tokens(of_heads(k, heads, h), columns.flatten(1)).unflatten(1, (m, -1))  # (g, m, u, p)
-            scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1)) @ keys.mT  # (g, m, group, u)
-            absent = (columns < 0)[:, :, None]
-            if has is not None:
-                absent = absent | ~has[rows].unflatten(0, (m, -1))
-            elif visible is not None:
-                of_row = columns if group == 1 else columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
-                absent = absent | visible.of(rows).hides(of_row).unflatten(1, (m, -1))
-            scores = scores.masked_fill_(absent, float("-inf"))
-            row = torch.softmax(scores, -1)
-            fill = row.masked_fill if row.requires_grad else row.masked_fill_
-            weights[heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    operator = Sparse(index, weights, k.shape[1], group)
-    return operator, partial(_log_sums, qkv, operator)
-
-
-def _log_sums(qkv: QKV, softmax: Sparse) -> Tensor:
-    """``log D~_i = S_ij - log B~_ij`` at the largest weight of each row, (h, n_q); -∞ for a row without columns."""
-    largest, slot = softmax.weight.max(-1)
-    of_row = torch.arange(qkv.n_q, device=qkv.device) // softmax.group
-    column = softmax.index[:, of_row].gather(2, slot[..., None])[..., 0]
-    scores = qkv.scale * (qkv.q * tokens(qkv.shared_k, column)).sum(-1)
-    return (scores - largest.log()).masked_fill(largest == 0, float("-inf"))

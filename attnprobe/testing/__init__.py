@@ -3,6 +3,6 @@
 from . import claims  # noqa: F401  (puts the tags' properties beside the others)
 from .cases import Case, Fault
 from .examine import Verdict, check_method, examine
-from .properties import PROPERTIES, Property
+from .registry import PROPERTIES, Property
 
 __all__ = ["PROPERTIES", "Case", "Fault", "Property", "Verdict", "check_method", "examine"]

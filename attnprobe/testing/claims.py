@@ -15,7 +15,8 @@ from ..rng import generator
 from .bands import eps
 from .cases import Case, Skip, demand
 from .inputs import permuted, reaching
-from .properties import TOPS, in_kit, scaled
+from .properties import TOPS, scaled
+from .registry import in_kit
 
 __all__ = ["claim"]
 

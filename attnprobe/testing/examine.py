@@ -15,7 +15,7 @@ from ..grammar.foreign import first_line, message, reason
 from ..grammar.spelling import parts
 from ..methods import Method, get, line_of
 from .cases import Case, Fault, Skip
-from .properties import PROPERTIES, Property
+from .registry import PROPERTIES, Property
 
 __all__ = ["SIZES", "Verdict", "check_method", "examine"]
 

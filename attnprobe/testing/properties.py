@@ -6,8 +6,7 @@ The project's own tests check every built-in method with the same functions.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,38 +19,14 @@ from ..qkv import QKV
 from ..reference import exact_output
 from .bands import eps
 from .cases import Case, Skip, demand
-from .inputs import DTYPES, SCORES, reaching
+from .inputs import reaching
+from .registry import in_kit
 
-__all__ = ["PROPERTIES", "Property", "in_kit", "scaled"]
+__all__ = ["scaled"]
 
 TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
 HALF = (torch.bfloat16, torch.float16)
 SEEDS = range(5)
-
-
-@dataclass(frozen=True)
-class Property:
-    """A property: its name, its statement, the function that checks it, and the cases on which it is checked."""
-
-    name: str
-    says: str
-    hold: Callable[[Case], None]
-    scores: Sequence[float] = SCORES
-    dtypes: Sequence[torch.dtype] = DTYPES
-    tag: str | None = None
-
-
-PROPERTIES: dict[str, Property] = {}
-
-
-def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """A decorator that enters a function in `PROPERTIES`. Further keywords are fields of `Property`."""
-
-    def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
-        PROPERTIES[name] = Property(name, says, function, **where)
-        return function
-
-    return put
 
 
 @in_kit(

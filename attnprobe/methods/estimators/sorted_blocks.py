@@ -16,7 +16,8 @@ from ...linalg.hashing import sign_codes
 from ...operators import Columns, Scaled, Sum
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import sparse_softmax, tokens
+from ..base import tokens
+from ..sparse_softmax import sparse_softmax
 
 __all__ = ["SortedBlocks", "block_and_sample", "check_blocks"]
 

@@ -17,8 +17,9 @@ from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back,
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, softmax_in_place, sparse_softmax, tokens
+from ..base import Approximation, softmax_in_place, tokens
 from ..registry import register
+from ..sparse_softmax import sparse_softmax
 from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations
 
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from ...errors import UsageError
 from ...operators import block_rows, full_precision, row_blocks
 from ...qkv import QKV
-from ..base import Approximation, key_costs, per_head, sparse_softmax
+from ..base import Approximation, per_head
 from ..registry import register
+from ..sparse_softmax import key_costs, sparse_softmax
 
 __all__ = [
     "AnySets",

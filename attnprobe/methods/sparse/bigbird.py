@@ -13,8 +13,9 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, seen_entries, sparse_softmax, with_rows
+from ..base import Approximation, with_rows
 from ..registry import register
+from ..sparse_softmax import seen_entries, sparse_softmax
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
 

@@ -10,8 +10,9 @@ import torch
 from ...operators import SoftmaxAttention, Sparse, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, key_costs, per_head
+from ..base import Approximation, per_head
 from ..registry import register
+from ..sparse_softmax import key_costs
 
 BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from ...errors import Unsupported, UsageError
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head, with_exact_rows
+from ..base import Approximation, per_head, with_exact_rows
 from ..registry import register
+from ..sparse_softmax import banded_softmax
 
 
 def _check(target: str, *, first: int, last: int) -> None:

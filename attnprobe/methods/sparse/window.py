@@ -8,8 +8,9 @@ from __future__ import annotations
 from ...errors import Unsupported, UsageError
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head
+from ..base import Approximation, per_head
 from ..registry import register
+from ..sparse_softmax import banded_softmax
 
 
 def _check(target: str, *, sinks: int, causal: bool) -> None:

@@ -8,9 +8,9 @@ from twins_sparse import bigbird_mask, longformer_mask, topk, tri_shape, window_
 
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import approximate
-from attnprobe.methods.base import band, sparse_softmax
 from attnprobe.methods.sparse import bigbird as bigbird_file
 from attnprobe.methods.sparse import topk as topk_file
+from attnprobe.methods.sparse_softmax import band, sparse_softmax
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator
@@ -185,7 +185,7 @@ def test_no_step_depends_on_the_size_of_its_blocks(monkeypatch):
     output = {name: dense @ qkv.v for name, dense in expected.items()}
     monkeypatch.setattr("attnprobe.methods.sparse.topk.BLOCK", 5)
     for band_rows in (1, 4, 7, 11, 33, 50):
-        monkeypatch.setattr("attnprobe.methods.base.BAND", band_rows)
+        monkeypatch.setattr("attnprobe.methods.sparse_softmax.BAND", band_rows)
         for entries in (1, 8 * 12 * 2, 8 * 12 * 7):
             monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", entries)
             for name, dense in expected.items():
