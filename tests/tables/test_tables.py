@@ -11,6 +11,7 @@ from text_tables import text_table
 
 from attnprobe.tables.console import Header
 from attnprobe.tables.numbers import significant
+from attnprobe.tables.table import Column, Table
 from attnprobe.tables.terminal import plain_tables, timings_table
 from attnprobe.tables.view import flat_view
 
@@ -97,6 +98,23 @@ def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules
     shown = plain(plain_tables([text_table("caption", ["name", "number"], lines)], [], Header(), width=80)).strip()
     assert sum(not line.strip() for line in shown.partition("\n\nname")[0].splitlines()) == rules
     assert shown.count("xa") == 1
+
+
+def test_a_hidden_column_that_shares_its_name_with_a_shown_one_is_named_by_its_heading():
+    columns = [
+        Column[object]("matrix", str, key=True),
+        Column[object]("cond", str, "σ₁/σ_m"),
+        Column[object]("[p10 – p90]", str, "σ₁/σ_m", spare=1, short="cond"),
+    ]
+    table = Table("", columns, [["A", "1" * 30, "[" + "1" * 30 + "]"]])
+    assert "Left out: [p10 – p90] (--columns, --legend)" in plain(plain_tables([table], [], Header(), width=50))
+
+
+def test_formulas_are_on_the_left_as_words_are():
+    table = text_table("", ["method", "error", "value"], [["a", "‖E‖₂/‖B‖₂", "12.5"], ["b", "|D~/D − 1|", "∞"]])
+    lines = plain(plain_tables([table], [], Header(), width=80)).splitlines()
+    heading, cells = next(line for line in lines if "error" in line), next(line for line in lines if "‖E‖₂" in line)
+    assert heading.index("error") == cells.index("‖E‖₂") and table.sides == ["l", "l", "r"]
 
 
 def test_a_mark_stands_before_its_line():

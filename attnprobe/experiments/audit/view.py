@@ -88,17 +88,20 @@ PROMISES: tuple[Column[AuditSummary], ...] = (
     Column("of", _of_rows, "each row is judged by itself", key=True),
     Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", "promised error", key=True),
     Column(
-        "δ", lambda row: "" if row["delta"] is None else f"{row['delta']:g}", "promised probability of more", key=True
+        "δ",
+        lambda row: "" if row["delta"] is None else f"{row['delta']:g}",
+        "promised probability of a larger error",
+        key=True,
     ),
     Column(
         "verdict",
         _verdicts,
-        "of so many heads",
+        "with the number of heads",
         more="all verdicts of a line are right together at the stated confidence; a head of rows holds if all rows do",
     ),
-    Column("rate", _stat("rate", "mean", per_cent), "share of repeats with an error above ε, mean"),
-    Column("worst", _stat("worst", "max", per_cent), "of the worst head or row"),
-    Column("interval", _interval, "of the worst head or row", 1, more="right for all heads and rows together"),
+    Column("rate", _stat("rate", "mean", per_cent), "share of repeats with an error above ε, mean over heads"),
+    Column("worst", _stat("worst", "max", per_cent), "rate of the worst head or row"),
+    Column("interval", _interval, "of that rate", 1, more="right for all heads and rows together"),
     Column("repeats", _trials, "seeds that were measured", 2),
 )
 NORMALISERS: tuple[Column[AuditSummary], ...] = (

@@ -139,7 +139,7 @@ COLUMNS: tuple[Column[BudgetSummary], ...] = (
     Column(
         "counterexamples",
         _measured(lambda row: f"{row['counterexamples']}/{row['values']}"),
-        "heads beyond ε again at a larger d",
+        "heads whose error exceeds ε again at a larger d",
         more="of the budgets that were tried; others may exceed ε too",
     ),
     Column("seeds", _measured(_seeds), HELD, spare=3, more=CHOSEN),

@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}
 STEPS = (0, 2, 4, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
+LEMMA_3 = "Lemma 3: all eigenvalues are in (0, 1]. The paper prints (0, 1), but the largest is always 1."
 STRONG = 0.5  # |ρ| from which on the legend counts rows
 
 
@@ -146,7 +147,7 @@ def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
         first = group[0]
         where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(group))
         conditioned = list(filter(is_conditioned, group))
-        notes = [*map(_lemma3, filter(is_scaled, group)), *correlation_notes(conditioned), *_lost(group)]
+        notes = [*_lemma3_notes(list(filter(is_scaled, group))), *correlation_notes(conditioned), *_lost(group)]
         tables.append(table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes))
         if rows := list(filter(is_changed, group)):
             directions = f"{rows[0]['sensitivity']['count']} directions"
@@ -189,13 +190,17 @@ def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
     return [f"ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {rows}"]
 
 
+def _lemma3_notes(rows: Sequence[Scaled]) -> list[str]:
+    """Lemma 3, and a line for each scaled core."""
+    return [LEMMA_3, *map(_lemma3, rows)] if rows else []
+
+
 def _lemma3(row: Scaled) -> str:
-    """Whether the eigenvalues of a scaled core lie in Lemma 3's interval."""
+    """Whether the eigenvalues of a scaled core are in Lemma 3's interval."""
     counts, name = row["lemma3"], _symbol(row)
     parts = [f"holds in {counts['holds']} of {sum(counts.values())} heads"]
     parts += [f"smallest eigenvalue zero to rounding in {counts['zero']}"] if counts["zero"] else []
     parts += [f"violated in {counts['violated']}"] if counts["violated"] else []
     least = max(row["eigen_min"], 0.0) if counts["zero"] else row["eigen_min"]
     ends = f"eigenvalues from {significant(least, 2)} to {row['eigen_max']:.12g}"
-    statement = "Lemma 3, spectrum in (0, 1] (printed open at 1, which is always reached)"
-    return f"{statement}: {name} of {method_label(row)}, d = {row['d']}: {', '.join(parts)}; {ends}"
+    return f"Lemma 3, {name} of {method_label(row)}, d = {row['d']}: {', '.join(parts)}; {ends}"

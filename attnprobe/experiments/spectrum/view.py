@@ -58,7 +58,7 @@ def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
         caption = _caption(group)
         names = [MATRIX, WEIGHTS, LAYER] if len({row["weights"] for row in group}) > 1 else [MATRIX, LAYER]
         tables.append(table_of(f"{caption} · effective ranks", lines, [*names, *_ranks(group)], broken))
-        tables.append(table_of(f"{caption} · values by rank, median", lines, [*names, *_values(group)]))
+        tables.append(table_of(f"{caption} · values by rank", lines, [*names, *_values(group)]))
     return tables
 
 
@@ -189,8 +189,7 @@ def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
 
 def _value_column(symbol: str, rank: int) -> Column:
     """The value at a rank."""
-    meaning = "values by rank, median over heads and windows"
-    return Column(symbol.format(rank), _value(rank), meaning, short=symbol.format(""))
+    return Column(symbol.format(rank), _value(rank), "the values by rank", short=symbol.format(""))
 
 
 def _value(rank: int) -> Cell:

@@ -122,7 +122,7 @@ PLACES: tuple[Column[TheorySummary], ...] = (
     *(Column.of(name, key=True) for name in ("layer", "n", "d")),
 )
 QUANTILES = "median over heads and windows"
-SLACK = "room that is left, as a factor"
+SLACK = "factor between measured and bound, above 1 where the promise holds"
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
 VERDICTS_IN_WORDS = (
     "the first that applies: assumption not met, so nothing is promised; vacuous, the bound promises no more than is "
@@ -130,7 +130,7 @@ VERDICTS_IN_WORDS = (
 )
 ENDS = "quantiles, where they differ"
 NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
-    Column("verdict", _verdict, "of so many heads", more=VERDICTS_IN_WORDS),
+    Column("verdict", _verdict, "with the number of heads", more=VERDICTS_IN_WORDS),
     Column("measured", _ends("measured", "median"), QUANTILES),
     Column("measured p10 – p90", _ends("measured", "p10", "p90"), ENDS, spare=1),
     Column("bound", _ends("bound", "median"), QUANTILES),
@@ -140,6 +140,6 @@ NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
 )
 TEXTS: dict[Literal["assumption", "promise"], Column[TheorySummary]] = {  # columns where a table has several
     "assumption": Column("assumption", _text("assumption"), "what the theorem assumes", spare=4),
-    "promise": Column("promise", _text("promise"), "what it promises", spare=5),
+    "promise": Column("promise", _text("promise"), "what the theorem promises", spare=5),
 }
 THEORY_COLUMNS = (*PLACES, _at({}), *NUMBER_COLUMNS, *TEXTS.values())
