@@ -10,138 +10,37 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import torch
+import torch  # noqa: F401  (in the examples)
 from torch import Tensor, nn
 
-from .errors import SourceError, Unsupported, UsageError
-from .grammar.foreign import message
+from .errors import SourceError, UsageError
 from .hooks.arguments import call_of
-from .hooks.call import AttentionCall, blocks, exact_rows
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
-from .methods import Method, approximate, get
-from .qkv import QKV
+from .methods import Method, get
+from .replacement import Budget, Replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Budget", "injected", "register_attention", "replaced"]
+__all__ = ["injected", "register_attention"]
 
 NAME = "attnprobe_injected"
-EXACT = "softmax"
-
-#: one budget for all heads, or one by layer or by (layer, head), where None keeps exact attention
-Budget = int | Mapping[int | tuple[int, int], int | None] | None
 
 _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Replacement:
-    """A method with its budget, seed and options, as an attention function."""
-
-    method: Method
-    d: Budget
-    seed: int
-    target: str
-    options: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        entry = self.method
-        entry.check(self.target, self.options)
-        if entry.budget is not None and self.d is None:
-            raise UsageError(f"{entry.name} needs a budget: pass d ({entry.budget})")
-
-    def __call__(self, call: AttentionCall) -> Tensor:
-        """The output that replaces the call's own, (b, n_q, h, p_v) in its dtype.
-
-        Raises:
-            Unsupported: the method cannot take the call's mask, extras or length; the line names the module.
-        """
-        if isinstance(self.d, Mapping):
-            return self._by_head(call, self.d)
-        return self._of_heads(call)
-
-    def _by_head(self, call: AttentionCall, budgets: Mapping[int | tuple[int, int], int | None]) -> Tensor:
-        """The output with a separate budget for each head. Heads of equal budget run together."""
-        groups: dict[int | None, list[int]] = {}
-        for head in range(call.heads):
-            place = (call.number, head) if (call.number, head) in budgets else call.number
-            if place not in budgets:
-                raise UsageError(f"{call.module}: no budget is given for layer {call.number}, head {head}")
-            groups.setdefault(budgets[place], []).append(head)
-        output = call.q.new_empty(*call.q.shape[:1], call.q.shape[2], call.heads, call.v.shape[3])
-        for d, heads in groups.items():
-            part = replace(self, d=d) if d is not None else _Replacement(get(EXACT), None, self.seed, EXACT, {})
-            output = output.index_copy(2, torch.tensor(heads, device=output.device), part._of_heads(call, heads))
-        return output
-
-    def _of_heads(self, call: AttentionCall, heads: Sequence[int] | None = None) -> Tensor:
-        """The output of ``heads``, all by default, (b, n_q, heads, p_v)."""
-        wide = torch.promote_types(call.q.dtype, torch.float32)
-        full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
-        if call.beyond() is not None and self.method.name == EXACT and self.target == EXACT:
-            exact = _exact_with_extras(full).to(call.q.dtype)
-            return exact if heads is None else exact[:, :, list(heads)]
-        try:
-            rows = [self._row(full, row, heads) for row in range(len(call.q))]
-        except UsageError as error:
-            line = message(error)
-            raise type(error)(line if line.startswith(call.module) else f"{call.module}: {line}") from error
-        return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
-
-    def _row(self, call: AttentionCall, row: int, heads: Sequence[int] | None = None) -> Tensor:
-        """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0."""
-        qkv = self._qkv(call, row)
-        qkv = qkv if heads is None else qkv.select(heads)
-        return approximate(
-            self.method, qkv, cast("int | None", self.d), seed=self.seed, target=self.target, **self.options
-        ).output
-
-    def _qkv(self, call: AttentionCall, row: int) -> QKV:
-        """The inputs of the method for one row.
-
-        Raises:
-            Unsupported: the method cannot take the call.
-        """
-        entry, feature = self.method, call.beyond()
-        if feature is not None:
-            raise Unsupported(f"{call.module}: {feature}, which {entry.name} does not support")
-        if call.causal and not entry.is_causal:
-            entry.check_form(causal=True, local=False)
-            raise Unsupported(f"attention is causal, but {entry.name} looks ahead")
-        if call.cached and "decodes" not in entry.tags:
-            raise Unsupported(
-                f"{call.module}: a query follows a cache of keys, and rows of {entry.name} depend on how many keys "
-                "there are: pass use_cache=False"
-            )
-        placed = "permutation_equivariant" not in entry.tags
-        if call.cached and call.local and placed:  # the first keys may be gone
-            raise Unsupported(
-                f"{call.module}: a query follows a cache that may lack the keys behind the sliding window, and "
-                f"{entry.name} goes by the places of tokens: pass use_cache=False"
-            )
-        if not call.causal and self._asks_for_causal():
-            raise Unsupported(f"{call.module}: {entry.name}:causal=true, and {call.pattern} attention looks ahead")
-        return call.qkv(row)
-
-    def _asks_for_causal(self) -> bool:
-        """Whether the method has an option ``causal`` and it is on."""
-        option = self.method.options.get("causal")
-        return option is not None and option.coerce(self.options.get("causal", option.default), self.method.name)
 
 
 @dataclass(eq=False)
 class _Injection:
     """The injection into one model: its calls, and the state of the current forward."""
 
-    replacement: _Replacement
+    replacement: Replacement
     selection: Selection
     names: dict[int, str]
     calls: int = 0
@@ -174,23 +73,6 @@ class _Injection:
         self.first.setdefault(path, number)
         self.seen.add((number, path))
         return path, 0, number
-
-
-def replaced(
-    call: AttentionCall,
-    method: str | Method | Callable[..., Any],
-    d: Budget = None,
-    *,
-    seed: int = 0,
-    target: str = "softmax",
-    **options: Any,
-) -> Tensor:
-    """A method's output for a captured call, (b, n_q, h, p_v), as in `injected`.
-
-    Raises:
-        UsageError, Unsupported: as in `injected`.
-    """
-    return _Replacement(get(method), d, seed, target, options)(call)
 
 
 @contextmanager
@@ -238,7 +120,7 @@ def injected(
     >>> bool((exact - own).abs().max() < 1e-5), bool((rough - own).abs().max() > 1e-5)
     (True, True)
     """
-    replacement = _Replacement(get(method), d, seed, target, options)
+    replacement = Replacement(get(method), d, seed, target, options)
     names = {id(module): path for path, module in model.named_modules()}
     injection = _Injection(replacement, Selection(layer), names)
     modules = list(model.modules())
@@ -298,7 +180,7 @@ def register_attention(
     >>> model(torch.arange(6)[None]).last_hidden_state.shape
     torch.Size([1, 6, 8])
     """
-    replacement = _Replacement(get(method), d, seed, target, options)
+    replacement = Replacement(get(method), d, seed, target, options)
     name = f"attnprobe-{replacement.method.name}" if name is None else name
     put(name, partial(_registered_attention, replacement))
     return name
@@ -328,7 +210,7 @@ def _injected_attention(
 
 
 def _registered_attention(
-    replacement: _Replacement,
+    replacement: Replacement,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -342,24 +224,3 @@ def _registered_attention(
     number = getattr(module, "layer_idx", None)
     where = (type(module).__name__, 0, number if isinstance(number, int) else 0)
     return replacement(call_of(module, query, key, value, attention_mask, scaling, extras, where)), None
-
-
-def _exact_with_extras(call: AttentionCall) -> Tensor:
-    """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
-    cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
-    return torch.cat(
-        [
-            exact_rows(
-                call.q[:, :, start:stop],
-                call.k,
-                call.v,
-                call.scale,
-                visible=cut(call.visible, start, stop),
-                bias=cut(call.bias, start, stop),
-                softcap=call.softcap,
-                sinks=call.sinks,
-            )[0]
-            for start, stop in blocks(call.q, call.k)
-        ],
-        dim=1,
-    )

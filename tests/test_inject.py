@@ -13,8 +13,8 @@ from tiny_models import VALID, N
 from attnprobe import QKV, approximate, capture, injected, register_attention
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks import call
-from attnprobe.inject import _exact_with_extras
 from attnprobe.methods import METHODS
+from attnprobe.replacement import _exact_with_extras
 from attnprobe.rng import generator
 
 SAME = 2e-6  # relative, in float32, over a few layers

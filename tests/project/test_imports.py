@@ -18,7 +18,18 @@ from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
-MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings", "processes"}
+MEASURES = CORE | {
+    "files",
+    "grammar",
+    "methods",
+    "metrics",
+    "sources",
+    "theorems",
+    "inject",
+    "replacement",
+    "timings",
+    "processes",
+}
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
     # for typing only
@@ -51,7 +62,8 @@ MAY = {
     "gates": READS | {"tables"},
     "report": READS | {"experiments", "figures", "tables"},
     "testing": CORE | {"methods", "grammar"},
-    "inject": CORE | {"grammar", "methods", "hooks"},
+    "inject": CORE | {"methods", "hooks", "replacement"},
+    "replacement": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "figures"},
     "experiments": MEASURES | READS | {"gates", "figures", "run", "tables"},
     "cli": {"__init__", "environment", "errors", "experiments", "grammar", "run", "sweeps", "timings"},

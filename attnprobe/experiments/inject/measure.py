@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, Unsupported
-from ...inject import injected, replaced
+from ...inject import injected
 from ...operators import full_precision
+from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper

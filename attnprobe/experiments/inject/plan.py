@@ -8,10 +8,10 @@ from typing import Any
 
 from ...errors import UsageError
 from ...grammar.spelling import short_name
-from ...inject import Budget
 from ...methods import METHODS
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
+from ...replacement import Budget
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.prepare import draft_plan, prepared
 from ...sources.weights import language_kind
