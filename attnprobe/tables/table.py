@@ -23,6 +23,7 @@ __all__ = [
     "gathered",
     "grouped_by",
     "is_called",
+    "is_word",
     "joined",
     "legend_of",
     "method_key",
@@ -133,8 +134,8 @@ class Table:
 
     @property
     def sides(self) -> list[str]:
-        """``l`` for the first column and every one that holds a word, ``r`` for numbers."""
-        wordy = [any(line[i][:1].isalpha() for line in self.lines) for i in range(len(self.columns))]
+        """``l`` for the first column and every one with a word, ``r`` for numbers."""
+        wordy = [any(is_word(line[i]) for line in self.lines) for i in range(len(self.columns))]
         return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
 
     def with_columns(self, places: Sequence[int]) -> Table:
@@ -145,6 +146,15 @@ class Table:
             lines=[[line[place] for place in places] for line in self.lines],
             best=[(line, new) for new, old in enumerate(places) for line, column in self.best if column == old],
         )
+
+
+def is_word(text: str) -> bool:
+    """Whether a cell is a word or a formula, not a number: it begins with a letter or with the bar of a norm.
+
+    >>> [is_word(text) for text in ("holds 1/1", "‖E‖₂/‖B‖₂", "|D~/D − 1|", "1.25", "> 512", "∞", "")]
+    [True, True, True, False, False, False, False]
+    """
+    return text[:1].isalpha() or text[:1] in ("|", "‖")
 
 
 def table_of(

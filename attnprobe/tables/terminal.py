@@ -17,7 +17,7 @@ from rich.text import Text
 from ..grammar.folding import fold_name, name_parts
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
 from .numbers import aligned
-from .table import Entry, Table, legend_of
+from .table import Entry, Table, is_word, legend_of
 
 __all__ = ["plain_tables", "stdout_width", "timings_table"]
 
@@ -136,14 +136,11 @@ def stdout_width(piped: int = UNLIMITED) -> int:
 
 
 def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:
-    """The names of the columns that do not fit."""
-    names = [
-        layout.table.columns[i].name
-        for layout, columns in zip(layouts, shown, strict=True)
-        for i in layout.every
-        if i not in columns
-    ]
-    return list(dict.fromkeys(names))
+    """The names of the columns that do not fit. The heading stands for a name that a shown column has too."""
+    pairs = list(zip(layouts, shown, strict=True))
+    present = {layout.table.columns[i].name for layout, columns in pairs for i in columns}
+    hidden = [layout.table.columns[i] for layout, columns in pairs for i in layout.every if i not in columns]
+    return list(dict.fromkeys(column.title if column.name in present else column.name for column in hidden))
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class Layout:
         marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
         every = range(len(table.columns))
         texts = [names if i == 0 else [line[i] for line in table.lines] for i in every]
-        wordy = [any(text[:1].isalpha() for text in column) for column in texts]
+        wordy = [any(map(is_word, column)) for column in texts]
         cells = [column if wordy[i] else aligned(column) for i, column in enumerate(texts)]
         headings = [_folded(table, i) for i in every]
         parts = [[*headings[i], *cells[i]] for i in every]

@@ -121,13 +121,15 @@ def _milliseconds(row: ErrorRow) -> str:
 
 SPREAD = "over heads, windows, repeats"
 RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
+METHOD = Column[ErrorRow]("method", lambda row: marked(row, label(row)), key=True)
+BUDGET = Column[ErrorRow]("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
 COLUMNS: tuple[Column[ErrorRow], ...] = (
-    Column("method", lambda row: marked(row, label(row)), key=True),
+    METHOD,
     FAMILY,
     Column(
         "scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s", key=True
     ),
-    Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True),
+    BUDGET,
     Column(
         "‖E‖₂\nmean ± s.e.",
         _absolute,
@@ -291,8 +293,8 @@ def _log_normaliser(row: ErrorRow) -> str:
 OVER_HEADS = "mean over rows and heads"
 MASS = "the exact weight of the keys that the method uses"
 ROW_COLUMNS: tuple[Column[ErrorRow], ...] = (
-    COLUMNS[0],
-    Column("d\n(used)", _budget, "budget (what was used)", short="d", key=True),
+    METHOD,
+    BUDGET,
     Column(
         "mass",
         _statistic("mass", "mean"),

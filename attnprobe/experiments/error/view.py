@@ -92,7 +92,7 @@ def _figures(
     return figures
 
 
-ERROR_COLUMNS = (*COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS[2:-1])
+ERROR_COLUMNS = tuple(dict.fromkeys((*COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS)))
 
 
 def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:
