@@ -14,8 +14,8 @@ KINDS = {
     "axis": "a softmax or a sum over the wrong axis",
     "clamp": "a clamped normaliser, exponent or probability",
     "landmark": "a landmark, row or column of the wrong matrix",
-    "generator": "a draw that forgot its generator, or its own stream",
-    "in-place": "an edit in place of something that belongs to others",
+    "generator": "a draw that does not use its generator, or not its own stream",
+    "in-place": "an in-place edit of data that other code uses",
 }
 
 

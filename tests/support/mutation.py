@@ -44,7 +44,7 @@ APART = ("lower bound", "theorems")  # no methods: the contract does not know th
 LAYERS = {
     "contract": "the suite that every registered method must pass: its tags, shapes, dtypes, draws, padding, limits",
     "twin": "comparisons with the literal twin: the paper's equations as loops in float64, with the same draws",
-    "oracle": "comparisons with other people's software, torch's own attention included",
+    "oracle": "comparisons with other software, including torch's own attention",
     "identities": "other properties in the method's tests: distributions of its draws, variances, limits, exact cases",
 }
 ORACLES = {"importorskip", "scaled_dot_product_attention", "transformers"}
@@ -283,8 +283,8 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. It is planted
-in a copy of the package, and the tests of that method run there:
+Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. The edit is made in a
+copy of the package, and the tests of that method run there:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
@@ -299,12 +299,12 @@ Every family has a fault of each kind:
 
 {kinds}
 
-The columns show which layers of the tests catch a fault, each layer alone. `–` means that the method has no test of
-that layer:
+The tests have four layers. A column shows whether a layer catches the fault by itself. `–` means that the method has
+no test of that layer:
 
 {layers}
 
-The first failing test is that of the first layer that catches the fault. s is wall time in seconds. In the counts,
+*First failing test* belongs to the first layer that catches the fault. *s* is wall time in seconds. In the counts,
 `alone` is the number of faults that no other layer catches.
 
 {counts(results)}
