@@ -23,25 +23,24 @@ def three(value: float | None) -> str:
     return significant(value, 3)
 
 
-COLUMNS: tuple[tuple[str, str, Text], ...] = (
-    ("score s.d.", "score_std", three),
-    ("max |score|", "score_max", three),
-    ("entropy", "entropy", three),
-    ("of ln n", "entropy_share", per_cent),
-    ("first token", "sink_first", per_cent),
-    ("most attended", "sink_most", per_cent),
-    ("stable rank B", "stable_rank", three),
-    *((f"stable rank {x.upper()}", f"{x}_stable_rank", three) for x in "qkv"),
-    *((f"mean ‖{x}‖", f"{x}_norm_mean", three) for x in "qkv"),
-    *((f"max ‖{x}‖", f"{x}_norm_max", three) for x in "qkv"),
-    *((f"max/median ‖{x}‖", f"{x}_norm_ratio", three) for x in "qkv"),
+COLUMNS: tuple[tuple[str, str, Text, int], ...] = (  # heading, metric, format, and `Column.spare`
+    ("score s.d.", "score_std", three, 0),
+    ("max |score|", "score_max", three, 0),
+    ("entropy", "entropy", three, 0),
+    ("of ln n", "entropy_share", per_cent, 0),
+    ("first token", "sink_first", per_cent, 0),
+    ("most attended", "sink_most", per_cent, 0),
+    ("stable rank B", "stable_rank", three, 0),
+    *((f"stable rank {x.upper()}", f"{x}_stable_rank", three, 1) for x in "qkv"),
+    *((f"mean ‖{x}‖", f"{x}_norm_mean", three, 3) for x in "qkv"),
+    *((f"max ‖{x}‖", f"{x}_norm_max", three, 4) for x in "qkv"),
+    *((f"max/median ‖{x}‖", f"{x}_norm_ratio", three, 2) for x in "qkv"),
 )
 INPUTS_LEGEND = [
-    "Of the inputs alone, whatever the method; medians over heads and windows. S are the scores, of all pairs of valid "
-    "tokens, where attention is causal of a token and those up to it. Entropy: of a row of B = softmax(S), in nats, "
-    "mean over rows, and as a share of that of a uniform row. "
-    "First token, most attended: the share of all attention that it gets. Stable rank: ‖·‖_F²/‖·‖₂², of B, Q, K and V. "
-    "Norms are of rows of Q, K and V."
+    "Statistics of the inputs, before any method: medians over heads and windows. Scores S: of all pairs of valid "
+    "tokens; with causal attention, of each token and those up to it. Entropy: mean entropy of the rows of "
+    "B = softmax(S), in nats and as a share of the entropy of a uniform row. First token, most attended: its share of "
+    "all attention. Stable rank: ‖·‖_F²/‖·‖₂² of B, Q, K and V. Norms: of the rows of Q, K and V."
 ]
 
 
@@ -86,7 +85,7 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
     lines = []
     for group in grouped_by(rows, "source", "n"):
         layers = grouped_by(group, "layer")
-        spans = {name: _range(layers, name, text) for _, name, text in COLUMNS}
+        spans = {name: _range(layers, name, text) for _, name, text, _ in COLUMNS}
         where = ", ".join(filter(None, [group[0]["source"], layers_in_words(group), f"n = {group[0]['n']}"]))
         most = "uniform rows" if group[0].get("causal") else "ln n"
         lines.append(
@@ -107,8 +106,11 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         caption = joined("Inputs", source_heading(first), f"n = {first['n']}", f"median of {counts}")
         # of a causal row over the keys up to its own, a uniform one has less than ln n
         headings = {"entropy_share": "of uniform"} if first.get("causal") else {}
-        columns = [Column(headings.get(name, heading), _cell(name, text)) for heading, name, text in COLUMNS]
-        layer = Column[Sequence[Row]]("layer", lambda alike: str(alike[0]["layer"]))
+        columns = [
+            Column(headings.get(name, heading), _cell(name, text), spare=spare)
+            for heading, name, text, spare in COLUMNS
+        ]
+        layer = Column[Sequence[Row]]("layer", lambda alike: str(alike[0]["layer"]), key=True)
         tables.append(table_of(caption, grouped_by(group, "layer"), [layer, *columns]))
     return tables
 

@@ -9,10 +9,11 @@ import re
 
 import pytest
 from browser import BROWSER, NAMES, Browser
+from golden.rewrite import RUNS
 from report_pages import EVIL, a_folder, page_of, records
 from text_tables import text_table
 
-from attnprobe.report import Report, Run, html_page
+from attnprobe.report import Report, Run, html_page, open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.view import View
 
@@ -45,6 +46,12 @@ def column(browser, number, table="document.querySelector('table.sorts')"):
 
 def header(number, table="document.querySelector('table.sorts')"):
     return f"{table}.tHead.rows[0].cells[{number}].querySelector('button')"
+
+
+def visible(browser):
+    """The numbers of the shown columns."""
+    cells = "[...document.querySelector('table.sorts').tHead.rows[0].cells]"
+    return browser.value(f"{cells}.filter(cell => !cell.hidden).map(cell => cell.cellIndex)")
 
 
 def sorted_by(browser, number):
@@ -113,9 +120,10 @@ def test_a_policy_refuses_what_would_have_slipped_through(browser, report, tmp_p
         assert (browser.value("document.images[0].naturalWidth") == 0) == policy == (len(browser.errors) >= 2)
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_a_click_sorts_what_the_report_shows(browser, report, number):
+@pytest.mark.parametrize("place", range(5))
+def test_a_click_sorts_what_the_report_shows(browser, report, place):
     browser.open(report)
+    number = visible(browser)[place]
     before = column(browser, number)
     browser.click(header(number))
     up = column(browser, number)
@@ -173,14 +181,15 @@ def test_every_kind_of_cell_has_its_place(browser, tmp_path):
 
 def test_the_keyboard_sorts_too(browser, report):
     browser.open(report)
-    shown = column(browser, 2)
-    browser.value(f"{header(1)}.focus()")
+    first, second = visible(browser)[1:3]
+    before = column(browser, second)
+    browser.value(f"{header(first)}.focus()")
     browser.press("Tab", 9)
-    assert browser.value(f"document.activeElement === {header(2)}")
+    assert browser.value(f"document.activeElement === {header(second)}")
     browser.press("Enter", 13, "\r")
-    assert sorted_by(browser, 2) == "ascending" and column(browser, 2) != shown
+    assert sorted_by(browser, second) == "ascending" and column(browser, second) != before
     browser.press(" ", 32, " ")
-    assert sorted_by(browser, 2) == "descending"
+    assert sorted_by(browser, second) == "descending"
 
 
 def test_columns_are_hidden_until_the_table_fits_and_shown_when_asked(browser, tmp_path):
@@ -204,6 +213,18 @@ def test_columns_are_hidden_until_the_table_fits_and_shown_when_asked(browser, t
     browser.value("document.querySelector('.columns').open = true")
     browser.click("document.querySelectorAll('.columns input')[2]")
     assert browser.value(shown) == ["method", "second", "third"]
+
+
+@pytest.mark.parametrize("command", ["error", "inject", "spectrum"])
+def test_the_tables_of_inputs_fit_the_page(browser, tmp_path, command):
+    run = open_run(RUNS / command)
+    (tmp_path / "page.html").write_text(html_page([Report(run, views(run))]), encoding="utf-8")
+    browser.open(tmp_path / "page.html", 1400)
+    inputs = "[...document.querySelectorAll('.scroll[aria-label^=Inputs]')]"
+    assert browser.value(f"{inputs}.length") >= 1
+    assert browser.value(f"{inputs}.every(frame => frame.scrollWidth <= frame.clientWidth)")
+    shown = f"{inputs}.map(frame => [...frame.querySelectorAll('th')].filter(one => !one.hidden).length)"
+    assert min(browser.value(shown)) >= 8
 
 
 @pytest.mark.parametrize("width", [1400, 420, 320])
