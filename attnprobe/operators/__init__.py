@@ -1,7 +1,7 @@
-"""Implicit n x n attention matrices: a handful of small classes that compose.
+"""Implicit n x n attention matrices: small classes that compose.
 
-Every approximation here is linear in ``V`` once ``Q``, ``K`` and its random draws are fixed, so each one *is* an n x n
-operator. An operator gives products, products with its transpose, and dense blocks of rows; nothing holds n x n.
+For fixed Q, K and draws an approximation is linear in V, so it is an n x n operator. An operator gives products,
+products with its transpose, and dense blocks of rows. It does not store the n x n matrix.
 """
 
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention

@@ -23,14 +23,16 @@ CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 
 
 class Streamed(Operator):
-    """A matrix whose rows are computed from ``q`` and ``k`` when needed, O(n) memory per row of a block.
+    """A matrix whose rows are computed from ``q`` and ``k`` when they are needed, (h, n_q, n_k).
 
-    Products go block by block, or in tiles of the Triton kernels where `is_fused` says so.
+    Products are computed block by block, or in tiles of the Triton kernels if `is_fused`. Memory is O(n_k) for each row
+    of a block.
 
     Args:
         q: queries, (h, n_q, p).
-        k: keys, (h_kv, n_k, p), which ``h / h_kv`` consecutive query heads share.
-        visible: the keys that each query sees; scores of the others are -∞. None means all keys.
+        k: keys, (h_kv, n_k, p); ``h / h_kv`` consecutive query heads share a KV head.
+        scale: the factor on ``Q Kᵀ``.
+        visible: the keys that each query sees; the scores of other keys are -∞. None means all keys.
     """
 
     def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
@@ -51,7 +53,7 @@ class Streamed(Operator):
         return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible)
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k); -∞ where a key is hidden."""
+        """Rows ``start … stop - 1`` of ``scale · Q Kᵀ`` of some heads, (g, b, n_k); -∞ for hidden keys."""
         q, k = self.q[heads, start:stop] * self.scale, self._keys(heads)
         scores = product(q, k.mT, out) if len(q) == len(k) else unfolded(product(folded(q, len(k)), k.mT), len(q))
         if self.visible is None:
@@ -64,24 +66,27 @@ class Streamed(Operator):
 
     @full_precision()
     def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
-        """`rows`, which may be made in ``out``, (h, stop - start, n_k): memory in the cache for block after block."""
+        """`rows`, (h, stop - start, n_k), which may use the memory of ``out``, of the same shape.
+
+        A caller that passes the same ``out`` for each block keeps it in the cache.
+        """
         return self._block(slice(None), start, stop, out)
 
     def shifts(self) -> Shifts | None:
-        """The shift subtracted from the scores before exp; None if each row is divided by its sum."""
+        """The shifts that are subtracted from the scores before exp; None if each row is divided by its sum."""
         raise NotImplementedError
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), which may be made in ``out``."""
+        """Rows ``start … stop - 1`` of some heads, (g, b, n_k), which may use the memory of ``out``."""
         raise NotImplementedError
 
     def _lowest(self) -> Tensor:
-        """A lower bound of the exponents of each head that an exponential is made of, (h,), found in O(n p)."""
+        """A lower bound of the exponents of each head, (h,), from norms: cost ``(n_q + n_k) p``."""
         raise NotImplementedError
 
     @cached_property
     def _underflows(self) -> list[bool]:
-        """Whether exponentials of a head may be subnormal; flat heads, which are most, need not be looked at again."""
+        """Whether exponentials of each head may be subnormal. Most heads are flat and have none."""
         least = least_exponent(self.q, self.shape[2])
         if least == -math.inf:
             return [False] * self.shape[0]
@@ -92,7 +97,7 @@ class Streamed(Operator):
         return any(self._underflows[heads])
 
     def _blocks(self):
-        """``(heads, start, stop, block)`` over the whole matrix."""
+        """Yields ``(heads, start, stop, block)`` for all blocks of the matrix."""
         for heads, start, stop in head_blocks(self, CPU_BLOCK):
             yield heads, start, stop, self._block(heads, start, stop)
 
@@ -122,8 +127,9 @@ class Streamed(Operator):
 class SoftmaxAttention(Streamed):
     """``B = softmax(scale · Q Kᵀ)``, (h, n_q, n_k), row by row.
 
-    A product costs ``n_q n_k (p + c)`` multiply-adds, and memory for a block of rows: 64 rows of one head on a CPU, a
-    share of the free memory elsewhere (see `attnprobe.operators.blocks`).
+    A product with c columns costs ``n_q n_k (p + c)`` multiply-adds and an exponential for each entry. Its memory is a
+    block of rows: 64 rows of one head on a CPU, on other devices a share of the free memory (see
+    `attnprobe.operators.blocks`).
 
     >>> B = SoftmaxAttention(torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), scale=0.5)
     >>> B @ torch.ones(1, 5, 1)
@@ -159,9 +165,9 @@ class SoftmaxAttention(Streamed):
 class UnnormalisedAttention(Streamed):
     """``exp(scale · Q Kᵀ - shift)`` with one shift per head, (h, n_q, n_k): A in its log-scale form, row by row.
 
-    ``A`` is ``e^shift`` times it. A shift of each row would change the matrix; one of the whole head changes no
-    ratio of singular values. ``shift`` (h,) is each head's largest score by default, found in a pass of its own, so
-    that no entry is above 1. Cost as `SoftmaxAttention`.
+    A is ``e^shift`` times this matrix. One shift for a head changes no ratio of singular values; one for each row would
+    change the matrix. By default ``shift`` (h,) is the largest score of each head, so that no entry is above 1. It
+    takes a pass of ``n_q n_k p`` multiply-adds. A product costs as much as one with `SoftmaxAttention`.
 
     >>> q = torch.tensor([[[0.0], [1000.0]]])
     >>> A = UnnormalisedAttention(q, torch.ones(1, 1, 1), scale=1.0)
@@ -203,8 +209,8 @@ class UnnormalisedAttention(Streamed):
 class GaussianAttention(Streamed):
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, (h, n_q, n_k), row by row; not row-normalised.
 
-    The three terms of the square are one exponent, which is at most 0 up to rounding, so nothing overflows. Cost
-    as `SoftmaxAttention`.
+    The three terms of the square are one exponent, which is at most 0 up to rounding, so nothing overflows. A product
+    costs as much as one with `SoftmaxAttention`.
 
     >>> q = torch.tensor([[[0.0], [2.0]]])
     >>> GaussianAttention(q, q, scale=1.0).dense()

@@ -15,16 +15,28 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """A batch of ``h`` implicit ``n_q x n_k`` matrices.
+    """A batch of h implicit n_q x n_k matrices.
 
-    ``op @ X`` takes ``X`` (h, n_k, c) to (h, n_q, c); ``op.rmatmul(Y)`` is the product with the transpose;
-    ``op.rows(start, stop)`` is a dense block of rows (h, b, n_k); ``op.heads(some)`` is the operator of a slice of the
-    heads, ``op.to(dtype)`` that in another dtype and ``op.on(device)`` that on another device. Inputs are taken to the
-    operator's own dtype, and the result has it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``heads``,
-    ``to``, ``_apply``, ``_apply_transpose`` and ``_rows``.
+    Operands are cast to the operator's own dtype, which is also that of the result. A subclass sets ``shape``,
+    ``dtype`` and ``device``, and implements ``heads``, ``to``, ``_apply``, ``_apply_transpose`` and ``_rows``.
+
+    ========================  ====================================================  ============
+    ``op @ X``                the product with X (h, n_k, c)                        (h, n_q, c)
+    ``op.rmatmul(Y)``         the product of the transpose with Y (h, n_q, c)       (h, n_k, c)
+    ``op.rows(start, stop)``  rows ``start … stop - 1`` as a dense block            (h, b, n_k)
+    ``op.row_sums()``         the sum of each row                                   (h, n_q)
+    ``op.dense()``            the matrices themselves                               (h, n_q, n_k)
+    ``op.heads(slice)``       the operator of some heads
+    ``op.to(dtype)``          the operator in another dtype
+    ``op.on(device)``         the operator on another device
+    ========================  ====================================================  ============
+
+    Attributes:
+        shape: (h, n_q, n_k).
+        dtype, device: those of every product.
 
     Raises:
-        UsageError: an argument whose shape does not fit.
+        UsageError: an operand whose shape does not fit.
     """
 
     shape: tuple[int, int, int]
@@ -35,7 +47,11 @@ class Operator:
         return self._apply(self._checked(x, self.shape[2]))
 
     def matmul_shared(self, x: Tensor) -> Tensor:
-        """``op @ X`` for X (h_kv, n_k, c), the values of grouped queries: consecutive heads share a KV head."""
+        """``op @ X``, (h, n_q, c), for X (h_kv, n_k, c) of grouped queries: ``h / h_kv`` consecutive heads share one X.
+
+        Raises:
+            UsageError: X has another number of keys.
+        """
         h = self.shape[0]
         if len(x) == h:
             return self @ x
@@ -45,17 +61,21 @@ class Operator:
         return torch.cat([self.heads(slice(i, i + group)) @ one for i, one in zip(starts, shared, strict=True)])
 
     def rmatmul(self, y: Tensor) -> Tensor:
-        """``opᵀ @ y``: (h, n_q, c) to (h, n_k, c)."""
+        """``opᵀ @ y``, (h, n_k, c), for y (h, n_q, c)."""
         return self._apply_transpose(self._checked(y, self.shape[1]))
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows ``start`` to ``stop`` as a dense block, (h, stop - start, n_k)."""
+        """Rows ``start … stop - 1`` as a dense block, (h, stop - start, n_k).
+
+        Raises:
+            UsageError: rows that do not exist, or none.
+        """
         if not 0 <= start < stop <= self.shape[1]:
             raise UsageError(f"rows {start}:{stop} are not within 0:{self.shape[1]}")
         return self._rows(start, stop)
 
     def dense(self) -> Tensor:
-        """The whole matrices, (h, n_q, n_k): for tests and small n; h·n_q·n_k numbers of memory."""
+        """The dense matrices, (h, n_q, n_k), for tests and small n. Memory: ``h n_q n_k`` numbers."""
         return self.rows(0, self.shape[1])
 
     def row_sums(self) -> Tensor:
@@ -64,18 +84,19 @@ class Operator:
         return self._apply(ones)[..., 0]
 
     def heads(self, index: slice) -> Operator:
-        """The operator of a slice of the heads, without a copy."""
+        """The operator of a slice of the heads. Its tensors are views, so nothing is copied."""
         raise NotImplementedError
 
     def to(self, dtype: torch.dtype) -> Operator:
-        """The operator in another dtype; exact attention is made anew in it from Q and K."""
+        """The operator in another dtype. Exact attention casts Q and K, and computes its entries in that dtype."""
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Operator:
-        """The operator on another device, with the same strides on each: tensors that skip memory become dense copies.
+        """The operator on another device. Its tensors have the same strides on every device.
 
-        Any other tensor that is there already is shared. Tensors, operators and `Visible` keys are found among the
-        attributes, and in tuples, lists and dicts there; an operator that holds them elsewhere writes its own ``on``.
+        A tensor that is on the device already is shared. A view that skips memory is copied to a dense tensor. The
+        tensors, operators and `Visible` keys are those among the attributes, and in tuples, lists and dicts there. An
+        operator that holds them elsewhere implements its own ``on``.
         """
         there, known = copy(self), {}
         for name, value in vars(self).items():
@@ -126,6 +147,6 @@ def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
 
 
 def _dense(x: Tensor) -> bool:
-    """Whether a copy has the strides of ``x``, in whatever order of the axes."""
+    """Whether a copy has the strides of ``x``, for any order of the axes."""
     copied = torch.empty_like(x, device="meta").stride()
     return all(a == b or n == 1 for a, b, n in zip(x.stride(), copied, x.shape, strict=True))

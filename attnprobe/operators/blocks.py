@@ -1,4 +1,4 @@
-"""The size of blocks of rows: by the cache on a CPU, by a share of the free memory on another device."""
+"""The size of blocks of rows: it fits the cache of a CPU, and a share of the free memory of another device."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Matrices(OnDevice, Protocol):
 
 
 class BlockMemory:
-    """How many bytes a block of rows may have on a device that is not the CPU; half as many after each `halve`.
+    """The number of bytes of a block of rows on a device that is not the CPU. Each `halve` halves it.
 
-    A power of two, so that it is the same in every run on one kind of GPU while an eighth of its memory is free: other
-    blocks would round sums in another order.
+    It is a power of two. So it is the same in every run on one kind of GPU, as long as an eighth of the memory is free.
+    Blocks of another size would add sums in another order.
     """
 
     def __init__(self) -> None:
@@ -47,10 +47,7 @@ class BlockMemory:
         self.halvings += 1
 
     def bytes(self, device: torch.device) -> int:
-        """The bytes of a block.
-
-        Free memory is the device's free memory and the unused part of torch's cache.
-        """
+        """The bytes of a block. Free memory is that of the device and the unused part of torch's cache."""
         if device.type != "cuda":
             return UNTOLD >> self.halvings
         free, total = torch.cuda.mem_get_info(device)
@@ -74,15 +71,15 @@ BLOCK_MEMORY = BlockMemory()
 
 
 def _numbers(of: OnDevice) -> int:
-    """How many numbers of its dtype a block may have on its device, which is not the CPU."""
+    """The number of entries of a block, in the dtype of an operand on a device that is not the CPU."""
     return BLOCK_MEMORY.bytes(of.device) // of.dtype.itemsize
 
 
 def block_rows(of: OnDevice, width: int, cpu: int) -> int:
-    """Rows at once of ``width`` numbers each, in the dtype and on the device of a tensor or operator.
+    """The number of rows of a block, ``width`` numbers each, for the dtype and device of a tensor or operator.
 
     Args:
-        cpu: how many on a CPU, whose numbers are then the same on every machine.
+        cpu: the number of rows on a CPU. It is fixed, so that results are the same on every machine.
 
     >>> block_rows(torch.zeros(1), 10**9, cpu=64)
     64
@@ -91,9 +88,10 @@ def block_rows(of: OnDevice, width: int, cpu: int) -> int:
 
 
 def block_shape(of: Matrices, cpu: int) -> tuple[int, int]:
-    """The heads and the rows of a block of all heads.
+    """The number of heads and the number of rows of a block.
 
-    One head and ``cpu`` rows on a CPU. Elsewhere as many heads as leave each `LEAST_ROWS` rows.
+    A block has one head and ``cpu`` rows on a CPU. On other devices it has as many heads as leave `LEAST_ROWS` rows to
+    each.
     """
     if of.device.type == "cpu":
         return 1, cpu
@@ -123,9 +121,9 @@ def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def row_groups(of: OnDevice, n: int, group: int, entries: int) -> Iterator[tuple[slice, slice]]:
-    """Consecutive ``group``s of ``n`` rows, as many at once as may gather ``entries`` numbers each: groups and rows.
+    """Yields slices of consecutive groups of ``group`` rows, and of their rows, for ``n`` rows.
 
-    The last group, where it is shorter, comes alone.
+    A slice has as many groups as may gather ``entries`` numbers each. A shorter last group comes alone.
 
     >>> for groups, rows in row_groups(torch.zeros(1), 7, 2, entries=2**17):
     ...     print(f"groups {groups.start}:{groups.stop}, rows {rows.start}:{rows.stop}")

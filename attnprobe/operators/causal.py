@@ -19,23 +19,24 @@ NUMBERS_HELD = 8  # float64 tensors of that size that making the parts holds
 
 
 class CausalFeatures(Operator):
-    """``B~_ij = φ(q_i)·φ(k_j) / Σ_{l ≤ i} φ(q_i)·φ(k_l)`` for ``j ≤ i`` and 0 behind, from the logarithms of φ.
+    """``B~_ij = φ(q_i)·φ(k_j) / Σ_{l ≤ i} φ(q_i)·φ(k_l)`` for ``j ≤ i``, otherwise 0, from the logarithms of φ.
 
-    With ``t_if = log Σ_{j ≤ i} φ_f(k_j)`` and ``L_i = softmax_f(log φ_f(q_i) + t_if)`` it is ``Σ_f L_if exp(log
-    φ_f(k_j) - t_if)``: weights that sum to 1, times exponentials that are at most 1, since ``t_if`` holds key j. Sums
-    pass from chunk to chunk as weighted *means*, ``exp(t_before - t)`` times the last plus the chunk's own, so no
-    exponent is positive anywhere. A shift of all keys' or of one query's features cancels in each row by itself, and
-    no part of row i depends on a later key, not even a largest entry.
+    With ``t_if = log Σ_{j ≤ i} φ_f(k_j)`` and ``L_i = softmax_f(log φ_f(q_i) + t_if)`` the entry is ``Σ_f L_if exp(log
+    φ_f(k_j) - t_if)``. The weights L sum to 1, and the exponentials are at most 1, because the sum in ``t_if`` includes
+    key j. A chunk passes a weighted *mean* to the next: ``exp(t_before - t)`` times the mean before it, plus its own
+    part. So no exponent is positive. A shift of the features of all keys, or of one query, cancels in each row. No part
+    of row i depends on a later key.
 
-    Between two halves of a chunk, each product splits at the last key of the first half, ``exp(log φ_f(k_j) - t_m)
-    exp(t_m - t_if)``: again two exponents that are at most 0. So a chunk of 64 rows is six batches of products.
+    Between the two halves of a stretch of rows, each exponential splits at m, the last key of the first half: ``exp(log
+    φ_f(k_j) - t_m) exp(t_m - t_if)``. Both exponents are at most 0. So a chunk of 64 rows takes six batches of
+    products.
 
     Args:
-        log_q, log_k: (h, n, f); -∞ is a feature that is 0. A query whose features are all 0, or 0 wherever a key up to
-            it has one, has no row: it is NaN.
+        log_q, log_k: (h, n, f); -∞ is a feature that is 0. The row of a query is NaN if the query shares no feature
+            with a key up to itself.
 
-    A product costs ``2 n f c + n (64 + f) c / 2`` multiply-adds for c columns, and the operator ``64 n f / 2``; both
-    hold O(n (f + 64)).
+    A product costs ``2 n f c + 64 n c`` multiply-adds for c columns. Making the operator costs ``32 n f`` multiply-adds
+    and ``n f`` logarithms and exponentials. Both take O(n (f + 64)) memory.
     """
 
     def __init__(self, log_q: Tensor, log_k: Tensor) -> None:
@@ -57,7 +58,7 @@ class CausalFeatures(Operator):
         return made
 
     def with_empty_rows(self) -> CausalFeatures:
-        """The same with rows of 0 in place of rows of NaN."""
+        """The same operator with rows of 0 in place of rows of NaN."""
         return self._made_of([part.nan_to_num(0.0, inf, -inf) for part in self.parts])
 
     def heads(self, index: slice) -> CausalFeatures:
@@ -99,9 +100,10 @@ class CausalFeatures(Operator):
 
 
 def _of_heads(log_q: Tensor, log_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The parts of some heads: what chunks hold, how their rows read the means, and how these are carried on.
+    """The triangles, left, right and carry of some heads, see `CausalFeatures._put`.
 
-    Logarithms and their differences are float64; exponents that are at most 0 lose nothing in ``dtype``.
+    Logarithms and their differences are float64. Exponents are at most 0, so their exponentials lose nothing in
+    ``dtype``.
     """
     log_q, log_k = _chunked(log_q.double(), 0.0), _chunked(log_k.double(), -inf)  # (h, m, 64, f)
     total = _running(log_k)  # t

@@ -180,9 +180,9 @@ class RowOverride(Operator):
         return block
 
     def _replaced(self, rows: Tensor, new: Tensor, start: int, first: int) -> Tensor:
-        """Rows of base from ``start`` on, (h, b, c), with those whose slots ``new`` has, (h, u', c) from ``first`` on.
+        """Rows of base from row ``start`` on, (h, b, c), replaced by ``new`` (h, u', c), the slots from ``first`` on.
 
-        Nothing is read back from a device to see which these are.
+        It reads nothing back from the device.
         """
         if not new.shape[1]:
             return rows

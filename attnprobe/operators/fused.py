@@ -1,4 +1,4 @@
-"""Which kernels make the products of exact attention, as ``ATTNPROBE_KERNELS`` says: torch's, or those of Triton."""
+"""The kernels that compute products of exact attention: torch's, or those of Triton by ``ATTNPROBE_KERNELS``."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def kernels() -> str:
 
 
 def is_fused(op: Streamed, *operands: Tensor) -> bool:
-    """Whether the Triton kernels make products of ``op``.
+    """Whether the Triton kernels compute the products of ``op`` with ``operands``.
 
-    They do where they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window.
-    Under ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
+    They do if they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window. With
+    ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
 
     Raises:
-        UsageError: as `kernels`; ``triton`` where it is not installed.
+        UsageError: as in `kernels`; Triton is chosen and not installed.
     """
     if kernels() != "triton" or op.dtype not in (torch.float32, torch.float64):
         return False
@@ -84,8 +84,8 @@ def fused_apply(op: Streamed, x: Tensor) -> Tensor:
 def fused_apply_transpose(op: Streamed, y: Tensor) -> Tensor:
     """``opᵀ @ y``, (h, n_k, c): one sweep over the queries for each tile of keys.
 
-    Of a normalised matrix, ``Σ_i exp(S_ij - m_i) y_i / D_i`` with the largest score m_i of each row and its sum D_i.
-    Those take a sweep of their own, once for an operator.
+    For a normalised matrix it is ``Σ_i exp(S_ij - m_i) y_i / D_i`` with the largest score m_i and the sum ``D_i = Σ_j
+    exp(S_ij - m_i)`` of each row. A first sweep computes these once for an operator.
     """
     from .triton_kernels import normalised_product, shifted_product
 

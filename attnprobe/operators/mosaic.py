@@ -18,8 +18,11 @@ class Mosaic(Operator):
     """The sum of operators at places of a matrix of zeros, (h, n_q, n_k).
 
     Args:
-        parts: operators with their first row and their first column, of one dtype and as many heads each.
+        parts: operators, each with its first row and its first column; all have h heads and one dtype.
         shape: (h, n_q, n_k).
+
+    Raises:
+        UsageError: a part that is not within the matrix.
     """
 
     def __init__(self, parts: Sequence[tuple[Operator, int, int]], shape: tuple[int, int, int]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["full_precision", "ordered_sums"]
 
 @dataclass(frozen=True)
 class _Choice:
-    """One of torch's choices: how to read and to make it, and its value in a context of this module."""
+    """One of torch's settings: how to read and to set it, and its value in a context of this module."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
@@ -37,9 +37,9 @@ class _Choice:
 
 
 def _precision() -> list[_Choice]:
-    """All choices of this version of torch about float32 products, in the order in which they are made.
+    """All settings of this version of torch about float32 products, in the order in which they are set.
 
-    The older ones come first: they set some of the newer ones, which torch has from 2.9 on. Kernels read either.
+    The older ones come first, because they set some of the newer ones, which torch has from 2.9 on. Kernels read both.
     """
     cudnn = torch.backends.cudnn
     older = [
@@ -55,14 +55,14 @@ def _precision() -> list[_Choice]:
 
 
 def _put(place: Any, value: str) -> None:
-    """Set ``value``, through the setting of all places if that has the same value, so that it stays in force here."""
+    """Set ``value`` at one place. If the setting of all places has that value already, the place inherits it."""
     place.fp32_precision = "none"
     if place.fp32_precision != value:
         place.fp32_precision = value
 
 
 def _order() -> list[_Choice]:
-    """The choice about sums. Only warnings, because other operations of a context may have no form that is ordered."""
+    """The setting about sums. It only warns, because other operations of a context may have no ordered form."""
 
     deterministic: Any = torch.utils.deterministic  # a module that changes its own class when it is imported
 
@@ -81,7 +81,7 @@ def _order() -> list[_Choice]:
 
 
 class _Switch:
-    """Choices of this process: the first user makes them, the last puts them back."""
+    """Settings of this process: the first user sets them, the last one restores them."""
 
     def __init__(self, choices: Callable[[], list[_Choice]]) -> None:
         self.list_choices, self.lock, self.users = choices, Lock(), 0
@@ -93,7 +93,7 @@ class _Switch:
             self.users += 1
             if self.users == 1:
                 self.choices = self.list_choices()
-                with warnings.catch_warnings():  # of torch about its older choices
+                with warnings.catch_warnings():  # of torch about its older settings
                     warnings.simplefilter("ignore")
                     self.before = [one.read() for one in self.choices]
                     self._make([one.setting for one in self.choices])
@@ -114,14 +114,15 @@ _PRECISION, _ORDER = _Switch(_precision), _Switch(_order)
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Float32 products and convolutions in float32: no TF32, no bfloat16 and no autocast; put back at the end.
+    """A context in which float32 products and convolutions are computed in float32: no TF32, bfloat16 or autocast.
 
     ``torch.backends.cuda.matmul.allow_tf32``, ``torch.set_float32_matmul_precision``, the ``fp32_precision`` of a
-    backend and ``torch.autocast`` let float32 products be made with 10 or 7 bits after the point. A reference or a
-    metric made so would measure that choice. So all that is exact, and all that judges, runs in here. A method runs
-    under the program's choice.
+    backend and ``torch.autocast`` allow float32 products with 10 or 7 bits after the point. A reference or a metric
+    with such products would measure that setting. So all references and metrics run inside this context. Methods run
+    with the program's settings.
 
-    Nests, and may be open in several threads at once: the choice is put back when the last has ended. Also a decorator.
+    It may be nested, and open in several threads at once. The settings are restored when the last one ends. It is a
+    decorator too.
 
     >>> with full_precision():
     ...     torch.get_float32_matmul_precision()
@@ -140,10 +141,10 @@ def full_precision() -> Iterator[None]:
 
 @contextmanager
 def ordered_sums(device: torch.device) -> Iterator[None]:
-    """Sums of scattered terms in the same order in every run; put back at the end.
+    """A context in which sums of scattered terms are added in the same order in every run.
 
-    On a GPU ``index_add`` and ``scatter_add`` add in the order in which threads arrive, so the last digits change from
-    run to run. Inside this context torch sorts the terms first. On a CPU the order is always the same.
+    On a GPU ``index_add`` and ``scatter_add`` add terms in the order in which threads arrive, so the last digits change
+    from run to run. Inside this context torch sorts the terms first. On a CPU the order is always the same.
     """
     if device.type != "cuda":
         yield

@@ -1,4 +1,4 @@
-"""Float32 products on a CPU, made by the faster of the two libraries that torch has for them."""
+"""Float32 products on a CPU, by the faster of torch's two libraries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEAST = 2**20  # multiply-adds; below, the call of oneDNN costs more than it sav
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """``a @ b`` of a (g, m, k) and b (g, k, n), which may be made in ``out`` (g, m, n) or in new memory.
+    """``a @ b`` of a (g, m, k) and b (g, k, n), as (g, m, n). It may use the memory of ``out``, of the same shape.
 
-    torch makes float32 products of a CPU by MKL, which uses half of the width of AVX-512 on AMD's processors. Where a
-    processor has AVX-512, large ones are made by oneDNN, which uses all of it, head by head. Both round to float32
+    On a CPU torch computes float32 products by MKL, which uses half of the width of AVX-512 on AMD's processors. On a
+    processor with AVX-512, oneDNN computes large products head by head, and uses its whole width. Both round to float32
     after each multiply-add; only the order of the sums differs.
     """
     if not _is_wide(a, b):
@@ -38,7 +38,7 @@ def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_wide(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN makes a product: large in each head, float32, on a CPU with AVX-512, and without gradients."""
+    """Whether oneDNN computes a product: large in each head, float32, on a CPU with AVX-512, without gradients."""
     if a.dtype != torch.float32 or b.dtype != torch.float32 or a.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -48,7 +48,7 @@ def _is_wide(a: Tensor, b: Tensor) -> bool:
 
 @cache
 def _onednn() -> bool:
-    """Whether this processor has AVX-512, and this torch the product by oneDNN, which is not part of its interface."""
+    """Whether this processor has AVX-512, and this torch has oneDNN's product, which is not part of its interface."""
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX512") or not torch.backends.mkldnn.is_available():
         return False
     one = torch.ones(1, 1)

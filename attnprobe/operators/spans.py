@@ -14,8 +14,9 @@ from .blocks import row_blocks
 
 __all__ = ["SPAN", "in_spans", "located"]
 
-# Rows. Long beside the one sum of n_k numbers a column that a span leaves to add, short enough that 16 devices have as
-# much each at n = 131072; a multiple of the blocks that CPUs use, whose rows are then the same with and without spans.
+# Rows of a span. It is long compared with its sum of n_k numbers for each column, which is added to the others. It is
+# short enough that 16 devices have equal shares at n = 131072. It is a multiple of the blocks of a CPU, whose rows are
+# then the same with and without spans.
 SPAN = 2048
 
 Result = TypeVar("Result")
@@ -29,16 +30,17 @@ def in_spans(
     begin: Callable[[torch.device], Work[Result]],
     take: Callable[[Result], None],
 ) -> None:
-    """``take(work(start, stop))`` of ``n`` rows in spans of `SPAN`, in the order of the rows, made by all ``devices``.
+    """Call ``take(work(start, stop))`` for spans of `SPAN` of ``n`` rows, in the order of the rows, on N devices.
 
-    Span i is made on device ``i mod N`` by the ``work`` that ``begin`` gives for that device: both run in a thread of
-    its own, with the caller's choice about gradients, ``take`` in the caller's. What ``take`` sums is therefore the
-    same sum of the same spans for every N; no device has more than one span that was not taken yet. An error in a
-    thread, or an interruption of the caller, is raised here once the spans that were begun have ended.
+    Device ``i mod N`` computes span i, by the ``work`` that ``begin(device)`` returns. Each device has its own thread,
+    with the caller's setting of gradients; ``take`` runs in the caller's thread. So ``take`` adds the same spans in the
+    same order for every N. A device has at most one span that is not taken yet. An error in a thread, or an
+    interruption of the caller, is raised here after all started spans have ended.
 
     Args:
-        home: where the operands are, and results go. devices: a device named twice has two threads; None makes all
-            rows one span, at home and in the caller's thread.
+        home: the device of the operands and of the results.
+        devices: a device that is named twice has two threads. None computes all rows as one span, at home and in the
+            caller's thread.
     """
     if devices is None:
         take(begin(home)(0, n))
@@ -56,14 +58,14 @@ def in_spans(
             take(result)
     finally:
         for thread in threads:
-            thread.shutdown()  # none has more than the one span that it is making
+            thread.shutdown()  # waits for at most one span
 
 
 def located(devices: Sequence[torch.device | str] | None) -> tuple[torch.device, ...] | None:
-    """The devices as tensors on them name theirs: ``cuda`` is ``cuda:0``, or whichever is current.
+    """The devices with their numbers: ``cuda`` becomes ``cuda:0``, or the current CUDA device. None stays None.
 
     Raises:
-        UsageError: no device, or one that is not there.
+        UsageError: an empty list, or a device that does not exist.
     """
     if devices is None:
         return None
@@ -76,7 +78,7 @@ def located(devices: Sequence[torch.device | str] | None) -> tuple[torch.device,
 
 
 class _Thread(ThreadPoolExecutor, Generic[Result]):
-    """The thread of one device, which begins with its first span."""
+    """The thread of one device."""
 
     def __init__(self, device: torch.device, home: torch.device, begin: Callable[[torch.device], Work[Result]]) -> None:
         super().__init__(1, thread_name_prefix=f"rows on {device}")

@@ -20,7 +20,7 @@ __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
 
 class Dense(Operator):
-    """A dense matrix, (h, n_q, n_k), for tests, small n, and the replacement of few rows."""
+    """A dense matrix, (h, n_q, n_k), for tests, small n and few replaced rows."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix = matrix
@@ -47,9 +47,9 @@ class LowRank(Operator):
     """``L M R`` with ``L`` (h, n_q, d), ``M`` (h, d, d) and ``R`` (h, d, n_k).
 
     ``middle`` is M, or a sequence of factors whose product is M, or None for the identity. Factors are applied one
-    after another: a pseudo-inverse kept as ``W Wᵀ`` loses ``eps · √cond``, multiplied out it loses ``eps · cond``.
-    A product is ``L (M (R x))``: ``(n_q + n_k + d) d c`` multiply-adds. ``L M`` is never formed: that costs
-    ``n_q d²``.
+    after another: a pseudo-inverse that is stored as ``W Wᵀ`` loses ``eps · √cond``, and ``eps · cond`` if it is
+    multiplied out. A product with c columns is ``L (M (R x))``: ``(n_q + n_k + d) d c`` multiply-adds. ``L M`` is never
+    computed, because it costs ``n_q d²``.
     """
 
     def __init__(self, left: Tensor, middle: Tensor | Sequence[Tensor] | None, right: Tensor) -> None:
@@ -135,10 +135,10 @@ class Identity(Operator):
 class Sparse(Operator):
     """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
-    Row i has the columns ``index[i // group]``: rows of a group share them, so that a product is dense in each group,
-    and gathers the operand once a group. An entry that a row of the group does not have is a weight of zero. A negative
-    index is an empty slot, whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c``
-    multiply-adds.
+    Row i has the columns ``index[i // group]``. The rows of a group share their columns, so a product is dense in each
+    group and gathers the operand once for it. A column that a row of the group does not have has a weight of zero. A
+    negative index is an empty slot; its weight is not used. Entries with the same column in a row add up. A product
+    with c columns costs ``n_q u c`` multiply-adds.
     """
 
     def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1) -> None:
@@ -182,10 +182,11 @@ class Sparse(Operator):
 def _blocks(
     index: Tensor, weight: Tensor, group: int, n_k: int, columns: int
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Blocks of as many rows as may gather ``columns`` each: heads, rows, places (g, m, u) and weight (g, m, group, u).
+    """Yields blocks of rows: heads, rows, places (g, m, u) and weights (g, m, group, u).
 
-    A block has one head on a CPU, where it stays in the cache, and all heads elsewhere. Places count the n_k columns of
-    the first head of the block, then those of the next.
+    A block has as many rows as may gather ``columns`` numbers for each entry. It has one head on a CPU, where it stays
+    in the cache, and all heads on other devices. A place is a column plus n_k times the number of the head in the
+    block.
     """
     h, together = len(index), 1 if weight.device.type == "cpu" else len(index)
     heads = torch.arange(together, device=index.device)[:, None, None] * n_k
@@ -196,7 +197,7 @@ def _blocks(
 
 
 def _gathered(x: Tensor, places: Tensor) -> Tensor:
-    """The rows ``places`` (g, m, u) of ``x`` (g, n_k, c), one after another, as (g, m, u, c)."""
+    """The rows of ``x`` (g, n_k, c) at ``places`` (g, m, u), as (g, m, u, c)."""
     return x.flatten(0, 1).index_select(0, places.flatten()).view(*places.shape, x.shape[2])
 
 
@@ -211,9 +212,9 @@ def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -
 
 
 class _Gathered(torch.autograd.Function):
-    """The product with x (h, n_k, c). Its gradient gathers again, so that both hold only one block of ``n u c``.
+    """The product with x (h, n_k, c). Its gradient gathers again, so both hold only one block of the gathered rows.
 
-    The gradient of each block's gather by itself is as large as x, which would make a product quadratic in n.
+    Autograd would keep a gradient as large as x for the gather of each block: memory quadratic in n.
     """
 
     @staticmethod
@@ -243,7 +244,8 @@ class _Gathered(torch.autograd.Function):
 class Columns(Operator):
     """The same few columns in every row: ``A Sel``, with ``weight`` A (h, n_q, d) at the columns ``index`` (h, d).
 
-    Indices that repeat add up. A product gathers d rows of its operand: ``n_q d c`` multiply-adds.
+    Columns that repeat add up. A product gathers d rows of its operand and costs ``n_q d c`` multiply-adds for c
+    columns.
     """
 
     def __init__(self, weight: Tensor, index: Tensor, n_k: int) -> None:

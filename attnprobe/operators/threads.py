@@ -1,7 +1,7 @@
 """Threads on a CPU: independent jobs side by side, and small operations in one thread.
 
-Where all threads of torch share an operation, each waits for the others at its end: long beside a short operation, and
-very long on a machine that has other work.
+If all threads of torch share an operation, each waits for the others at its end. This takes longer than a short
+operation, and very long on a machine with other work.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["one_thread", "side_by_side"]
 
 
 def side_by_side(jobs: Sequence[Callable[[], object]], device: torch.device) -> None:
-    """Run all jobs, as many at once as torch has threads; on another device than the CPU one after another.
+    """Run all jobs, as many at once as torch has threads. On a device other than the CPU they run one after another.
 
     Each job has its own thread, with a share of torch's threads and the caller's setting of gradients.
 
     Raises:
-        Exception: the first exception of a job, once the jobs that were begun have ended.
+        Exception: the first exception of a job, after all started jobs have ended.
     """
     threads = torch.get_num_threads()
     count = min(len(jobs), threads)
@@ -50,7 +50,7 @@ def side_by_side(jobs: Sequence[Callable[[], object]], device: torch.device) -> 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The operations of a CPU that the caller's thread makes in here, in this thread alone."""
+    """A context in which the caller's operations on a CPU run in one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -4,10 +4,9 @@ One kernel serves every product. With rows a_i, keys b_j and an operand x it giv
 
     ``out_i = Σ_j w_ij x_j``  with  ``w_ij = exp(a_i·b_j - row_i - column_j)``,
 
-where hidden pairs have weight 0. A product with the transpose is the same sum with a and b exchanged. Where rows are
-normalised, ``row_i`` is the largest score that was met so far, and the sums are rescaled as it grows; the kernel leaves
-it and ``Σ_j w_ij``. Every program writes rows of its own and adds in the order of the keys, so equal inputs give equal
-numbers.
+where hidden pairs have weight 0. A product with the transpose is the same sum with a and b exchanged. If rows are
+normalised, ``row_i`` is the largest score so far, and the sums are rescaled when it grows. The kernel returns it and
+``Σ_j w_ij``. Every program writes its own rows and adds in the order of the keys, so equal inputs give equal numbers.
 
 Tiles of scores are ``ROWS x KEYS``, from chunks of the head dimension. In float64 products are those of float64; in
 float32 they are three products in TF32 (about 2⁻²¹), and tiles are added in float64.
@@ -150,7 +149,7 @@ def shifted_product(
 def settings(
     dtype: torch.dtype, p: int, columns: int, shifts: Shifts, *, normalised: bool, hidden: int
 ) -> dict[str, Any]:
-    """What a kernel is compiled for: the sizes of its tiles and which of its parts it has."""
+    """The constants for which a kernel is compiled: the sizes of its tiles, and the parts that it has."""
     rows, keys, chunk, precision = TILES[dtype]
     width = max(LEAST, triton.next_power_of_2(columns))
     return {

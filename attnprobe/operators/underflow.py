@@ -1,15 +1,15 @@
-"""Exponentials without subnormal numbers, with which a CPU multiplies up to a hundred times slower.
+"""Exponentials without subnormal numbers. A CPU multiplies subnormal numbers up to a hundred times slower.
 
-A float below ``tiny`` (1.2e-38 in float32, 2.2e-308 in float64) is subnormal. A sharp head has many such weights beside
-its large ones. They become exact zeros before they reach a product:
+A float below ``tiny`` (1.2e-38 in float32, 2.2e-308 in float64) is subnormal. A sharp head has many such weights. They
+become exact zeros before they reach a product:
 
 - an exponential below ``tiny`` in `exp_`,
 - a weight of a softmax over n keys whose exponential is below ``n · tiny`` in `softmax`: at most ``n · tiny`` itself.
 
 So a matrix of n_q x n_k weights changes by at most ``n_k · tiny · sqrt(n_q n_k)`` in the spectral and the Frobenius
-norm: 2e-31 for n = 4096 in float32, where a norm that is measured is certain to 1e-7 of ‖B‖₂ at best. Weights that are
-kept do not change at all. Half precision keeps its subnormals, which are not small. So do GPUs, which multiply them at
-full speed. No flush-to-zero mode is relied on or set.
+norm. For n = 4096 in float32 this is 2e-31, and a measured norm is certain to 1e-7 of ‖B‖₂ at best. Other weights do
+not change at all. Half precision keeps its subnormal numbers, which are not small. GPUs keep them too, because they
+multiply them at full speed. No flush-to-zero mode is used or set.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KINDS = (torch.float32, torch.float64)
 
 
 def least_exponent(x: Tensor, keys: int = 1) -> float:
-    """The exponent below which an exponential is made zero in the dtype and on the device of ``x``; -∞ where none is.
+    """The exponent below which exponentials become zero, in the dtype and on the device of ``x``; -∞ if none do.
 
     Args:
-        keys: how many exponentials a weight is divided by the sum of.
+        keys: the number of exponentials in the sum by which a weight is divided.
     """
     if x.device.type != "cpu" or x.dtype not in KINDS:
         return -math.inf
@@ -36,7 +36,7 @@ def least_exponent(x: Tensor, keys: int = 1) -> float:
 
 
 def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
-    """The softmax over the last axis. It may overwrite ``scores`` if no gradient is needed.
+    """The softmax of ``scores`` (…, n) over the last axis. It may overwrite ``scores`` if no gradient is needed.
 
     The weights that are not zero are those of ``torch.softmax`` to the last bit.
 
@@ -52,7 +52,7 @@ def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def exp_(exponents: Tensor) -> Tensor:
-    """The exponentials of exponents up to 0, in their place."""
+    """``exp`` of exponents up to 0, of any shape, in place."""
     least = least_exponent(exponents)
     if least > -math.inf and exponents.numel() and exponents.detach().amin() < least:
         exponents = torch.nn.functional.threshold(exponents, least, -math.inf, inplace=not exponents.requires_grad)

@@ -1,4 +1,4 @@
-"""Windowed attention by features: each window is the end of a block of keys and the beginning of the next."""
+"""Windowed attention by features: a window is the end of one block of keys and the beginning of the next."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NUMBERS = 2**22  # of the features of keys at a time
 class Windows:
     """Query i sees the ``width`` keys up to ``end_i``, and of the first ``sinks`` keys those before them.
 
-    The keys are cut into blocks of ``width``. A window is then the keys of one block up to its end, and those of the
-    block before it from its first key on: two running sums, and no difference of sums.
+    The keys are cut into blocks of ``width``. A window consists of the last keys of one block and the first keys of the
+    next. So its sum is a sum of two running sums, not a difference.
 
     Attributes:
         end: (n_q,) int64, each at most once. It may lie beyond the last key.
@@ -62,7 +62,7 @@ class Windows:
         return torch.arange(min(self.sinks, self.n_k), device=self.end.device) < self.first[:, None]
 
     def cut(self, keys: Tensor, fill: float) -> Tensor:
-        """What belongs to keys, (h, n_k, c), by blocks, (h, m, w, c); ``fill`` stands behind the last key."""
+        """Numbers of keys (h, n_k, c), cut into blocks (h, m, w, c); ``fill`` follows the last key."""
         missing = self.blocks * self.width - self.n_k
         return torch.nn.functional.pad(keys, (0, 0, 0, missing), value=fill).unflatten(1, (self.blocks, self.width))
 
@@ -115,15 +115,15 @@ class BlockRows(Operator):
 
 
 def windowed_features(log_q: Tensor, log_k: Tensor, windows: Windows) -> tuple[Operator, Tensor]:
-    """``B~_ij = φ(q_i)·φ(k_j) / Σ_l φ(q_i)·φ(k_l)`` over the keys l that query i sees, and the logarithms of the sums.
+    """``B~_ij = φ(q_i)·φ(k_j) / Σ_l φ(q_i)·φ(k_l)`` over the keys l that query i sees, and the log sums (h, n_q).
 
-    Each part of a window is a row of `CausalFeatures` on a block of keys, whose weights sum to 1; the sums of the parts
-    say how much each counts. No sum is made from a key that the query does not see.
+    Each part of a window is a row of `CausalFeatures` on a block of keys, with weights that sum to 1. The share of a
+    part is its sum over that of all parts. No sum includes a key that the query does not see.
 
     Args:
         log_q: (h, n_q, f). log_k: (h, n_k, f). -∞ is a feature that is 0. A row whose sum is 0 is NaN.
 
-    Cost as of two `CausalFeatures`, and ``n_q f`` exponentials a sink.
+    Cost: that of two `CausalFeatures`, and ``n_q f`` exponentials for each sink.
     """
     parts = window_sums(log_q, log_k, windows)
     share = torch.softmax(parts, -1).to(torch.promote_types(log_q.dtype, torch.float32))
