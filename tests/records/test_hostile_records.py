@@ -166,7 +166,7 @@ def test_a_bad_record_is_named_with_its_line_and_the_rest_is_reported(command, t
 
 @pytest.mark.parametrize(
     ("command", "place", "how"),
-    [("bench", ("metrics", "seconds", 0), "null"), ("budget", ("found", 0, "d", 0), "zero")],
+    [("bench", ("metrics", "seconds", 0), "null"), ("budget", ("results", 0, "d", 0), "zero")],
 )
 def test_what_no_figure_can_draw_is_no_record(command, place, how):
     shape, records = shape_of(command), records_of(command)

@@ -11,7 +11,7 @@ from ...linalg.binomial import clopper_pearson
 __all__ = ["Errors", "HeadBudget", "coarse_budgets", "fine_budgets", "search", "seeds_needed"]
 
 Errors = Mapping[int, tuple[float, ...]]  # by head: one error for each seed, in rising order; no entry where refused
-NEIGHBOURS = 2  # budgets above the one found that are tried too
+NEIGHBOURS = 2  # further budgets that are tried above the smallest that succeeds
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class HeadBudget:
         error: the error at ``d`` that enough seeds do not exceed: the k-th smallest, with k of `seeds_needed`.
         held, seeds: the number of seeds with an error of at most ε at ``d``, and the number of all seeds.
         interval: the exact 95 % interval of the probability of an error of at most ε; None without randomness.
-        again: larger budgets tried that fail: the error does not fall with the budget.
-        settled: the smallest budget tried above which no budget tried fails.
+        fails_at: budgets tried above ``d`` that fail: the error does not fall with the budget.
+        holds_from: the smallest budget tried from which on every budget tried succeeds.
     """
 
     head: int
@@ -38,13 +38,13 @@ class HeadBudget:
     held: int | None = None
     seeds: int = 1
     interval: tuple[float, float] | None = None
-    again: tuple[int, ...] = ()
-    settled: int | None = None
+    fails_at: tuple[int, ...] = ()
+    holds_from: int | None = None
 
     @property
     def no_counterexample(self) -> bool | None:
         """Whether no larger budget tried fails; others may still fail. None if ``d`` is None."""
-        return None if self.d is None else not self.again
+        return None if self.d is None else not self.fails_at
 
 
 def coarse_budgets(least: int, most: int) -> list[int]:
@@ -167,7 +167,7 @@ def _head_budget(
         return HeadBudget(head, epsilon, None, below, seeds=seeds)
     seeds = tried[d][head]
     held = sum(error <= epsilon for error in seeds)
-    again = tuple(x for x, error in errors.items() if x > d and not error <= epsilon)
-    settled = next((x for x in errors if x > max(again)), None) if again else d
+    fails_at = tuple(x for x, error in errors.items() if x > d and not error <= epsilon)
+    holds_from = next((x for x in errors if x > max(fails_at)), None) if fails_at else d
     interval = clopper_pearson(held, len(seeds)) if random else None
-    return HeadBudget(head, epsilon, d, below, errors[d], held, len(seeds), interval, again, settled)
+    return HeadBudget(head, epsilon, d, below, errors[d], held, len(seeds), interval, fails_at, holds_from)

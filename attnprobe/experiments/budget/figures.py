@@ -108,7 +108,7 @@ def _marked(axis: Any, group: Sequence[HeadRow], layers: Sequence[int], heads: S
             axis.add_patch(Rectangle((x + 0.02, y + 0.02), 0.96, 0.96, zorder=2, **look))
         else:
             values[y, x] = max(d)
-        if any(row["again"] for row in rows):
+        if any(row["fails_at"] for row in rows):
             axis.plot([x + 0.84], [y + 0.16], markeredgewidth=0.6, zorder=4, **ring)
     return values
 

@@ -48,11 +48,12 @@ def measure_budgets(
 ) -> Session:
     """Search every layer for every method and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
 
-    A record is one method on one layer of one window. It holds ``found``, an object for each ε with ``d, below, error,
-    held, lower, upper, again, settled`` head by head (see `HeadBudget`). ``tried`` lists for each budget the heads that
-    were run, their ``error`` (the k-th smallest over seeds, with k = ``needed``) and its ``median``. ``refused`` lists
-    budgets that heads do not support. A method that raises gives a ``failed`` record, a method without a budget a
-    ``skipped`` one, and a head that is not finite at any budget a ``diverged`` one. The loop continues.
+    A record is one method on one layer of one window. ``results`` has an object for each ε with ``d, below, error,
+    held, lower, upper, fails_at, holds_from``, each a list over heads (see `HeadBudget`). ``tried`` has for each budget
+    the heads that were run, their ``error`` (the k-th smallest over seeds, with k = ``needed``) and its ``median``.
+    ``refused`` has the budgets that heads do not support. A method that raises gives a ``failed`` record, a method
+    without a budget a ``skipped`` one, and a head that is not finite at any budget a ``diverged`` one. The loop
+    continues.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
@@ -74,7 +75,7 @@ class BudgetCells(PlannedCells):
         "least": None,
         "most": None,
         "needed": None,
-        "found": [],
+        "results": [],
         "tried": [],
         "refused": [],
     }
@@ -213,7 +214,7 @@ def _record(search: BudgetSearch, qkv: QKV) -> Result:
         "least": search.least,
         "most": search.most,
         "needed": search.needed,
-        "found": [_of_epsilon(search, epsilon) for epsilon in dict.fromkeys(one.epsilon for one in search.heads)],
+        "results": [_of_epsilon(search, epsilon) for epsilon in dict.fromkeys(one.epsilon for one in search.heads)],
         "tried": [_tried(d, errors, search.needed) for d, errors in search.tried.items()],
         "refused": [{"d": d, "reason": reason} for d, reason in sorted(search.refused.items())],
     }
@@ -232,7 +233,8 @@ def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
     """The results at one ε: a list for each field, with one entry for each head."""
     heads = [one for one in search.heads if one.epsilon == epsilon]
     lists = {
-        name: [getattr(one, name) for one in heads] for name in ("d", "below", "error", "held", "settled", "again")
+        name: [getattr(one, name) for one in heads]
+        for name in ("d", "below", "error", "held", "holds_from", "fails_at")
     }
     ends = [one.interval or (None, None) for one in heads]
     return {"epsilon": epsilon, **lists, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}

@@ -12,21 +12,21 @@ from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shap
 
 __all__ = ["SHAPE", "BudgetRecord"]
 
-PER_HEAD = ("d", "below", "error", "held", "settled", "again", "lower", "upper")
+PER_HEAD = ("d", "below", "error", "held", "holds_from", "fails_at", "lower", "upper")
 
 
-class Found(TypedDict):
+class AtEpsilon(TypedDict):
     """The result for one ε: an entry for each head."""
 
     epsilon: Annotated[Number, Field(description="the largest error allowed")]
-    d: Annotated[list[Budget | None], Field(description="the smallest budget found; null if none is enough")]
+    d: Annotated[list[Budget | None], Field(description="the smallest budget tried that holds; null if none does")]
     below: Annotated[list[Budget | None], Field(description="the largest budget tried below it")]
     error: Annotated[PerHead, Field(description="the error at d")]
     held: Annotated[list[Count | None], Field(description="number of seeds that hold at d")]
-    settled: Annotated[
-        list[Budget | None], Field(description="the smallest budget such that no larger one that was tried fails")
+    holds_from: Annotated[
+        list[Budget | None], Field(description="the smallest budget from which on every budget tried holds")
     ]
-    again: Annotated[list[list[Budget]], Field(description="larger budgets at which too few seeds hold")]
+    fails_at: Annotated[list[list[Budget]], Field(description="budgets above d at which too few seeds hold")]
     lower: Annotated[PerHead, Field(description="the interval of the probability that a seed holds")]
     upper: Annotated[PerHead, Field(description="its upper end")]
 
@@ -52,7 +52,7 @@ class BudgetRecord(Place):
 
     method: Annotated[str, Field(description="the method")]
     metric: Annotated[str, Field(description="the metric that ε limits")]
-    found: Annotated[list[Found], Field(description="the result for each ε")]
+    results: Annotated[list[AtEpsilon], Field(description="the result for each ε")]
     tried: Annotated[list[Tried], Field(description="the budgets that were tried")]
     metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
     epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
@@ -67,10 +67,10 @@ class BudgetRecord(Place):
 
 
 def _problems(record: BudgetRecord) -> Iterator[str]:
-    if record.get("most") is None and any(None in entry["d"] for entry in record["found"]):
+    if record.get("most") is None and any(None in entry["d"] for entry in record["results"]):
         yield "field most: expected the largest budget, as no budget up to it is enough for a head"
-    for number, entry in enumerate(record["found"]):
-        yield from unequal(f"found[{number}].", {name: entry[name] for name in PER_HEAD}, record["heads"])
+    for number, entry in enumerate(record["results"]):
+        yield from unequal(f"results[{number}].", {name: entry[name] for name in PER_HEAD}, record["heads"])
     for number, tried in enumerate(record["tried"]):
         yield from unequal(f"tried[{number}].", lists_of(tried, ("error", "median")), tried["heads"])
 
@@ -78,10 +78,10 @@ def _problems(record: BudgetRecord) -> Iterator[str]:
 def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:
     names = ("metric", "delta", "seeds", "needed", "least", "most")
     shared = {name: record.get(name) for name in names}
-    for entry in record["found"]:
+    for entry in record["results"]:
         for index, head in enumerate(record["heads"]):
             yield shared | {"epsilon": entry["epsilon"], "head": head, **{one: entry[one][index] for one in PER_HEAD}}
-    if not record["found"]:
+    if not record["results"]:
         yield shared
 
 

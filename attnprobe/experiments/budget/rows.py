@@ -22,7 +22,7 @@ __all__ = [
     "BudgetRow",
     "BudgetSummary",
     "Counterexample",
-    "FoundSummary",
+    "HeadsSummary",
     "HeadRow",
     "budget_rows",
     "budget_summary",
@@ -67,7 +67,7 @@ class OfHead(TypedDict):
     held: int | None
     lower: float | None
     upper: float | None
-    settled: int | None
+    holds_from: int | None
 
 
 class BudgetRow(Place, OfHead, Where, State):
@@ -84,8 +84,8 @@ class HeadRow(BudgetRow):
     head: int
     d_over_n: float | None
     no_counterexample: bool | None
-    again: list[int]
-    again_error: list[float | None]
+    fails_at: list[int]
+    fails_at_error: list[float | None]
 
 
 FIELDS = fields_of(HeadRow)
@@ -107,9 +107,9 @@ class Counterexample(TypedDict):
     head: int
     window: int
     d: int
-    again: list[int]
-    again_error: list[float | None]
-    settled: int | None
+    fails_at: list[int]
+    fails_at_error: list[float | None]
+    holds_from: int | None
 
 
 class Summarised(TypedDict):
@@ -146,7 +146,7 @@ class BudgetSummary(Judged, Entry):
     heads: int
 
 
-class FoundSummary(BudgetSummary):
+class HeadsSummary(BudgetSummary):
     """The same where there is a head."""
 
     values: int
@@ -154,10 +154,10 @@ class FoundSummary(BudgetSummary):
     unreached: int
     counterexamples: int
     weakest: Weakest | None
-    again: list[Counterexample]
+    counterexample_heads: list[Counterexample]
 
 
-def has_heads(entry: BudgetSummary) -> TypeGuard[FoundSummary]:
+def has_heads(entry: BudgetSummary) -> TypeGuard[HeadsSummary]:
     """Whether the entry is of heads."""
     return entry["heads"] > 0
 
@@ -170,8 +170,8 @@ def is_of_head(row: BudgetRow) -> TypeGuard[HeadRow]:
 def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
     """The rows of the JSON contract: one per ε and head. A cell without results is one row with its reason.
 
-    ``again`` lists the larger budgets tried at which too few seeds hold, and ``again_error`` the errors there.
-    ``no_counterexample`` is true if ``again`` is empty.
+    ``fails_at`` lists the budgets above d at which too few seeds hold, and ``fails_at_error`` the errors there.
+    ``no_counterexample`` is true if ``fails_at`` is empty.
     """
     rows: list[BudgetRow] = []
     for record, source in with_source(records):
@@ -181,10 +181,10 @@ def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
             for one in record["tried"]
             for head, error in zip(one["heads"], one["error"], strict=True)
         }
-        for entry in record["found"]:
+        for entry in record["results"]:
             lists = lists_of(entry, OfHead.__annotations__)
             for index, head in enumerate(record["heads"]):
-                d, again = entry["d"][index], entry["again"][index]
+                d, fails_at = entry["d"][index], entry["fails_at"][index]
                 row: HeadRow = {
                     **place,
                     **source,
@@ -192,13 +192,13 @@ def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
                     "head": head,
                     **part(OfHead, by_name(lists, index)),
                     "d_over_n": None if d is None else d / record["n"],
-                    "no_counterexample": None if d is None else not again,
-                    "again": again,
-                    "again_error": [errors.get((one, head)) for one in again],
+                    "no_counterexample": None if d is None else not fails_at,
+                    "fails_at": fails_at,
+                    "fails_at_error": [errors.get((one, head)) for one in fails_at],
                     **state,
                 }
                 rows.append(row)
-        if not record["found"]:
+        if not record["results"]:
             rows.append({**place, **source, "epsilon": None, "head": None, **part(OfHead, {}), **state})
     return rows
 
@@ -235,10 +235,10 @@ def _summary(group: Sequence[BudgetRow]) -> BudgetSummary:
     if not heads:
         return {**entry, "heads": 0, "values": 0, "metrics": {}}
     unreached = [float(row["d"] is None) for row in heads]
-    counterexamples = [float(bool(row["again"])) for row in heads]
+    counterexamples = [float(bool(row["fails_at"])) for row in heads]
     d = sorted(math.inf if row["d"] is None else row["d"] for row in heads)
     weakest = min((row for row in heads if row["lower"] is not None), key=lambda row: row["held"] or 0, default=None)
-    values: FoundSummary = {
+    values: HeadsSummary = {
         **entry,
         "heads": len({row["head"] for row in heads}),
         "values": len(heads),
@@ -246,7 +246,7 @@ def _summary(group: Sequence[BudgetRow]) -> BudgetSummary:
         "unreached": int(sum(unreached)),
         "counterexamples": int(sum(counterexamples)),
         "weakest": weakest and part(Weakest, weakest),
-        "again": [part(Counterexample, row) for row in heads if row["again"]],
+        "counterexample_heads": [part(Counterexample, row) for row in heads if row["fails_at"]],
         "metrics": {
             "d": describe([row["d"] for row in heads], windows),
             "d_over_n": describe([row["d_over_n"] for row in heads], windows),

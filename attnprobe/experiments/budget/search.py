@@ -141,8 +141,8 @@ def budgets(
 
     Returns:
         `BudgetSearch`: for each ε and head ``d`` (None if no budget up to ``d_max`` reaches ε), the error there, the
-        number of seeds that hold with the exact 95 % interval of their share, and the larger budgets that exceed ε
-        ``again``. Lists of floats on the CPU.
+        number of seeds that hold with the exact 95 % interval of their share, and ``fails_at``, the larger
+        budgets whose error exceeds ε. Lists of floats on the CPU.
 
     The seeds are the only randomness. Cost: a run of the method and of the metric for every seed at each budget. About
     ``2 log₂(d_max / d_min)`` budgets are run with all heads, then a few with the heads that need them.

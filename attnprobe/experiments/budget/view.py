@@ -16,8 +16,8 @@ from .result import budget_result
 from .rows import (
     BudgetSummary,
     Counterexample,
-    FoundSummary,
     HeadRow,
+    HeadsSummary,
     budget_rows,
     budget_summary,
     has_heads,
@@ -52,7 +52,7 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
         result=budget_result(rows),
         summary=summary,
         judged=summary,
-        figures={"budget": Figure("budget", draw, "nothing was found that could be drawn")},
+        figures={"budget": Figure("budget", draw, "no head has a budget, so there is nothing to draw")},
         files=budget_files(records),
     )
 
@@ -75,7 +75,7 @@ def budget_tables(summary: Sequence[BudgetSummary]) -> list[Table]:
     return tables
 
 
-def _measured(cell: Callable[[FoundSummary], str]) -> Callable[[BudgetSummary], str]:
+def _measured(cell: Callable[[HeadsSummary], str]) -> Callable[[BudgetSummary], str]:
     """The cell of rows with a measurement."""
     return lambda row: cell(row) if has_heads(row) else ""
 
@@ -87,7 +87,7 @@ def _epsilon(row: BudgetSummary) -> str:
 def _budget(name: str) -> Callable[[BudgetSummary], str]:
     """A budget: ``> d`` if none up to d is enough, ``≤ d`` if smaller ones were not tried."""
 
-    def cell(row: FoundSummary) -> str:
+    def cell(row: HeadsSummary) -> str:
         d = row["range"][name]
         if math.isinf(d):
             return f"> {row['most']}"
@@ -96,17 +96,17 @@ def _budget(name: str) -> Callable[[BudgetSummary], str]:
     return _measured(cell)
 
 
-def _share(row: FoundSummary) -> str:
+def _share(row: HeadsSummary) -> str:
     median, most = row["range"]["median"], row["most"] or 0
     return f"> {per_cent(most / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
 
 
-def _interval(row: FoundSummary) -> str:
+def _interval(row: HeadsSummary) -> str:
     weakest = row["weakest"]
     return "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
 
 
-def _seeds(row: FoundSummary) -> str:
+def _seeds(row: HeadsSummary) -> str:
     return "" if row["weakest"] is None else f"{row['weakest']['held']}/{row['seeds']}"
 
 
@@ -153,19 +153,19 @@ def _name(row: BudgetSummary) -> str:
 
 def _notes(group: Sequence[BudgetSummary]) -> list[str]:
     """Cells without results, then heads whose error exceeds ε again."""
-    lines = [_counterexample(row, one) for row in group if has_heads(row) for one in row["again"]]
+    lines = [_counterexample(row, one) for row in group if has_heads(row) for one in row["counterexample_heads"]]
     more = [f"counterexamples: {len(lines) - MOST_NOTES} heads more (`--format json` has all)"]
     return reasons(group, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
 
 
-def _counterexample(row: FoundSummary, head: Counterexample) -> str:
+def _counterexample(row: HeadsSummary, head: Counterexample) -> str:
     window = f" window {head['window']}" if row["windows"] > 1 else ""
-    budgets = list(zip(head["again"], head["again_error"], strict=True))
+    budgets = list(zip(head["fails_at"], head["fails_at_error"], strict=True))
     beyond = ", ".join(f"{brief(error)} at {d}" for d, error in budgets[:3])
     more = f" and at {len(budgets) - 3} more" if len(budgets) > 3 else ""
-    settled = "" if head["settled"] is None else f"; at most ε from {head['settled']} on"
+    holds = "" if head["holds_from"] is None else f"; at most ε from {head['holds_from']} on"
     place = f"{_name(row)} ε = {row['epsilon']:g} head {head['head']}{window}"
-    return f"counterexample: {place}: d = {head['d']}, but {beyond}{more}{settled}"
+    return f"counterexample: {place}: d = {head['d']}, but {beyond}{more}{holds}"
 
 
 def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:

@@ -129,7 +129,7 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     assert [one.d for one in actual] == linear(error, heads, epsilons, fine, needed)
     assert [(one.epsilon, one.head) for one in actual] == [(epsilon, head) for epsilon in epsilons for head in heads]
     for one in actual:
-        assert one.no_counterexample is (None if one.d is None else True) and one.settled == one.d
+        assert one.no_counterexample is (None if one.d is None else True) and one.holds_from == one.d
         if one.d is None:
             assert one.below == most and one.error is None and one.held is None
             continue
@@ -153,31 +153,31 @@ def test_heads_that_need_the_same_budget_share_its_run():
     assert len(ask.calls) < 20  # of 60 budgets
 
 
-def test_an_error_that_rises_again_is_told_wherever_it_was_tried():
+def test_every_budget_tried_above_d_that_fails_is_listed():
     bumps = {0: range(96, 97), 1: range(60, 130), 2: range(256, 257), 3: range(0)}
     error = lambda head, d: [0.5 if d < 33 or d in bumps[head] else 0.01]
     actual, tried = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0)
     assert [one.d for one in actual] == [33] * 4 and [one.below for one in actual] == [32] * 4
-    assert [one.again for one in actual] == [(96,), (64, 96, 128), (256,), ()]
-    assert [one.settled for one in actual] == [128, 192, None, 33]
+    assert [one.fails_at for one in actual] == [(96,), (64, 96, 128), (256,), ()]
+    assert [one.holds_from for one in actual] == [128, 192, None, 33]
     assert [one.no_counterexample for one in actual] == [False, False, False, True]
     scanned, every = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0, scan=True)
     assert [one.d for one in scanned] == [33] * 4 and list(every) == list(range(8, 257))
-    assert [one.again for one in scanned] == [tuple(some) for some in bumps.values()]
-    assert [one.settled for one in scanned] == [97, 130, None, 33]
+    assert [one.fails_at for one in scanned] == [tuple(some) for some in bumps.values()]
+    assert [one.holds_from for one in scanned] == [97, 130, None, 33]
 
 
-def test_a_rise_next_to_what_was_found_is_seen():
+def test_a_failure_next_to_the_smallest_budget_is_listed():
     error = lambda head, d: [0.5 if d < 41 or d == 43 else 0.01]
     (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
-    assert (one.d, one.again, one.settled) == (41, (43,), 44)
+    assert (one.d, one.fails_at, one.holds_from) == (41, (43,), 44)
 
 
 def test_a_scan_finds_what_a_bisection_cannot():
     error = lambda head, d: [0.01 if d == 37 or d > 50 else 0.5]
     (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
     (sure,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0, scan=True)[0]
-    assert one.d == 51 and sure.d == 37 and sure.again == tuple(range(38, 51)) and sure.settled == 51
+    assert one.d == 51 and sure.d == 37 and sure.fails_at == tuple(range(38, 51)) and sure.holds_from == 51
 
 
 def test_budgets_that_a_head_cannot_take_are_left_out_for_it():
@@ -247,7 +247,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "metric", "epsilon", "options"), CASES, ids=[case[0] for case in CASES])
-def test_what_is_found_is_what_a_linear_scan_finds(method, metric, epsilon, options):
+def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, options):
     qkv = inputs(n=36)
     seeds = range(3, 8) if "deterministic" not in METHODS[method].tags else range(3, 4)
     errors, kth = {}, seeds_needed(len(seeds), 0.2) - 1
@@ -267,12 +267,12 @@ def test_what_is_found_is_what_a_linear_scan_finds(method, metric, epsilon, opti
         good = holds(sure.head)
         assert sure.d == (good[0] if good else None)
         if sure.d is not None:
-            assert sure.again == tuple(d for d in level if d > sure.d and d not in good)
+            assert sure.fails_at == tuple(d for d in level if d > sure.d and d not in good)
             assert sure.held == int((errors[sure.d][:, sure.head] <= epsilon).sum())
-        if sure.d is None or not sure.again:
+        if sure.d is None or not sure.fails_at:
             assert one == sure  # falling: nothing is missed
         elif one.d is not None:  # else what the bisection tried is all too large
-            assert one.d in good and one.below not in good and set(one.again) <= set(sure.again)
+            assert one.d in good and one.below not in good and set(one.fails_at) <= set(sure.fails_at)
     assert any(one.d is not None and one.d > least for one in scanned.heads)  # it is no empty comparison
 
 
@@ -304,7 +304,7 @@ def test_a_method_that_errs_more_at_a_larger_budget_is_reported():
     actual = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
     assert [one.d for one in actual.heads] == [20] * 3
     assert [one.no_counterexample for one in actual.heads] == [True, False, True]
-    assert actual.heads[1].again == (32,) and actual.heads[1].settled == 48
+    assert actual.heads[1].fails_at == (32,) and actual.heads[1].holds_from == 48
     assert actual.tried[32][1] == pytest.approx((0.3,)) and actual.heads[1].error == pytest.approx(0.01)
 
 
@@ -421,9 +421,9 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
     qkv = load_qkv(qkv=str(file), n=48)
     for record in records:
         actual = budgets(qkv, record["method"], (0.5, 1.5), seeds=range(4))
-        assert [one["epsilon"] for one in record["found"]] == [0.5, 1.5]
-        for one, heads in zip(record["found"], (actual.heads[:HEADS], actual.heads[HEADS:]), strict=True):
-            for name in ("d", "below", "error", "held", "settled"):
+        assert [one["epsilon"] for one in record["results"]] == [0.5, 1.5]
+        for one, heads in zip(record["results"], (actual.heads[:HEADS], actual.heads[HEADS:]), strict=True):
+            for name in ("d", "below", "error", "held", "holds_from"):
                 assert one[name] == [getattr(head, name) for head in heads]
             ends = [head.interval or (None, None) for head in heads]
             assert [(low, high) for low, high in zip(one["lower"], one["upper"], strict=True)] == ends
@@ -520,9 +520,9 @@ def test_of_several_windows_the_file_has_the_largest_budget():
         "tried": [],
     }
 
-    def record(window, d, again):
-        nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "settled")}
-        return {**base, "window": window, "found": [{"epsilon": 0.1, "d": d, "again": again, **nulls}]}
+    def record(window, d, fails_at):
+        nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "holds_from")}
+        return {**base, "window": window, "results": [{"epsilon": 0.1, "d": d, "fails_at": fails_at, **nulls}]}
 
     (told,) = budget_files([record(0, [8, 9, 10], [[], [], []]), record(1, [12, None, 9], [[], [], [16]])]).values()
     assert [(b["d"], b["no_counterexample"]) for b in told["budgets"]] == [(12, True), (None, None), (10, False)]
@@ -543,7 +543,7 @@ def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
     qkv = load_qkv(qkv=str(file), n=48)
     scaled = QKV(2 * qkv.q, 2 * qkv.k, qkv.v, scale=qkv.scale)
     for record, x in zip(records, (qkv, scaled), strict=True):
-        assert record["found"][0]["d"] == [one.d for one in budgets(x, "nystromformer", 0.9).heads]
+        assert record["results"][0]["d"] == [one.d for one in budgets(x, "nystromformer", 0.9).heads]
     files = budget_files(records)
     assert len(files) == 2 and [told["scale_inputs"] for told in files.values()] == [1.0, 4.0]
 
@@ -556,7 +556,7 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     actual = json.loads(out)
     assert actual["command"] == "budget" and len(actual["rows"]) == 3 * 2 * HEADS and len(actual["summary"]) == 6
     one = next(row for row in actual["rows"] if row["method"] == "bumpy" and row["head"] == 1)
-    assert (one["d"], one["no_counterexample"], one["again"], one["again_error"]) == (
+    assert (one["d"], one["no_counterexample"], one["fails_at"], one["fails_at_error"]) == (
         12,
         False,
         [24],
@@ -654,7 +654,7 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(run, file, tmp_path):
     measured(file, tmp_path)
     path = tmp_path / "r/records.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0]["found"][0]["d"] = [1]
+    lines[0]["results"][0]["d"] = [1]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     code, _, err = run("report", tmp_path / "r")
-    assert code == 4 and "records.jsonl:1: record" in err and "found" in err
+    assert code == 4 and "records.jsonl:1: record" in err and "results" in err
