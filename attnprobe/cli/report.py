@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..experiments import plot_kinds
 from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ In Python:
     multiple=True,
     default=("all",),
     metavar="KIND",
-    help="Draw only these kinds of figures, of those that the records have numbers for: errors, papers, heads, "
-    "cost, maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; "
-    "repeatable and comma-separated. [default: all]",
+    help="Draw only these kinds of figures, of those that the records have numbers for: "
+    f"{', '.join(plot_kinds())}, all or none; repeatable and comma-separated. [default: all]",
 )
 @click.option(
     "--out",
@@ -85,7 +85,7 @@ def command(
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import STYLES
     from ..records.ownership import PAGE, write_output
-    from ..report import html_page, open_run, plot_kinds, views
+    from ..report import html_page, open_run, views
     from .streams import note
 
     output = output_of(**shown)
@@ -156,7 +156,7 @@ def _rebuilt(
 ) -> Report:
     """Print a run's tables, write its tables and figures to a folder, and return their names for the page."""
     from ..records.ownership import PAGE, produced
-    from ..report import Report, plot_kinds
+    from ..report import Report
     from .output import draw, figure_files, keep_files, show
     from .streams import note
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .page import Report, html_page
-from .parts import plot_kinds, views
+from .parts import views
 from .run import Run, open_run
 
-__all__ = ["Report", "Run", "html_page", "open_run", "plot_kinds", "views"]
+__all__ = ["Report", "Run", "html_page", "open_run", "views"]

@@ -6,20 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..experiments import EXPERIMENTS, experiment
+from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
 from ..tables.console import Header
 from ..tables.view import View
 from .run import Run
 
-__all__ = ["plot_kinds", "views"]
-
-
-def plot_kinds() -> list[str]:
-    """The kinds of figures that the records of a command can give."""
-    every = map(experiment, EXPERIMENTS)
-    return [kind for one in every for kind in (*one.plots, *one.more_plots)]
+__all__ = ["views"]
 
 
 def views(
