@@ -10,11 +10,11 @@ CONFIDENCE = 0.95
 
 
 def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact interval of Clopper & Pearson (1934) for a probability, after ``happened`` of ``trials``.
+    """The exact interval of Clopper & Pearson (1934) for a probability, from ``happened`` events in ``trials``.
 
-    The lower end is the p at which ``happened`` or more have probability ``(1 - confidence)/2``; the upper end is the p
-    for ``happened`` or fewer. Both are quantiles of beta distributions. The interval covers any true probability with
-    at least ``confidence``.
+    At the lower end, ``happened`` or more events have the probability ``(1 - confidence)/2``; at the upper end,
+    ``happened`` or fewer have it. Both ends are quantiles of beta distributions. The interval contains the true
+    probability with probability at least ``confidence``.
 
     Raises:
         UsageError: impossible counts, or a confidence outside (0, 1).

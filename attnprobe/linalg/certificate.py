@@ -1,25 +1,26 @@
 """Upper bounds of ``‖E‖₂²`` from the small matrices of a block Krylov space.
 
 Notation. ``A = EᵀE`` is m x m with largest eigenvalue λ₁ and unit eigenvector x. Ω (m x s) has independent N(0, 1)
-entries, drawn without looking at E; ``Ω = V₁ R``. ``V = [V₁ … V_k]`` has orthonormal columns, ``T = VᵀAV = Y diag(θ)
-Yᵀ``, and ``AV = VT + Q B [0 … 0 I]`` with orthonormal Q: what A V has outside of V lies in its last block. With
+entries, drawn independently of E; ``Ω = V₁ R``. ``V = [V₁ … V_k]`` has orthonormal columns, ``T = VᵀAV = Y diag(θ)
+Yᵀ``, and ``AV = VT + Q B [0 … 0 I]`` with orthonormal Q: the part of A V outside of V is in its last block. With
 ``P = Rᵀ Y_first`` and ``C = B Y_last`` (the first and last s rows of Y), both s x K,
 
     ``M(λ) = P diag(1/(λ - θ)) Cᵀ``  and  ``f(λ) = ‖M(λ)‖₂``   for λ > θ₁.
 
-**Bound B** (`root_bound`). Multiply ``AV = VT + QB[0 … I]`` from the left by xᵀ: ``(λ₁ - T) Vᵀx = Y C ᵀ z`` with
-``z = Qᵀx``, no longer than 1. Since the columns of Ω lie in V, ``w = Ωᵀx = M(λ₁) z``, so ``‖w‖ ≤ f(λ₁)``. But
-x does not depend on Ω, hence w is N(0, I_s), and ``‖w‖ ≥ t`` with probability 1 - δ for ``t² = χ²_s(δ)``. In that
-event λ₁ is θ₁ or a point above it where f is at least t, so the largest such point is an upper bound. The event knows
-nothing of k: the bounds of all passes hold in it together, and stopping when the interval closes costs nothing. (The
-case s = 1 is van Dorsselaer, Hochstenbach & van der Vorst 2000.)
+**Bound B** (`root_bound`). Multiply ``AV = VT + QB[0 … I]`` from the left by xᵀ: ``(λ₁ - T) Vᵀx = Y Cᵀ z`` with ``z =
+Qᵀx``, ``‖z‖ ≤ 1``. The columns of Ω lie in V, so ``w = Ωᵀx = M(λ₁) z`` and ``‖w‖ ≤ f(λ₁)``. x does not depend on Ω, so
+w is N(0, I_s), and ``‖w‖ ≥ t`` with probability 1 - δ for ``t² = χ²_s(δ)``. In that event λ₁ is θ₁ or a point above it
+at which f is at least t. So the largest such point is an upper bound. The event does not depend on k: the bounds of all
+passes hold in it together, and a stop after any pass does not change the probability. (The case s = 1 is van
+Dorsselaer, Hochstenbach & van der Vorst 2000.)
 
 f need not be monotone for s > 1: products of decreasing matrices can grow. So `root_bound` does not search for a root.
-It marches down from a point beyond which f is below t term by term, and leaves a cell ``[a, b]`` behind only where a
-bound of f over the *whole* cell is below t: there 1/x lies below its chord by at most ``(a^-½ - b^-½)²``, the chords of
-all terms are one convex combination of M(a) and M(b), so ``f ≤ max(f(a), f(b)) + Σ_i ‖P_i‖ ‖C_i‖ (…)²``.
+It starts at a point above which f is below t term by term, and goes down from cell to cell. It passes a cell ``[a, b]``
+only if a bound of f over the *entire* cell is below t. In the cell 1/x is below its chord by at most ``(a^-½ -
+b^-½)²``. The chords of all terms are one convex combination of M(a) and M(b). So ``f ≤ max(f(a), f(b)) + Σ_i ‖P_i‖
+‖C_i‖ (a^-½ - b^-½)²``.
 
-**A priori** (`a_priori_bound`). In the same event, whatever the spectrum: Chebyshev polynomials of the second kind as
+**A priori** (`a_priori_bound`). In the same event and for every spectrum, Chebyshev polynomials of the second kind as
 trial vectors give ``λ₁ ≤ θ₁ cosh²(asinh(‖R‖/t) / (2k - 1))`` (Kuczyński & Woźniakowski 1992, for a block).
 
 **Bound A** (`trace_bounds`), deterministic. In an orthonormal basis that starts with V and Q, A is ``[[T, Ĉᵀ], [Ĉ,
@@ -68,10 +69,10 @@ def root_bound(
 
     Args:
         theta: (N, K) ascending. p, c: (N, s, K). eta: (N,). All float64. t: a number, or one for each, (N,).
-        enough: (N,), where the march may end; θ₁ by default.
+        enough: the march may end at this point, (N,); θ₁ by default.
 
-    Every point above the result is excluded, at any moment of the march: stopping it early only widens the bound.
-    Overshoots the supremum by about one last cell, 0.2 % of its distance to θ₁. Cost ``s² K`` a step, 20 to 80 steps.
+    Every point above the result is excluded, so an early end of the march only widens the bound. The result exceeds the
+    supremum by about one last cell, 0.2 % of its distance to θ₁. Cost ``s² K`` multiply-adds a step, 20 to 80 steps.
     """
     top = theta[:, -1]
     gap = top[:, None] - theta  # (N, K); λ - θ_i = d + gap_i without cancellation
@@ -117,14 +118,18 @@ def _norm(m: Tensor) -> Tensor:
 
 
 def a_priori_bound(theta1: Tensor, size_r: Tensor, t: float | Tensor, passes: int) -> Tensor:
-    """``θ₁ cosh²(asinh(‖R‖₂/t) / (2k - 1))`` after k passes, (N,): holds in the event of bound B."""
+    """``θ₁ cosh²(asinh(‖R‖₂/t) / (2k - 1))`` after k = ``passes``, (N,): a bound of λ₁ in the event of bound B.
+
+    Args:
+        theta1: θ₁, (N,). size_r: ``‖R‖₂``, (N,) or (). t: as in `threshold`.
+    """
     return theta1 * torch.cosh(torch.asinh(size_r / t) / (2 * passes - 1)).square()
 
 
 def trace_bounds(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
-    """Bound A: the eigenvalues of ``[[diag θ, Cᵀ], [C, τ² I]]``, ascending, (N, K + s); the last is that of λ₁.
+    """Bound A: the eigenvalues of ``[[diag θ, Cᵀ], [C, τ² I]]``, ascending, (N, K + s); the last bounds λ₁.
 
-    That matrix is above A, so each of its eigenvalues is above that of the same rank of A.
+    The i-th largest of them is an upper bound of the i-th largest eigenvalue of A. Cost O((K + s)³).
 
     Args:
         theta: (N, K). c: (N, s, K). tau2: (N,), at least ``‖E‖_F² - tr T``.

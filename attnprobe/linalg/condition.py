@@ -1,8 +1,8 @@
 """Condition numbers in float64, with a flag and a rank in place of a value if the matrix is numerically singular.
 
-float32 does not saturate at 1e7 but returns noise between 1e7 and 1e13, too low or too high. float64 does the same
-beyond 1e16, where a huge condition number is only a singular matrix with rounding. So a value is returned only if it is
-above rounding, and `certified_condition` proves it by ball arithmetic.
+float32 does not saturate at 1e7: it returns noise between 1e7 and 1e13, too small or too large. float64 does the same
+beyond 1e16, where the matrix may be singular but for rounding. So a value is returned only if the smallest singular
+value is above rounding. `certified_condition` proves it by ball arithmetic.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Certified:
 
     @property
     def value(self) -> float:
+        """The middle of the interval; infinite for a singular matrix."""
         return self.lower + (self.upper - self.lower) / 2 if isfinite(self.upper) else inf
 
 
@@ -49,12 +50,12 @@ class Condition:
 
     Attributes:
         value: ``σ₁/σ_m``; None if there is a flag.
-        flag: ``singular (>4e12)`` where ``σ₁/σ_m`` is not below ``1/(m eps)``: then entries rounded to float64 cannot
-            tell it from infinity; ``singular (exact rank 12)`` where a certificate says so; ``zero``; ``not finite``.
+        flag: ``singular (>4e12)`` if ``σ₁/σ_m`` is not below ``1/(m eps)``, so that float64 entries cannot tell it from
+            infinity; ``singular (exact rank 12)`` by a certificate; ``zero``; ``not finite``.
         rank: the number of singular values above ``m eps σ₁``.
         cond_eff: ``σ₁/σ_rank``, the condition on the range of the matrix.
         values: all singular values, descending, float64.
-        certified: the proved interval, with ``precise``.
+        certified: the proved interval; None without ``precise``.
     """
 
     value: float | None
@@ -72,14 +73,14 @@ class Condition:
 def condition(matrix: Tensor, precise: bool = False) -> Condition:
     """The condition number ``σ₁/σ_m`` of one matrix in float64, with ``m`` its longer side in the rounding band.
 
-    With ``eps = 2⁻⁵²`` singular values below ``m eps σ₁`` are rounding: they do not count to the rank, and a matrix
-    that has one carries a flag instead of a value.
+    With ``eps = 2⁻⁵²`` singular values below ``m eps σ₁`` are rounding. They do not count for the rank, and a matrix
+    with such a value has a flag instead of a condition number.
 
     Args:
         matrix: (m, n), any real dtype and device; measured in float64. Cost about ``10 m³``.
         precise: take the value from `certified_condition` (square, at most 256 rows), which tells an exactly singular
-            matrix from a nearly singular one. Beyond ``1/(m eps)`` there is a flag all the same: the entries are
-            rounded, and so the number proved, in ``certified``, is one of this rounding.
+            matrix from a nearly singular one. Beyond ``1/(m eps)`` the result has a flag too: the entries are rounded,
+            so the number in ``certified`` is that of the rounded matrix.
 
     Raises:
         UsageError: no matrix; or ``precise`` without python-flint, or of a matrix that it cannot take.
@@ -120,8 +121,8 @@ def certified_condition(matrix: Tensor) -> Certified:
 
         ``G₁₁ / (VᵀV)₁₁  ≤  σ₁(X)²  ≤  max_i Σ_j |G_ij| / (1 - ε)``
 
-    (a Rayleigh quotient; Gershgorin's discs). Where no precision is enough, the exact rank over the rationals tells
-    whether the matrix is singular: that an inverse fails is no proof. Cost: some seconds at 256 rows.
+    (a Rayleigh quotient; Gershgorin's discs). If the first precision gives no inverse, the exact rank over the
+    rationals tells whether the matrix is singular. Cost: some seconds at 256 rows.
 
     Raises:
         UsageError: python-flint is not installed; a matrix that is not square, not finite or above 256 rows; one that

@@ -16,16 +16,16 @@ def randomly_pivoted(x: Tensor, uniform: Tensor) -> Tensor:
     """Rows of ``x`` (h, N, p) drawn by randomly pivoted Cholesky of ``H_ij = exp(x_i·x_j)``, (h, d) int64.
 
     Each of the d steps draws row i with probability proportional to the diagonal of the residual, ``H_ii - H_iS H_SS⁻¹
-    H_Si`` for the rows S drawn before, and the expected trace of the residual falls almost as fast as it can. If the
-    residual vanishes, the rest are rows that are not drawn yet, each as likely.
+    H_Si`` for the rows S drawn before. If the residual is zero, the next rows are drawn uniformly from those that are
+    not drawn yet.
 
-    ``H = D G D`` with the Gaussian kernel G and ``D = diag(exp(‖x_i‖²/2))``, so that only G is factored: its diagonal
-    is 1. Residuals of G below N eps are rounding and count as 0. Source: Chen, Epperly, Tropp & Webber 2025.
+    ``H = D G D`` with the Gaussian kernel G and ``D = diag(exp(‖x_i‖²/2))``. Only G is factored; its diagonal is 1.
+    Residuals of G below N eps are rounding and count as 0. Source: Chen, Epperly, Tropp & Webber 2025.
 
     Args:
-        uniform: (h, d) numbers from [0, 1), one for each step; they choose by inversion.
+        uniform: (h, d) numbers from [0, 1), one for each step, which choose by inversion.
 
-    Cost ``N d (d + p)``, memory ``N d``.
+    Cost ``N d (d/2 + p)`` multiply-adds; memory ``N d`` numbers.
 
     >>> randomly_pivoted(torch.tensor([[[9.0], [0.0], [1.0]]]).double(), torch.tensor([[0.5, 0.5, 0.5]]).double())
     tensor([[0, 2, 1]])
@@ -60,14 +60,17 @@ def randomly_pivoted(x: Tensor, uniform: Tensor) -> Tensor:
 def halved(kernel: Tensor, uniform: Tensor, coin: Tensor, delta: float) -> Tensor:
     """Half of the rows of each kernel matrix K (…, S, S), one of each pair ``2i, 2i + 1``; (…, S/2) int64.
 
-    Kernel halving keeps the sum ``ψ = Σ_i ±(K(x_2i, ·) - K(x_2i+1, ·))`` small, with + where 2i is taken. A pair is
-    turned against the sum before it: ``2i + 1`` is taken with probability ``½ (1 + α_i/a_i)`` within [0, 1], for ``α_i
-    = ⟨ψ, f_i⟩``, ``f_i = K(x_2i, ·) - K(x_2i+1, ·)`` and ``a_i = ‖f_i‖ max_{l ≤ i} ‖f_l‖ (½ + ln(2 S/δ))``. Then ψ is
-    sub-Gaussian with probability 1 - δ/2. Source: Dwivedi & Mackey 2024; Carrell et al. 2025.
+    Kernel halving keeps the sum ``ψ = Σ_i ±(K(x_2i, ·) - K(x_2i+1, ·))`` small; the sign is + if 2i is taken. A pair
+    counteracts the sum of the pairs before it: ``2i + 1`` is taken with probability ``½ (1 + α_i/a_i)``, cut off at 0
+    and 1, for ``α_i = ⟨ψ, f_i⟩``, ``f_i = K(x_2i, ·) - K(x_2i+1, ·)`` and ``a_i = ‖f_i‖ max_{l ≤ i} ‖f_l‖ (½ + ln(2
+    S/δ))``. Then ψ is sub-Gaussian with probability 1 - δ/2. Source: Dwivedi & Mackey 2024; Carrell et al. 2025.
 
     Args:
-        uniform: (…, S/2) numbers from [0, 1), one for each pair. coin: (…,) of them, one for each matrix: below ½, all
-            pairs are exchanged at the end, so that each row is taken with probability ½.
+        uniform: (…, S/2) numbers from [0, 1), one for each pair.
+        coin: (…,) numbers from [0, 1), one for each matrix. Below ½ all pairs are exchanged at the end, so that each
+            row is taken with probability ½.
+
+    Cost O(S²) for each matrix.
     """
     size = kernel.shape[-1]
     differences = kernel[..., ::2] - kernel[..., 1::2]

@@ -31,7 +31,9 @@ CPU_ENTRIES = 2**18  # of a block with more rows than the least: it stays in the
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What one pass over all entries gives; C approximations of h heads, N = C h, number ``c h + head``.
+    """The results of the first pass over all entries, for N = C h matrices: C approximations of h heads.
+
+    Matrix number ``c h + head`` is approximation c of that head.
 
     Attributes:
         normal: ``E_cᵀE_c V₁``, (N, n_k, s). frobenius2: ``‖E_c‖_F²`` float64 (N,). infinity: the largest row sum of
@@ -46,7 +48,7 @@ class FirstPass:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a span of rows leaves: tensors that are added to those of the spans before it, or the larger of both."""
+    """The sums of a span of rows. Those of two spans are added, or the larger of both is taken."""
 
     added: tuple[Tensor, ...]
     largest: tuple[Tensor, ...] = ()
@@ -64,24 +66,24 @@ class _Sums:
 class Differences:
     """The matrices ``E_c = B - B~_c``; None among the approximations is 0, so that its E is B itself.
 
-    B is made in blocks of rows, one exponential an entry, and all approximations use a block while it is in the cache.
-    A block has one head on a CPU, where heads are made side by side in threads; elsewhere it has all heads that fit, so
-    that a pass is as many operations for many heads as for one, and nothing in it waits for the device. Products are
-    ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~; norms subtract entry by entry, so that they
-    have no cancellation beyond that of E itself.
+    B is computed in blocks of rows, with one exponential for each entry. All approximations use a block while it is in
+    the cache. On a CPU a block has one head, and threads compute several heads side by side. On other devices it has
+    all heads that fit: a pass takes as many operations for many heads as for one, and does not wait for the device.
+    Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~. Norms subtract entry by entry, so
+    their only cancellation is that of E itself.
 
-    With ``devices``, rows are made on all of them at once, in spans of `SPAN` whose sums are added in the order of the
-    rows. The numbers are the same to the last bit for any number of devices of one kind with as many threads each.
-    Those of all rows at once are the same terms in another order: entries of ``BᵀY`` differ by at most ``2 n_q u
-    |B|ᵀ|Y|``, u the unit roundoff of the passes, ``‖E‖_F²`` by a relative ``2 n_q 2⁻⁵³``, row sums not at all. Where a
-    GPU's blocks of rows end elsewhere, or Q, K or a factor was a view that skips memory, entries round differently
-    besides. A device holds one head of Q, K and all B~, two blocks of rows, and ``C s`` sums of ``n_k`` numbers of each
-    of two spans, one being made and one to be added; products with B~ and all else stay where ``exact`` is.
+    With ``devices``, all of them compute rows at once, in spans of `SPAN` rows. The sums of spans are added in the
+    order of the rows. So results are the same to the last bit for any number of devices of one kind with the same
+    number of threads each. Without ``devices`` the same terms are added in another order. Then entries of ``BᵀY``
+    differ by at most ``2 n_q u |B|ᵀ|Y|`` with the unit roundoff u of the passes, and ``‖E‖_F²`` by a relative ``2 n_q
+    2⁻⁵³``; row sums do not differ. Entries round differently too, if blocks of a GPU end at other rows, or if Q, K or a
+    factor was a view that skips memory. A device holds one head of Q, K and all B~, two blocks of rows, and ``C s n_k``
+    sums of each of two spans. Products with B~ and all other work stay on the device of ``exact``.
 
     Args:
         exact: (h, n_q, n_k). approximations: operators of the same shape.
         dtype: of the passes; exact's own by default.
-        devices: where rows are made (see `in_spans`); None is exact's own, all rows at once.
+        devices: the devices that compute rows (see `in_spans`); None is exact's own, all rows at once.
     """
 
     def __init__(
@@ -101,9 +103,9 @@ class Differences:
         self._fused_groups: dict[tuple[int, int], Streamed] = {}
 
     def first(self, v1: Tensor) -> FirstPass:
-        """The first product, with the start block ``V₁`` (n_k, s) that all share, and the norms that entries give.
+        """The first product, with the start block ``V₁`` (n_k, s) that all matrices share, and the norms of entries.
 
-        Cost ``n_q n_k`` times the head dimension and ``s``, and for each approximation what its rows cost and ``s``.
+        Cost ``n_q n_k (p + s (1 + C))`` multiply-adds a head for C approximations, and all rows of each of these.
         """
         count, s = len(self.approximations), v1.shape[1]
         normal = v1.new_empty(count, self.h, self.n_k, s)
@@ -125,7 +127,10 @@ class Differences:
         return FirstPass(normal.flatten(0, 1), squares.flatten(), infinity.flatten(), size.repeat(count))
 
     def normal(self, x: Tensor, which: Tensor) -> Tensor:
-        """``E_iᵀE_i x_i`` for the numbers ``which`` (a,), x (a, n_k, s); (a, n_k, s)."""
+        """``E_iᵀE_i x_i`` of the matrices ``which`` (a,) int64, for x (a, n_k, s), as (a, n_k, s).
+
+        Cost ``n_q n_k (p + 2 s a')`` multiply-adds a head for its a' matrices, and two products with each B~.
+        """
         out, s = torch.empty_like(x), x.shape[2]
         numbers = [divmod(number, self.h) for number in which.tolist()]  # (c, head) of each place
 
@@ -157,7 +162,7 @@ class Differences:
         return out
 
     def _each(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """All jobs of a pass; with ``devices`` one after another, for each has all devices."""
+        """Run all jobs of a pass; with ``devices`` one after another, because each job uses all devices."""
         if self.devices is None:
             side_by_side(jobs, self.exact.device)
             return
@@ -165,10 +170,10 @@ class Differences:
             job()
 
     def _fused(self, heads: slice) -> Streamed | None:
-        """These heads of B where fused kernels make its products, the same object in every pass; None where blocks do.
+        """These heads of B if fused kernels compute its products, the same object in every pass; None if blocks do.
 
-        Float64 alone: the fused products of float32 are three products in TF32, whose rounding is eight times what the
-        ends of an interval allow for.
+        This is for float64 only. Fused float32 products are three products in TF32; their rounding is eight times as
+        large as the ends of an interval allow.
         """
         if self.devices is not None or self.dtype != torch.float64 or not isinstance(self.exact, Streamed):
             return None
@@ -182,10 +187,10 @@ class Differences:
     def _first_on(
         self, heads: slice, v1: Tensor, minus: Tensor, y: Tensor, device: torch.device
     ) -> Callable[[int, int], _Sums]:
-        """What makes spans of the first pass over g heads on ``device``, their rows of ``y`` too.
+        """A function that computes spans of the first pass over g heads on ``device``, and their rows of ``y``.
 
-        Sums are of BᵀY, transposed (g, C s, n_k), of the columns of B (g, n_k) and of squares (C, g); largest are the
-        row sums of each ``|E_c|`` (C, g) and of B (g,).
+        Its sums are BᵀY, transposed (g, C s, n_k), the column sums of B (g, n_k) and sums of squares (C, g). Its
+        largest numbers are the row sums of each ``|E_c|`` (C, g) and of B (g,).
         """
         exact = self._on(self.exact, heads, device)
         rows = [None if op is None else self._on(op, heads, device) for op in self.approximations]
@@ -216,7 +221,7 @@ class Differences:
     def _normal_on(
         self, heads: slice, wide: Tensor, minus: Tensor, y: Tensor, device: torch.device
     ) -> Callable[[int, int], _Sums]:
-        """What makes spans of a later pass over g heads on ``device``; the sum is of BᵀY, transposed (g, a s, n_k)."""
+        """A function that computes spans of a later pass over g heads on ``device``: BᵀY, transposed (g, a s, n_k)."""
         exact, wide, space = self._on(self.exact, heads, device), wide.to(device), self._space(device, len(wide))
 
         def work(start: int, stop: int) -> _Sums:
@@ -243,7 +248,7 @@ class Differences:
         return sums[0]
 
     def _home(self, y: Tensor, start: int, stop: int, into: Tensor, sums: _Sums) -> _Sums:
-        """The rows of ``y`` that were made elsewhere, put in their place, and the sums beside them."""
+        """Copy rows of ``y`` from another device to their place, and move the sums to the device of ``y``."""
         if into.device != y.device:
             y[:, start:stop] = into
         return sums.to(y.device)
@@ -260,7 +265,7 @@ class Differences:
     def _transposed(self, parts: Sequence[Operator | None], total: Tensor, y: Tensor) -> Tensor:
         """``BᵀY - B~ᵀY``, (g, n_k, a s), from the transpose ``total`` of ``BᵀY`` (g, a s, n_k) and y (g, n_q, a s).
 
-        The transpose, because a product adds to a few long rows faster than to many short ones.
+        ``total`` is a transpose, because a product adds to a few long rows faster than to many short ones.
         """
         out, s = total.mT.contiguous(), y.shape[2] // len(parts)
         for i, part in enumerate(parts):
@@ -274,14 +279,14 @@ class Differences:
         return None if op is None else op.heads(heads).to(torch.float64)
 
     def _on(self, op: Operator, heads: slice, device: torch.device) -> Operator:
-        """Heads of an operator where their rows are made."""
+        """Some heads of an operator on the device that computes their rows."""
         part = op.heads(heads)
         return part if self.devices is None else part.on(device)
 
     def _blocks(self, op: Operator, space: Tensor, start: int, stop: int) -> Iterator[tuple[slice, int, int, Tensor]]:
-        """``(rows of the span, begin, end, rows of B)`` of g heads over a span, the same in every pass.
+        """Yields ``(rows of the span, begin, end, rows of B)`` of g heads, the same in every pass.
 
-        Each block may overwrite the last.
+        A block may overwrite the one before it.
         """
         for first, last in row_blocks(stop - start, space.shape[1]):
             begin, end = start + first, start + last
@@ -299,7 +304,7 @@ class Differences:
 
 
 def _cpu_rows(n_k: int) -> int:
-    """The rows of a block on a CPU, which divide `SPAN`: fewer of longer rows, but enough for fast products."""
+    """The number of rows of a block on a CPU, a divisor of `SPAN`: fewer if rows are long, but enough for products."""
     rows = CPU_BLOCK
     while rows > LEAST_ROWS and rows * n_k > CPU_ENTRIES:
         rows //= 2
@@ -307,6 +312,6 @@ def _cpu_rows(n_k: int) -> int:
 
 
 def _rows_on(device: torch.device, y: Tensor, start: int, stop: int) -> Tensor:
-    """Where rows of ``y`` are made on a device: in their place, or beside it on another device."""
+    """The memory for rows of ``y`` on a device: their place in ``y``, or new memory on another device."""
     rows = y[:, start:stop]
     return rows if device == y.device else torch.empty_like(rows, device=device)

@@ -2,8 +2,8 @@
 
     ``d_stat(λ) = Tr(A (A + λI)⁻¹) = Σ_k λ_k/(λ_k + λ)``  and  ``ℓ_i(λ) = (A (A + λI)⁻¹)_ii``,
 
-so ``d_stat = Σ_i ℓ_i``. Exactly from a matrix that is held, by its eigenvalues or by Cholesky; by stochastic Lanczos
-quadrature (`lanczos`) from products alone. A is N x N: over ``[Q; K]`` it has N = 2n rows for n tokens.
+so ``d_stat = Σ_i ℓ_i``. For a dense matrix both are exact, by its eigenvalues or by Cholesky. From products alone they
+are estimated by stochastic Lanczos quadrature (`lanczos`). A is N x N: over ``[Q; K]`` it has N = 2n rows for n tokens.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Dimension:
     Attributes:
         value: the mean over probes of the middle of their brackets.
         standard_error: of the mean over probes.
-        lower, upper: the means of the probes' brackets, rounding included: where this draw's value lies if every
-            quadratic form were exact.
+        lower, upper: the means of the brackets of the probes, with rounding. They enclose the value that this draw
+            would have with exact quadratic forms.
         steps: Lanczos steps of each matrix, (h,). probes: how many vectors.
     """
 
@@ -56,9 +56,9 @@ class Dimension:
     probes: int
 
     def band(self, errors: float = 5.0) -> tuple[Tensor, Tensor]:
-        """The interval for ``d_stat``: the bracket widened by ``errors`` standard errors.
+        """The ends of an interval for ``d_stat``, (h, L) each: the bracket widened by ``errors`` standard errors.
 
-        With 16 probes Student's t puts 1.6e-4 outside of 5 standard errors, and 1.2e-3 outside of 4.
+        With 16 probes, Student's t has a probability of 1.6e-4 outside of 5 standard errors, and 1.2e-3 outside of 4.
         """
         return self.lower - errors * self.standard_error, self.upper + errors * self.standard_error
 
@@ -87,8 +87,8 @@ def exact_dimension(matrix: Tensor, lambdas: Tensor) -> Tensor:
 def exact_leverage(matrix: Tensor, lambdas: Tensor) -> Tensor:
     """Every ``ℓ_i = 1 - λ ((A + λI)⁻¹)_ii`` of a positive semidefinite matrix (N, N) at each λ (L,), (L, N) float64.
 
-    ``(A + λI)⁻¹_ii`` is the squared norm of column i of the inverse Cholesky factor, which is made a block of columns
-    at a time. Off by about ``N eps ‖A‖/λ``. Cost ``2/3 N³`` for each λ, memory two matrices.
+    ``(A + λI)⁻¹_ii`` is the squared norm of column i of the inverse Cholesky factor, which is computed in blocks of
+    columns. The error is about ``N eps ‖A‖/λ``. Cost ``N³/3`` multiply-adds for each λ; memory two matrices.
 
     Raises:
         UsageError: a λ that is not positive, or one at which ``A + λI`` is not positive definite.
@@ -126,17 +126,20 @@ def statistical_dimension(
 ) -> Dimension:
     """``d_stat`` of positive semidefinite operators by stochastic Lanczos quadrature, with bounds of its error.
 
-    ``Tr f(A) = E[zᵀ f(A) z]`` for z of independent random signs; each form lies between a Gauss-Radau and a Gauss rule.
-    Lanczos goes on until the brackets of all λ are narrower than ``tol`` of the value or a quarter of the standard
-    error, so the statistical error dominates. Signs come from the stream ``trace``, the same for every head.
+    ``Tr f(A) = E[zᵀ f(A) z]`` for z of independent random signs. Each form lies between a Gauss-Radau and a Gauss rule.
+    Lanczos continues until the brackets of all λ are narrower than ``tol`` of the value or a quarter of the standard
+    error, so the statistical error dominates. The signs come from the stream ``trace`` and are the same for every head.
 
     Args:
         op: (h, N, N), symmetric. lambdas: (h, L) positive, those of each head. probes: at least 2.
-        dtype: of the products. By default a matrix of at most 8192 rows is held in float32, made from float64 entries,
-            and a larger one is streamed in float64. The bracket contains the rounding, which grows as ``‖A‖/λ``: below
-            1e-3 of ‖A‖ float64 is worth its time.
+        tol: the relative width of a bracket at which Lanczos stops. max_steps: the largest number of its steps.
+        dtype: of the products. By default a matrix of at most 8192 rows is dense in float32, rounded from float64
+            entries, and a larger one is streamed in float64. The bracket includes the rounding, which grows as
+            ``‖A‖/λ``. For λ below 1e-3 of ‖A‖ choose float64.
+        seed: of the signs.
 
-    Cost ``N² (p + probes)`` a step, of which a held matrix saves the exponentials; memory ``8 N probes`` bytes a step.
+    Cost ``N² (p + probes)`` multiply-adds a step for a streamed matrix, ``N² probes`` for a dense one; memory ``8 N
+    probes`` bytes a step.
 
     Raises:
         UsageError: an operator that is not square, fewer than two probes, or a λ that is not positive.
@@ -182,9 +185,16 @@ def leverage(
     max_steps: int = MAX_STEPS,
     dtype: torch.dtype | None = None,
 ) -> Leverage:
-    """Brackets of ``ℓ_i(λ)`` of some rows (h, r) int64, by Lanczos from their unit vectors; (h, L, r). No draw.
+    """Brackets of ``ℓ_i(λ)`` of some rows (h, r) int64, (h, L, r), by Lanczos from their unit vectors. Deterministic.
 
-    The rest as in `statistical_dimension`; ``tol`` is relative to the score.
+    Args:
+        op, lambdas, max_steps, dtype: as in `statistical_dimension`.
+        tol: the width of a bracket, relative to the score.
+
+    Cost as in `statistical_dimension`, with r for ``probes``.
+
+    Raises:
+        UsageError: an operator that is not square, or a λ that is not positive.
     """
     h, n, _ = _square(op, lambdas)
 
@@ -206,10 +216,11 @@ def largest_leverage(
 ) -> Leverage:
     """A bracket of ``max_i ℓ_i(λ)`` over *all* rows, (h, L).
 
-    One pass gives every row's moments ``m₁ = A_ii``, ``m₂ = (A²)_ii`` and the largest row sum b, which is at least
-    ``‖A‖₂``. The Gauss-Radau rule with the nodes b and ``x = (m₁ b - m₂)/(b - m₁)`` has these moments, and its fixed
-    node at the upper end makes it an upper bound of ``ℓ_i``. The rows where that is largest are measured by `leverage`;
-    of the others the largest bound stands. Cost one pass beside `leverage` of ``probes`` rows.
+    One pass gives the moments ``m₁ = A_ii`` and ``m₂ = (A²)_ii`` of every row, and the largest row sum b, which is at
+    least ``‖A‖₂``. The Gauss-Radau rule with the nodes b and ``x = (m₁ b - m₂)/(b - m₁)`` has these moments. It is an
+    upper bound of ``ℓ_i``, because its fixed node is at the upper end. `leverage` measures the ``probes`` rows with the
+    largest bounds; for all other rows the largest bound is used. Cost: one pass of ``N² p`` multiply-adds, and that of
+    `leverage`.
     """
     h, n, count = _square(op, lambdas)
     m1, m2, b = (torch.zeros(h, n, dtype=torch.float64, device=op.device) for _ in range(3))
@@ -239,7 +250,7 @@ def _forms(op: Operator, v: Tensor, lambdas: Tensor, dtype: torch.dtype | None, 
 
 
 def _product(op: Operator, dtype: torch.dtype | None) -> tuple[Product, float]:
-    """``x -> A x`` of one head, and how far it may be off, relative to ‖A‖."""
+    """The product ``x -> A x`` of one head, and a bound of its error relative to ‖A‖."""
     n = op.shape[1]
     if n > HELD:
         streamed = op.to(dtype or torch.float64)
@@ -260,7 +271,7 @@ def _positive(lambdas: Tensor) -> Tensor:
 
 
 def _square(op: Operator, lambdas: Tensor) -> tuple[int, int, int]:
-    """h, N and L, where they fit."""
+    """h, N and L, after a check of the shapes."""
     h, n, m = op.shape
     if n != m or lambdas.dim() != 2 or lambdas.shape[0] != h:
         raise UsageError(f"{op!r} with λ of shape {tuple(lambdas.shape)}: needs square matrices and (h, L)")

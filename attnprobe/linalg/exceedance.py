@@ -1,8 +1,8 @@
 """Verdicts on a promise that an error exceeds its bound with probability at most δ, from counts of exceedances.
 
-Counts are arrays of any shape, an entry for each statement (head, or head and query). A p-value is of one of two null
-hypotheses on the probability p of exceeding: ``kept`` is ``p ≤ δ``, and a small p-value says *violated*; ``broken`` is
-``p > δ``, and a small p-value says *holds*.
+Counts are arrays of any shape, with an entry for each statement (head, or head and query). There are two null
+hypotheses about the probability p of an exceedance. ``at_most`` is ``p ≤ δ``: a small p-value of it says
+*violated*. ``above`` is ``p > δ``: a small p-value of it says *holds*.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PValues:
-    """P-values of the two null hypotheses ``p ≤ δ`` and ``p > δ``."""
+    """P-values of two null hypotheses: ``at_most`` is ``p ≤ δ``, and ``above`` is ``p > δ``."""
 
-    kept: Floats
-    broken: Floats
+    at_most: Floats
+    above: Floats
 
     def least(self, other: PValues) -> PValues:
         """The smaller p-values of each statement, for an anytime-valid test at two times."""
-        return PValues(np.minimum(self.kept, other.kept), np.minimum(self.broken, other.broken))
+        return PValues(np.minimum(self.at_most, other.at_most), np.minimum(self.above, other.above))
 
 
 def exact_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
     """The binomial tails at ``p = δ``: ``P(X ≥ k)`` against ``p ≤ δ``, and ``P(X ≤ k)`` against ``p > δ``.
 
-    They are valid for a number of trials that does not depend on the data.
+    They are valid if the number of trials does not depend on the data.
 
     Args:
-        happened: k, the number of exceedances of each statement among ``trials``.
+        happened: k, the number of exceedances of each statement in ``trials``, of any shape.
 
     Raises:
         UsageError: impossible counts, or a δ outside (0, 1).
 
     >>> p = exact_p_values([0, 5, 20], 100, 0.05)
-    >>> p.kept.round(6).tolist(), p.broken.round(6).tolist()
+    >>> p.at_most.round(6).tolist(), p.above.round(6).tolist()
     ([1.0, 0.564019, 0.0], [0.005921, 0.615999, 1.0])
     """
     from scipy.special import bdtr, bdtrc
@@ -76,14 +76,14 @@ def anytime_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
 
         ``M_n = B(k + ½, n - k + ½) P(q > δ | k, n) / (B(½, ½) P(q > δ) δ^k (1-δ)^(n-k))``
 
-    with ``P(· | k, n)`` of beta(k + ½, n - k + ½). By Ville's inequality M ever exceeds ``1/α`` with probability at
-    most α, so ``1/M`` is a p-value at every time, and so is its minimum over times. Source: Robbins 1970.
+    with ``P(· | k, n)`` of beta(k + ½, n - k + ½). By Ville's inequality the probability that M ever exceeds ``1/α`` is
+    at most α. So ``1/M`` is a p-value at every time, and so is its minimum over times. Source: Robbins 1970.
 
     Raises:
         UsageError: impossible counts, or a δ outside (0, 1).
 
     >>> p = anytime_p_values([0, 5, 20], 100, 0.05)
-    >>> (p.kept < 0.01).tolist(), bool((p.kept >= exact_p_values([0, 5, 20], 100, 0.05).kept).all())
+    >>> (p.at_most < 0.01).tolist(), bool((p.at_most >= exact_p_values([0, 5, 20], 100, 0.05).at_most).all())
     ([False, False, True], True)
     """
     from scipy.special import betainc, betaln
@@ -100,8 +100,8 @@ def anytime_p_values(happened: ArrayLike, trials: int, delta: float) -> PValues:
 def confidence_sequence(happened: ArrayLike, trials: int, confidence: float) -> tuple[Floats, Floats]:
     """Intervals of probabilities that hold at all times together with probability ``confidence``.
 
-    They have the p at which ``B(k + ½, n - k + ½) / (B(½, ½) p^k (1-p)^(n-k))``, a martingale if p is the probability,
-    stays below ``1/(1 - confidence)``. Source: Robbins 1970.
+    An interval contains the p for which ``B(k + ½, n - k + ½) / (B(½, ½) p^k (1-p)^(n-k))`` is below ``1/(1 -
+    confidence)``. This is a martingale if p is the probability. Source: Robbins 1970.
 
     Raises:
         UsageError: impossible counts, or a confidence outside (0, 1).
@@ -155,15 +155,15 @@ def verdicts(p: PValues, confidence: float) -> NDArray[np.str_]:
     ['holds', 'undecided', 'violated']
     """
     level = (1 - confidence) / 2
-    decided = np.where(holm(p.broken) <= level, HOLDS, UNDECIDED)
-    return np.where(holm(p.kept) <= level, VIOLATED, decided)
+    decided = np.where(holm(p.above) <= level, HOLDS, UNDECIDED)
+    return np.where(holm(p.at_most) <= level, VIOLATED, decided)
 
 
 def bias_z(mean: ArrayLike, square: ArrayLike, cube: ArrayLike, trials: int) -> Floats:
     """``t + γ t²/(3√n) + γ² t³/(27 n) + γ/(6√n)``, ``t = m √n / s``, of errors with the means of their three powers.
 
-    γ is their skewness. Importance weights are skewed, so that most samples miss what rare ones hold; t alone would
-    call such an estimate biased. The transformed t is monotone and nearly normal. Source: Hall 1992.
+    γ is their skewness. Importance weights are skewed: most samples miss the few large terms, so t alone would call
+    such an estimate biased. The transformation is monotone in t, and its result is nearly normal. Source: Hall 1992.
 
     NaN for fewer than two trials, and for errors that are all 0; infinite for equal errors that are not 0.
 

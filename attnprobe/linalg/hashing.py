@@ -18,12 +18,12 @@ COUNTS = 2**20  # numbers of tokens x buckets at a time
 def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, ...]:
     """The number of buckets of each factor of the hash: ``(buckets,)``, or for None the choice of transformers.
 
-    That is the largest power of two ``2^t`` up to ``2 ⌊n / chunk⌋``; above ``2 max(⌊√⌊n/chunk⌋⌋, chunk)`` it is split
-    into two hashes of ``2^⌊t/2⌋`` and ``2^⌈t/2⌉`` buckets, so that hashing costs ``n p √(n/chunk)`` and not ``n² p /
-    chunk``. (transformers has the longest length that the model allows in the root.)
+    transformers takes the largest power of two ``2^t`` up to ``2 ⌊n / chunk⌋``. If it is above ``2 max(⌊√⌊n/chunk⌋⌋,
+    chunk)``, it is split into two hashes of ``2^⌊t/2⌋`` and ``2^⌈t/2⌉`` buckets. Then hashing costs ``n p √(n/chunk)``
+    and not ``n² p / chunk``. (In transformers the root has the longest length of the model in place of n.)
 
     Raises:
-        Unsupported: more than 2 n buckets (or 1024), which could only be emptier.
+        Unsupported: more than 2 n buckets, or 1024 if that is more.
 
     >>> bucket_counts(512, 32), bucket_counts(16384, 32), bucket_counts(512, 32, 6)
     ((32,), (32, 32), (6,))
@@ -42,11 +42,12 @@ def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, 
 def cross_polytope(x: Tensor, rotations: Tensor, counts: tuple[int, ...]) -> Tensor:
     """``argmax [x Rᵀ, -x Rᵀ]`` for each head and round, (h, rounds, n) int64: similar directions share a bucket.
 
-    With two factors it is ``b_1 + counts_1 b_2`` of the hash of each. Lengths do not matter. Source: Andoni et al.
-    2015; Kitaev et al. 2020, section 2.
+    With two factors the bucket is ``b_1 + counts_1 b_2`` for the buckets b of the two hashes. It does not depend on the
+    lengths of x. Source: Andoni et al. 2015; Kitaev et al. 2020, section 2. Cost ``n p f`` multiply-adds a round.
 
     Args:
-        x: (h, n, p). rotations: (h, rounds, f, p), of which each factor takes half as many rows as it has buckets.
+        x: (h, n, p). counts: the number of buckets of each factor, even.
+        rotations: R, (h, rounds, f, p). A factor uses half as many of its rows as it has buckets.
 
     >>> cross_polytope(torch.tensor([[[3.0, 1.0], [0.0, -2.0]]]), torch.eye(2)[None, None], (4,))
     tensor([[[0, 3]]])
@@ -84,9 +85,9 @@ def look_back(order: Tensor, chunk: int) -> Tensor:
 def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int, width: int) -> Tensor:
     """The ``width`` keys before each query among the keys that it sees, sorted by bucket and position.
 
-    The query takes the place after the last key of its bucket and looks back: first at the latest key of its bucket,
-    then at earlier ones, then at the bucket before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result
-    does not depend on keys that the query does not see. Returns (…, n_q, width) int64, with at most n_k for ``width``.
+    The place of a query is after the last key of its bucket. Its keys are the latest key of its bucket, then earlier
+    ones, then those of the bucket before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result does not
+    depend on keys that the query does not see. Returns (…, n_q, width) int64, where ``width`` is at most n_k.
 
     Args:
         own, of_key: the buckets of the queries (…, n_q) and of the keys (…, n_k), below ``buckets``.
@@ -133,7 +134,7 @@ def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int
 
 
 def _places(ranked: Tensor, first_of: Tensor, key: Tensor) -> Tensor:
-    """How many entries of sorted lists (m, n) are below a key (r,) of buckets, ``first_of = bucket · n`` (m, r, b)."""
+    """The number of entries of sorted lists (m, n) below ``first_of + key``, (m, r, b): ``first_of`` is bucket · n."""
     return torch.searchsorted(ranked, (first_of + key[:, None]).flatten(1)).view_as(first_of)
 
 
@@ -150,8 +151,8 @@ def inverse(order: Tensor) -> Tensor:
 def sign_codes(x: Tensor, directions: Tensor) -> Tensor:
     """The place of each row's signs ``x Rᵀ > 0`` in the order of a Gray code, (h, n) int64.
 
-    Buckets at neighbouring places differ in one sign. The place is the code of which the signs are the Gray code: its
-    bit i is the parity of the signs i and above.
+    Buckets at neighbouring places differ in one sign. Bit i of the place is the parity of the signs i and above. Cost
+    ``n r p`` multiply-adds.
 
     Args:
         x: (h, n, p). directions: R, (h, r, p), r up to 62.

@@ -1,7 +1,7 @@
 """Inverses of the d x d cores, always in float64.
 
-The choice of the inverse is a parameter of a method. Six steps of the iteration below leave a residual of 0.9 to 0.99
-on attention cores and act as a strong regulariser. The true pseudo-inverse is often much worse.
+The inverse is an option of a method. On attention cores, six steps of the iteration below leave a residual of 0.9 to
+0.99 and act as a strong regulariser. The true pseudo-inverse often gives a much larger error.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["inverse_root", "razavi", "residual", "start", "truncated_pinv"]
 def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
     """``n_iter`` steps of the third-order iteration of Razavi et al. (2014) from ``z``, (h, d, d).
 
-    ``Z ← ¼ Z (13 I - A Z (15 I - A Z (7 I - A Z)))``. It tends to the inverse when ``‖A A⁺ - A Z₀‖ < 1``. Four
-    products, ``4 d³`` multiply-adds, a step. Rounding in a null space of A grows by 13/4 a step: on a singular matrix
-    tens of steps diverge. Used by Xiong et al. 2021 and by Chen et al. 2021.
+    ``Z ← ¼ Z (13 I - A Z (15 I - A Z (7 I - A Z)))``. It tends to the pseudo-inverse if ``‖A A⁺ - A Z₀‖ < 1``. Rounding
+    in the null space of A grows by a factor of 13/4 in each step, so tens of steps on a singular matrix diverge. Xiong
+    et al. 2021 and Chen et al. 2021 use it. Cost ``4 d³`` multiply-adds a step.
     """
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(n_iter):
@@ -29,11 +29,14 @@ def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
 
 
 def start(a: Tensor, rule: str) -> Tensor:
-    """The starting point ``Z₀`` of `razavi`, (h, d, d).
+    """The starting point ``Z₀`` of `razavi` for matrices A (h, d, d), (h, d, d).
 
-    ``norms`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)``, ``columns`` is ``Aᵀ / ‖A‖₁``, each per matrix; ``global`` divides ``Aᵀ`` by the
-    largest column sum over *all* heads, as the authors' code does, so that a head's result depends on the others;
-    ``identity`` is ``I``. ``‖A‖₁`` is the largest column sum, ``‖A‖_∞`` the largest row sum of absolute values.
+    ``norms`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` and ``columns`` is ``Aᵀ / ‖A‖₁``, for each matrix separately. ``global`` divides
+    ``Aᵀ`` by the largest column sum over *all* heads, as the authors' code does, so the result of a head depends on the
+    others. ``identity`` is I. ``‖A‖₁`` is the largest column sum and ``‖A‖_∞`` the largest row sum of absolute values.
+
+    Raises:
+        UsageError: an unknown rule.
     """
     columns = a.abs().sum(-2).amax(-1)[:, None, None]  # (h, 1, 1)
     if rule == "norms":
@@ -48,10 +51,11 @@ def start(a: Tensor, rule: str) -> Tensor:
 
 
 def inverse_root(a: Tensor, rtol: float | None = None) -> Tensor:
-    """``W`` with ``W Wᵀ`` the pseudo-inverse of a positive semidefinite matrix, (h, d, d).
+    """W (h, d, d) such that ``W Wᵀ`` is the pseudo-inverse of positive semidefinite matrices (h, d, d).
 
-    ``W = U Λ^-½`` over the eigenvalues above ``rtol`` times the largest, columns of zeros for the others; ``None`` is
-    ``d · eps``. Applied as two factors it keeps ``eps · √cond`` where the product would lose ``eps · cond``.
+    ``W = U Λ^-½`` for the eigenvalues above ``rtol`` times the largest; other columns are zero. ``rtol=None`` is ``d ·
+    eps``. Two products with the factors lose ``eps · √cond``; one with the pseudo-inverse would lose ``eps · cond``.
+    Cost O(d³).
     """
     rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
     values, vectors = torch.linalg.eigh(a)
@@ -63,15 +67,18 @@ def inverse_root(a: Tensor, rtol: float | None = None) -> Tensor:
 
 
 def truncated_pinv(a: Tensor, rtol: float | None = None) -> Tensor:
-    """The pseudo-inverse of any square matrix by its singular values, (h, d, d); ``None`` is ``d · eps``."""
+    """The pseudo-inverses of square matrices (h, d, d) by their singular values, (h, d, d). Cost O(d³).
+
+    Singular values below ``rtol`` times the largest count as zero; ``rtol=None`` is ``d · eps``.
+    """
     rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
     return torch.linalg.pinv(a, rtol=rtol)
 
 
 def residual(a: Tensor, z: Tensor) -> Tensor:
-    """``‖I - A Z‖_F / √d``, (h,) float64: 0 for an inverse, 1 for Z = 0.
+    """``‖I - A Z‖_F / √d`` of A and Z (h, d, d), (h,) float64: 0 for an inverse, 1 for Z = 0.
 
-    For a pseudo-inverse of rank ``r`` it is ``√(1 - r/d)``.
+    For a pseudo-inverse of rank r it is ``√(1 - r/d)``. Cost ``d³``.
     """
     a, z = a.double(), z.double()
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)

@@ -2,10 +2,9 @@
 
 k steps of Lanczos from a unit vector v give a k x k tridiagonal T with diagonal α and off-diagonal β. Its eigenvalues θ
 and the squared first components w of its eigenvectors are the nodes and weights of the Gauss rule of v's spectral
-measure. For ``f(x) = x/(x + λ) = 1 - λ/(x + λ)`` the even derivatives of 1/(x + λ) are positive and the odd ones
-negative, so the error term of the Gauss rule says that it is never below ``vᵀ f(A) v``, and that of the Gauss-Radau
-rule with a node at the lower end a of the spectrum that it is never above (Golub & Meurant 1994, theorems 3.2 and 3.4).
-One run serves every λ.
+measure. Let ``f(x) = x/(x + λ) = 1 - λ/(x + λ)``. The even derivatives of 1/(x + λ) are positive and the odd ones
+negative. So by their error terms the Gauss rule is never below ``vᵀ f(A) v``, and the Gauss-Radau rule with a node at
+the lower end of the spectrum is never above it (Golub & Meurant 1994, theorems 3.2 and 3.4). One run serves every λ.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Forms:
 
     Attributes:
         lower, upper: the Gauss-Radau and the Gauss rule, which enclose the form in exact arithmetic.
-        rounding: the bound of the rounding of the products, to add on both sides.
+        rounding: a bound of the rounding of the products, which widens the bracket on both sides.
         steps: the steps of the Lanczos recursion. top: the largest Ritz value, a lower bound of ‖A‖₂.
     """
 
@@ -48,17 +47,20 @@ def quadratic_forms(
     enough: Callable[[Forms], bool],
     max_steps: int,
 ) -> Forms:
-    """Lanczos from each column of v (N, c), until ``enough`` of the bounds or ``max_steps``.
+    """``v_iᵀ A (A + λ_j I)⁻¹ v_i`` for the c columns of v (N, c), by Lanczos from each of them.
 
-    Vectors are kept and every new one is orthogonalised against all of its own, twice, so that the rules are those of
-    exact arithmetic up to rounding. A perturbation E of A moves the form by at most ``‖E‖ q/λ`` with ``q = ‖λ (A +
-    λI)⁻¹ v‖²`` up to higher order, which the same nodes and weights give; products are taken to be off by ``‖E‖ ≤ η
-    ‖A‖``, and the fixed node is put at ``-η ‖A‖``.
+    Every new vector is orthogonalised twice against all earlier ones of its column, so the rules are those of exact
+    arithmetic up to rounding. A perturbation E of A moves the form by at most ``‖E‖ q/λ`` up to higher order, with ``q
+    = ‖λ (A + λI)⁻¹ v‖²``, which has the same nodes and weights. The products are assumed to have ``‖E‖ ≤ η ‖A‖``, and
+    the fixed node is at ``-η ‖A‖``.
 
     Args:
-        product: ``x (N, c) -> A x``, float64. lambdas: (L,) positive. eta: relative error of the products.
+        product: ``x (N, c) -> A x``, float64.
+        v: unit columns. lambdas: (L,) positive. eta: η, the relative error of the products.
+        enough: whether the bounds are close enough; called every 4 steps.
+        max_steps: the largest number of steps.
 
-    Cost: one product and ``4 N c k`` multiply-adds a step; memory ``8 N c`` bytes a step.
+    Cost: one product and ``4 N c k`` multiply-adds in step k; memory ``8 N c`` bytes a step.
     """
     n, c = v.shape
     max_steps = max(1, min(max_steps, n))
@@ -85,7 +87,7 @@ def quadratic_forms(
 
 
 def _rules(alpha: Tensor, beta: Tensor, lambdas: Tensor, eta: float) -> Forms:
-    """Both rules from the recursion's coefficients (c, k); the last β couples to the vector that would come next."""
+    """Both rules from the coefficients of the recursion (c, k); the last β belongs to the next vector."""
     c, k = alpha.shape
     t = alpha.new_zeros(c, k + 1, k + 1)
     inner = torch.arange(k, device=alpha.device)

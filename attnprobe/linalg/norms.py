@@ -10,15 +10,15 @@ from ..operators import block_rows, row_blocks
 __all__ = ["gram_norms", "output_norms", "row_norms", "tail_singular_values"]
 
 CHUNK = 2048  # rows taken to float64 at once: 2-4 times faster than all of them
-PLAIN = 1e-125, 1e125  # norms within come from squares of which none that counts is lost, and no sum overflows
+PLAIN = 1e-125, 1e125  # within this range no square that counts underflows, and no sum overflows
 
 
 def output_norms(e: Tensor) -> tuple[Tensor, Tensor]:
     """Spectral and Frobenius norm of each (n, p) matrix of ``e`` (h, n, p), as float64 (h,), (h,).
 
     They come from the p x p Gram matrix, summed in float64 over chunks of rows. Its largest eigenvalue and its trace
-    are accurate to 1e-15 relative (small eigenvalues would not be, and are not used). The norms of a matrix with a
-    value that is not finite are NaN. Cost ``n p²``.
+    have a relative error of 1e-15. Its small eigenvalues, which are less accurate, are not used. The norms of a matrix
+    with a value that is not finite are NaN. Cost ``n p²`` multiply-adds; memory a chunk of 2048 rows in float64.
 
     >>> [float(x) for x in output_norms(torch.diag(torch.tensor([3.0, 4.0]))[None])]
     [4.0, 5.0]
@@ -55,9 +55,9 @@ def row_norms(x: Tensor) -> Tensor:
 
 
 def gram_norms(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Spectral and Frobenius norm of each matrix with the Gram matrix ``gram`` (h, p, p): float64 (h,), (h,).
+    """Spectral and Frobenius norm, (h,) float64 each, of matrices with the Gram matrices ``gram`` (h, p, p).
 
-    NaN where ``gram`` holds a value that is not finite.
+    A Gram matrix with a value that is not finite has norms NaN. Cost O(p³).
     """
     good = torch.isfinite(gram).all(-1).all(-1)
     gram = torch.where(good[:, None, None], gram, torch.zeros_like(gram))
@@ -70,7 +70,7 @@ def gram_norms(gram: Tensor) -> tuple[Tensor, Tensor]:
 def tail_singular_values(x: Tensor) -> Tensor:
     """All singular values of each (n, p) matrix of ``x`` (h, n, p), descending, float64 (h, min(n, p)).
 
-    By QR and the SVD of the p x p factor: accurate to ``eps · σ₁`` absolute, where a Gram matrix would lose
-    everything below ``√eps · σ₁``. Cost ``n p²``.
+    They come from the QR decomposition and the SVD of its p x p factor. Their absolute error is ``eps · σ₁``; from a
+    Gram matrix all values below ``√eps · σ₁`` would be lost. Cost ``n p²``.
     """
     return torch.linalg.svdvals(torch.linalg.qr(x.double(), mode="r").R)

@@ -34,8 +34,8 @@ def weighted_with_replacement(weights: Tensor, count: int, generator: torch.Gene
 def weighted_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` distinct indices drawn one after another with probability proportional to ``weights`` (N,).
 
-    By the Gumbel-top-k trick, which has the same law as sequential sampling and no limit on N. Weights of zero
-    count as 1e-12 of the largest. Returns (count,) int64 on the CPU.
+    The Gumbel-top-k trick gives the same distribution as sequential draws, for any N. Weights of zero count as 1e-12 of
+    the largest. Returns (count,) int64 on the CPU.
     """
     weights = weights.detach().cpu().double()
     top = weights.max()
@@ -48,10 +48,10 @@ def weighted_without_replacement(weights: Tensor, count: int, generator: torch.G
 def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator) -> Tensor:
     """``s`` distinct rows of ``x`` (N, p), drawn by recursively estimated ridge leverage scores; (s,) int64.
 
-    ``kernel(a, b)`` is a positive semidefinite kernel with unit diagonal. From a small uniform sample, doubling the
-    data at each level, the scores ``l_i = (K (K + λI)⁻¹)_ii`` are estimated with the landmarks of the level below;
-    ``λ`` is the sum of the eigenvalues beyond the leading ``k = ⌈s / (4 ln s)⌉``, over k. Kernel algebra ``N s²``.
-    Source: Musco & Musco 2017, Algorithm 3.
+    ``kernel(a, b)`` is a positive semidefinite kernel with unit diagonal. The first level is a small uniform sample;
+    each level has twice the rows of the one below. The scores ``l_i = (K (K + λI)⁻¹)_ii`` of a level are estimated with
+    the landmarks of the level below. λ is the sum of the eigenvalues beyond the leading ``k = ⌈s / (4 ln s)⌉``, divided
+    by k. Source: Musco & Musco 2017, Algorithm 3. Cost ``N s (p + s)`` multiply-adds for a kernel of dot products.
     """
     total = x.shape[0]
     order = torch.randperm(total, generator=generator, device="cpu")
@@ -97,7 +97,7 @@ def kmeans(x: Tensor, count: int, generators: Sequence[torch.Generator], steps: 
     """``count`` centroids of the rows of ``x`` (h, N, p) after ``steps`` of Lloyd's algorithm, (h, count, p) float64.
 
     Each head starts from distinct rows, drawn by its generator. An empty cluster keeps its centroid. Cost ``N count p``
-    a step.
+    multiply-adds a step.
     """
     x = x.double()
     h, total, p = x.shape

@@ -1,6 +1,7 @@
 """Random sketches S (n, d) with ``E[S Sᵀ] = I``: Gaussian, Hadamard, count, sparse and accumulated. All in float64.
 
-Each is drawn on the CPU and stored densely, ``n d`` numbers, because only its error is measured, not its speed.
+Each is drawn on the CPU and stored densely, ``n d`` numbers, because only its error is measured, not its speed. Each
+function of one generator returns S, (n, d) float64.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _gaussian_into(out: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
-    """`gaussian` of each generator, (h, n, d), drawn side by side: normal numbers of one generator come one by one.
+    """`gaussian` of each of h generators, (h, n, d), one in each thread.
 
     >>> g = [torch.Generator().manual_seed(seed) for seed in (0, 1, 1)]
     >>> torch.equal(gaussians(4, 2, g[:2])[1], gaussian(4, 2, g[2]))
@@ -47,8 +48,8 @@ def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
 def srht(n: int, d: int, generator: torch.Generator) -> Tensor:
     """``S_ij = σ_i H_{i r_j} / √d``: signs, a Hadamard matrix H of size N = 2^⌈log2 n⌉, d distinct columns r of it.
 
-    ``H_ir = (-1)^(number of common binary digits of i and r)``. The diagonal of ``S Sᵀ`` is 1, and at d = n = N all of
-    ``S Sᵀ`` is I. Source: Ailon & Chazelle 2006, Tropp 2011.
+    ``H_ir = (-1)^(number of common binary digits of i and r)``. The diagonal of ``S Sᵀ`` is 1, and for d = n = N it is
+    I. Source: Ailon & Chazelle 2006, Tropp 2011.
 
     >>> S = srht(4, 4, torch.Generator().manual_seed(0))
     >>> torch.equal(S @ S.T, torch.eye(4).double())

@@ -1,8 +1,8 @@
 """Spectra of one matrix: all values of a dense matrix in float64, or the leading values of an operator.
 
-Effective ranks depend only on the spectrum and are here too: stable rank ``‖·‖_F² / σ₁²``, entropy rank ``exp(-Σ p log
-p)`` and participation ratio ``1 / Σ p²``, with p the shares ``w / Σ w`` of weights w. The weights are ``σ²`` for
-singular values and ``|λ|`` for eigenvalues.
+Effective ranks depend on the spectrum only: the stable rank ``‖·‖_F² / σ₁²``, the entropy rank ``exp(-Σ p log p)`` and
+the participation ratio ``1 / Σ p²``, with the shares ``p = w / Σ w`` of weights w. The weights are ``σ²`` for singular
+values and ``|λ|`` for eigenvalues.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def held(op: Operator) -> Tensor:
 def singular_values(matrix: Tensor) -> Tensor:
     """All singular values of a matrix (n, m), descending, float64 (min(n, m),).
 
-    From its SVD, never from a Gram matrix: accurate to ``eps σ₁``, about 1e-16 of the largest, where the square roots
-    of Gram eigenvalues are noise below 1e-8 of it. NaN for a matrix with a value that is not finite. Cost O(n m²);
+    They come from its SVD. Their absolute error is ``eps σ₁``, about 1e-16 of the largest; the roots of the eigenvalues
+    of a Gram matrix would be noise below 1e-8 of it. A matrix with a value that is not finite has NaN. Cost O(n m²);
     memory about three times the matrix.
 
     >>> singular_values(torch.tensor([[0.0, 3.0], [4.0, 0.0]]))
@@ -61,11 +61,12 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def eigenvalues(matrix: Tensor, symmetric: bool = False) -> Tensor:
-    """All eigenvalues of a square matrix by descending modulus: complex128, or float64 where it is ``symmetric``.
+    """All eigenvalues of a square matrix (n, n) by descending modulus, (n,): complex128, or float64 if ``symmetric``.
 
-    Those of equal modulus by descending real, then imaginary part. Eigenvalues of a matrix that is far from normal
-    are sensitive, unlike singular values: a perturbation of relative size eps moves them by eps times their own
-    condition. Cost O(n³), about ten times that of the singular values; memory about four times the matrix.
+    Eigenvalues of equal modulus are in the order of their real parts, then of their imaginary parts, descending. Unlike
+    singular values, eigenvalues of a matrix that is far from normal are sensitive: a perturbation of relative size eps
+    moves them by eps times their own condition. Cost O(n³), about ten times that of the singular values; memory about
+    four times the matrix.
 
     >>> eigenvalues(torch.tensor([[1.0, 0.0], [0.0, -4.0]]), symmetric=True)
     tensor([-4.,  1.], dtype=torch.float64)
@@ -116,23 +117,24 @@ def leading_singular_values(
       ``‖R‖_F`` and the 2-norm of all k columns. By Weyl, i different eigenvalues of A lie within ρ_i of them, which is
       ``ρ_i / √θ_i`` (at most ``√ρ_i``) for singular values;
     - A is below ``[[T, Cᵀ], [C, τ² I]]`` with ``C = B Y_last`` and ``τ² = ‖E‖_F² - tr T``, and so is its i-th
-      eigenvalue: see `certificate`, bound A. That is the upper end, and it is close only where little energy is left.
+      eigenvalue: see `certificate`, bound A. This is the upper end. It is close only if τ² is small.
 
-    The residual is what closes. It shows that the values are singular values and, with Cauchy, that at least i lie as
-    high; that no larger one was missed rests on the random start block of at least 16 columns, not on a proof. A true
-    error is about the square of the residual's: 1e-6 where ``tol`` is 1e-3. Values below 1e-7 of σ₁ are rounding,
-    and their error says so: all of the spectrum, from the matrix itself, goes down to 1e-16. The passes are in float64
-    because ``tol θ_k`` is 1e-7 of θ₁ where σ_k is 1e-2 of σ₁, as in softmax attention: the rounding of float32 itself.
+    Passes continue until the residual is small. A small residual proves that the values are near singular values and,
+    with Cauchy, that at least i singular values are as large. It does not prove that no larger one was missed: that is
+    unlikely, because the start block is random and has at least 16 columns. The true error is about the square of the
+    bound by the residual, 1e-6 for a ``tol`` of 1e-3. Values below 1e-7 of σ₁ are rounding, and their ``error`` shows
+    it; `singular_values` of the dense matrix resolves 1e-16. The passes are in float64: for a σ_k of 1e-2 of σ₁, as in
+    softmax attention, ``tol θ_k`` is 1e-7 of θ₁, the rounding of float32.
 
     Args:
         op: of shape (1, n_q, n_k); exact attention is streamed, and no n x n matrix is stored.
         k: at most a quarter of ``min(n_q, n_k)``.
-        tol: done when ``error ≤ tol σ`` for every value, or where the residual is rounding (below 1e-7 of σ₁).
+        tol: passes end if ``error ≤ tol σ`` for every value, or if the residual is rounding (below 1e-7 of σ₁).
         max_passes: 12 by default, more where k needs several blocks.
         seed: of the start block, whose stream is ``certificate``.
 
-    Cost: ``2 n_q n_k (p + 2 s)`` multiply-adds a pass for a block of s = 16 … 128 columns; memory ``8 n_k s`` bytes a
-    pass.
+    Cost: ``n_q n_k (p + 2 s)`` multiply-adds a pass of exact attention, for a block of s = 16 … 128 columns; memory ``8
+    n_k s`` bytes a pass.
 
     Raises:
         UsageError: a k that is not between 1 and a quarter of the matrix's size.
@@ -176,7 +178,7 @@ def leading_singular_values(
 
 
 def _passes(op: Operator, v1: Tensor):
-    """``x -> EᵀE x`` for x (1, m, s), ``‖E‖_F²``, and ``EᵀE V₁``."""
+    """The product ``x -> EᵀE x`` for x (1, m, s), ``‖E‖_F²``, and ``EᵀE V₁`` (1, m, s)."""
     if isinstance(op, Streamed):  # one exponential an entry and pass
         matrix, which = Differences(op, [None]), torch.zeros(1, dtype=torch.int64)
         first = matrix.first(v1)
@@ -189,14 +191,17 @@ def _passes(op: Operator, v1: Tensor):
 
 
 def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -> Tensor:
-    """Descending eigenvalues of ``[[Θ, Cᵀ], [C, τ² I]]``, above those of A one by one; also at most ``‖E‖_F²/i``."""
+    """Upper bounds of the eigenvalues of A, descending: those of ``[[Θ, Cᵀ], [C, τ² I]]``, and ``‖E‖_F²/i``."""
     tau2 = (frobenius2 - theta.sum()).clamp(min=0) + 1e-14 * frobenius2 + rounding
     ends = trace_bounds(theta[None], c[None], tau2[None])[0].flip(0) + rounding
     return torch.minimum(ends, frobenius2 / torch.arange(1, len(ends) + 1).to(ends))
 
 
 def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None:
-    """``‖·‖_F² / σ₁²``; None for a zero matrix. Pass ``frobenius2`` if not all values are known.
+    """``‖·‖_F² / σ₁²`` of singular values (m,), descending; None for a zero matrix.
+
+    Args:
+        frobenius2: ``‖·‖_F²``, if these are only the leading values.
 
     >>> stable_rank(torch.tensor([2.0, 1.0, 1.0]))
     1.5
@@ -208,7 +213,7 @@ def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None
 
 
 def entropy_rank(weights: Tensor) -> float | None:
-    """``exp(-Σ p log p)`` of the shares ``p = w / Σ w``; None if ``Σ w`` is zero.
+    """``exp(-Σ p log p)`` of the shares ``p = w / Σ w`` of weights (m,); None if ``Σ w`` is zero.
 
     >>> round(entropy_rank(torch.tensor([1.0, 1.0, 0.0])), 12)
     2.0
@@ -218,7 +223,7 @@ def entropy_rank(weights: Tensor) -> float | None:
 
 
 def participation_ratio(weights: Tensor) -> float | None:
-    """``1 / Σ p²`` of the shares ``p = w / Σ w``; None if ``Σ w`` is zero.
+    """``1 / Σ p²`` of the shares ``p = w / Σ w`` of weights (m,); None if ``Σ w`` is zero.
 
     >>> participation_ratio(torch.tensor([1.0, 1.0, 0.0]))
     2.0
@@ -228,7 +233,10 @@ def participation_ratio(weights: Tensor) -> float | None:
 
 
 def rank_for(weights: Tensor, share: float, total: float | None = None) -> int | None:
-    """The least number of leading weights (descending) with sum ``share`` of ``total``; None if they do not reach it.
+    """The least number of leading weights whose sum is at least ``share · total``; None if all weights have less.
+
+    Args:
+        weights: (m,), descending. total: the sum of all weights, if these are only the leading ones.
 
     >>> rank_for(torch.tensor([8.0, 1.0, 1.0]), 0.9)
     2

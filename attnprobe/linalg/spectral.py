@@ -1,7 +1,7 @@
 """‖E‖₂ of implicit matrices as an interval: block Krylov on ``EᵀE``, many matrices at once.
 
-The derivation of the bounds is in `certificate`; symbols as there. Nothing m x m is held: a matrix is known by its
-products ``EᵀE X`` alone.
+The derivation of the bounds and their symbols are in `certificate`. Only products ``EᵀE X`` are needed; no m x m matrix
+is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .krylov import grown, next_block, projected
 __all__ = ["DELTA", "Interval", "block_size", "norm_intervals"]
 
 MAX_PASSES = 12
-DELTA = 1e-10  # of one interval: ten thousand of them hold together with probability 1 - 1e-6
+DELTA = 1e-10  # for one interval; ten thousand intervals hold together with probability 1 - 1e-6
 KINDS = ("none", "B", "apriori", "A", "frobenius", "exact")
 
 Normal = Callable[[Tensor, Tensor], Tensor]
@@ -46,11 +46,11 @@ class Interval:
 
     @property
     def width(self) -> Tensor:
-        """``upper / lower - 1``; 0 where both are 0."""
+        """``upper / lower - 1``, (N,); 0 if both are 0."""
         return torch.where(self.upper > self.lower, self.upper / self.lower - 1, torch.zeros_like(self.upper))
 
     def open(self, tol: float) -> Tensor:
-        """Which intervals are wider than ``tol``; not those of matrices that are not finite."""
+        """Whether each interval is wider than ``tol``, (N,) bool; false for matrices that are not finite."""
         return self.upper > (1 + tol) * self.lower
 
     def __getitem__(self, index: slice) -> Interval:
@@ -64,7 +64,7 @@ class Interval:
 
     @staticmethod
     def joined(parts: Sequence[Interval]) -> Interval:
-        """One after another."""
+        """The intervals of several parts as one, in their order."""
         return Interval(
             torch.cat([part.value for part in parts]),
             torch.cat([part.lower for part in parts]),
@@ -75,9 +75,10 @@ class Interval:
 
 
 def block_size(m: int) -> int:
-    """Columns s of a pass over m columns: 32, or 16 where twelve passes of 32 would leave little of the space.
+    """The number s of columns of a block, for a matrix of m columns: 32, or 16 for m below 512.
 
-    A pass with 32 costs a fifth more than one with 16, and about two fewer of them close an interval.
+    Twelve passes of 32 columns would fill most of a smaller space. A pass with 32 columns costs a fifth more than one
+    with 16, and about two fewer passes close an interval.
     """
     return 32 if m >= 512 else 16
 
@@ -106,15 +107,15 @@ def norm_intervals(
             columns fits into m.
         delta: the probability with which one upper end may fail, over the draw of Ω alone.
         frobenius2: ``‖E‖_F²`` (N,) float64 of the same matrices, which makes bound A and ``‖E‖_F`` upper ends too.
-        parts: where E is applied as a difference of matrices, the sum of their norms, (N,) float64: their rounding is
-            not relative to E.
-        seed: of the perturbation that keeps V orthogonal where the Krylov space is exhausted.
+        parts: if E is applied as a difference of matrices, the sum of their norms, (N,) float64. Their rounding is
+            relative to it, not to E.
+        seed: of the perturbation that keeps V orthogonal if the Krylov space is exhausted.
 
-    Passes run in the dtype of ``first``, the K x K algebra in float64, beside the products in one thread: ``m K s`` a
-    pass.
+    Passes run in the dtype of ``first``, the algebra of K x K matrices in float64. Besides the products a pass costs
+    O(m K s) multiply-adds, in one thread.
 
     Raises:
-        UsageError: a block below 8 columns, or ``m ≤ s``: such a matrix is small enough to be held.
+        UsageError: a block of fewer than 8 columns, or ``m ≤ s``: such a matrix is small enough to be dense.
     """
     count, m, s = first.shape
     if s < 8 or m <= s:
@@ -178,5 +179,5 @@ def norm_intervals(
 
 
 def _slack(u: float) -> float:
-    """What the outward rounding of an end takes: 5e-6 for float32 passes, 1e-12 for float64."""
+    """The relative outward rounding of an end: 5e-6 for float32 passes, 1e-12 for float64."""
     return 5e-6 if u > 1e-12 else 1e-12

@@ -26,8 +26,8 @@ LEVEL = 0.025  # of each direction at confidence 0.95
 def test_exact_p_values_are_the_tails_of_the_binomial_distribution(p):
     counts = np.arange(TRIALS + 1)
     found = exact_p_values(counts, TRIALS, p)
-    np.testing.assert_allclose(found.kept, binom.sf(counts - 1, TRIALS, p), rtol=1e-9, atol=1e-300)
-    np.testing.assert_allclose(found.broken, binom.cdf(counts, TRIALS, p), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(found.at_most, binom.sf(counts - 1, TRIALS, p), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(found.above, binom.cdf(counts, TRIALS, p), rtol=1e-9, atol=1e-300)
 
 
 @pytest.mark.parametrize("p_values", [exact_p_values, anytime_p_values])
@@ -49,8 +49,8 @@ def test_promises_that_hold_with_equality_are_violated_in_at_most_the_stated_sha
     violated = np.zeros(PROMISES, dtype=bool)
     naive = np.zeros(PROMISES, dtype=bool)
     for step, counts in enumerate(steps, 1):
-        violated |= anytime_p_values(counts, 20 * step, DELTA).kept <= LEVEL
-        naive |= exact_p_values(counts, 20 * step, DELTA).kept <= LEVEL
+        violated |= anytime_p_values(counts, 20 * step, DELTA).at_most <= LEVEL
+        naive |= exact_p_values(counts, 20 * step, DELTA).at_most <= LEVEL
     most = binom.ppf(0.999, PROMISES, LEVEL)
     assert violated.sum() <= most
     assert naive.sum() > most  # exact tests do not allow to look again and again: the test can fail
@@ -60,17 +60,17 @@ def test_verdicts_of_twelve_heads_are_corrected_together():
     """Of 2000 tables of 12 heads whose promises hold with equality, few have any head that is violated."""
     counts = np.random.default_rng(1).binomial(TRIALS, DELTA, size=(PROMISES, 12))
     p = exact_p_values(counts, TRIALS, DELTA)
-    tables = [verdicts(PValues(*pair), 0.95) for pair in zip(p.kept, p.broken, strict=True)]
+    tables = [verdicts(PValues(*pair), 0.95) for pair in zip(p.at_most, p.above, strict=True)]
     wrong = sum((table == "violated").any() for table in tables)
     assert wrong <= binom.ppf(0.999, PROMISES, LEVEL)
-    assert ((p.kept <= LEVEL).any(1)).sum() > 3 * wrong  # uncorrected
+    assert ((p.at_most <= LEVEL).any(1)).sum() > 3 * wrong  # uncorrected
 
 
 def test_a_promise_broken_twice_as_often_as_stated_is_found():
     """The power within 2000 trials, at the rate of the one-sided rule."""
     for p_values in (exact_p_values, anytime_p_values):
         counts = np.arange(2001)
-        said = p_values(counts, 2000, DELTA).kept <= LEVEL / 12
+        said = p_values(counts, 2000, DELTA).at_most <= LEVEL / 12
         assert binom.pmf(counts, 2000, 0.099)[said].sum() > 0.99
 
 
