@@ -1,17 +1,18 @@
 """attnprobe measures what an attention approximation does to real queries, keys and values.
 
-A *source* yields ``Q, K, V``; a *method* turns ``(Q, K, V, d)`` into an *operator* that stands for an n x n attention
-matrix; a *metric* compares that operator with the exact one; one *record* is written; *reports* read records.
+A *source* provides ``Q, K, V``. A *method* turns ``(Q, K, V, d)`` into an *operator* that approximates the n x n
+attention matrix. A *metric* compares this operator with the exact one. An *experiment* measures many such cells and
+writes one *record* for each. A *view* has the tables, figures and gates of the records.
 
 Symbols, the same in every docstring (each method's page maps its paper's letters to these):
 
 =====================================  ==============================================================  ============
 ``n``                                  tokens (queries and keys; ``n_q``, ``n_k`` where they differ)
 ``p``                                  head dimension; ``p_v`` the value dimension
-``d``                                  the budget: landmarks, features, samples or kept keys
+``d``                                  the budget: landmarks, features, samples or selected keys
 ``h``                                  heads, the leading axis everywhere
 ``Q, K, V``                            queries, keys and values                                        (h, n, p)
-``S = scale · Q Kᵀ``                   scores; ``scale`` is what the model passed, usually 1/√p        (h, n, n)
+``S = scale · Q Kᵀ``                   scores; the model passes ``scale``, usually 1/√p                (h, n, n)
 ``A = exp(S)``                         un-normalised softmax attention                                 (h, n, n)
 ``D = diag(A·1)``, ``B = D⁻¹A``        row sums; softmax attention                                     (h, n, n)
 ``C = exp(-‖q_i - k_j‖²·scale/2)``     Gaussian (kernelized) attention; not row-normalised             (h, n, n)

@@ -17,18 +17,18 @@ from .qkv import QKV
 
 __all__ = ["Approximation", "Sampling"]
 
-CACHED_ENTRIES = 2**18  # numbers of an output on a CPU: fresh memory takes as long as its product
+CACHED_ENTRIES = 2**18  # numbers of an output on a CPU; to allocate more takes as long as the product
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """What a method that samples keys states of its estimates, for each row: (h, n_q) tensors, None if unknown.
+    """The statistics of the estimates of a method that samples keys, for each row: (h, n_q) float64, None if unknown.
 
     Attributes:
-        ess: the effective sample size ``(Σ w)² / Σ w²`` of the weights of the keys that it used.
-        inclusion: the smallest probability with which a visible key is used.
-        variance: its own estimate of ``Var(D~) / D²``.
-        capped: 1 if the row's number of samples reached a cap, otherwise 0.
+        ess: the effective sample size ``(Σ w)² / Σ w²`` of the weights w of the used keys.
+        inclusion: the smallest probability that a visible key is used.
+        variance: the method's own estimate of ``Var(D~) / D²``.
+        capped: 1 if the number of samples of the row reached a cap, otherwise 0.
     """
 
     ess: Tensor | None = None
@@ -37,7 +37,7 @@ class Sampling:
     capped: Tensor | None = None
 
     def known(self) -> dict[str, Tensor]:
-        """What is stated, by name."""
+        """The known statistics by name, (h, n_q) each."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -47,16 +47,18 @@ class Approximation:
 
     Attributes:
         operator: the implicit ``B~`` (or ``C~``), (h, n_q, n_k); None if only an output is known.
-        output: ``B~ V`` in the dtype of the Q/K/V, (h, n_q, p_v).
-        draws: all random draws, by name (see `attnprobe.methods`).
-        cores: the d x d matrices that were inverted, before and after scaling.
-        inverses: the inverses used, under the names of `cores`.
-        diagnostics: numbers per head, (h,): ``realised_d``, ``visited``, ``bad_rows``, ``inverse_residual``, …
-        no_operator: the reason for a missing operator.
-        log_normalizer: computes ``log D~_i``, (h, n_q), where the method divides row i by an estimate D~_i of ``D_i =
-            Σ_j exp(S_ij)``; None if it has none.
-        keys: computes the keys of each row, (h, n_q, k) int64 with -1 in empty slots, of methods that select keys.
-        sampling: what it states of its estimates, if it samples keys.
+        output: ``B~ V`` in the dtype of Q, K and V, (h, n_q, p_v).
+        draws: all random draws by name, see `attnprobe.methods`.
+        cores: the inverted matrices by name, (h, d, d) each, before and after scaling.
+        inverses: the inverses that were used, by the names of `cores`.
+        diagnostics: numbers of each head by name, (h,): ``realised_d``, ``visited``, ``bad_rows``,
+            ``inverse_residual``, …
+        no_operator: the reason why there is no operator.
+        log_normalizer: computes ``log D~_i``, (h, n_q), for methods that divide row i by an estimate D~_i of ``D_i =
+            Σ_j exp(S_ij)``; None for others.
+        keys: computes the keys of each row, (h, n_q, k) int64 with -1 in empty slots, for methods that select keys;
+            None for others.
+        sampling: the statistics of its estimates, for methods that sample keys; None for others.
     """
 
     operator: Operator | None
@@ -72,7 +74,7 @@ class Approximation:
 
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
-        """The approximation whose output is ``operator @ V``."""
+        """The approximation with the output ``operator @ V`` (h, n_q, p_v); ``parts`` are its other attributes."""
         if operator.dtype == qkv.dtype:
             return cls(operator, operator.matmul_shared(qkv.shared_v), **parts)
         output = qkv.q.new_empty(qkv.h, qkv.n_q, qkv.p_v)
@@ -81,10 +83,10 @@ class Approximation:
         return cls(operator, output, **parts)
 
     def matrix(self) -> Operator:
-        """The operator.
+        """The operator, (h, n_q, n_k).
 
         Raises:
-            Unsupported: the method gives an output and no operator.
+            Unsupported: the approximation has an output and no operator.
         """
         if self.operator is None:
             raise Unsupported(f"the method {self.no_operator}")
@@ -120,7 +122,7 @@ class Approximation:
 
 
 def _heads_at_once(qkv: QKV) -> list[slice]:
-    """Slices of the heads: all at once, but on a CPU as many as leave a product of another dtype in the cache."""
+    """Slices of the heads that are multiplied at once: on a CPU so many that their output stays in the cache."""
     size = qkv.h
     if qkv.device.type == "cpu":
         size = max(1, CACHED_ENTRIES // (qkv.n_q * qkv.p_v))

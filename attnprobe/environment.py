@@ -1,4 +1,4 @@
-"""The environment variables that the program reads itself; every other ``ATTNPROBE_…`` gives the value of an option."""
+"""The environment variables that the library reads. Every other ``ATTNPROBE_…`` is the value of an option."""
 
 from __future__ import annotations
 

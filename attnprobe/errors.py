@@ -35,15 +35,15 @@ class UsageError(AttnprobeError, ValueError):
 
 
 class Unsupported(UsageError):
-    """A method that cannot take one setting: a `skipped` row beside others, exit 2 where it stands alone."""
+    """A method that cannot take a setting: a `skipped` row in a run of several cells, otherwise exit 2."""
 
 
 class NotFinite(UsageError):
-    """Q, K or V with NaN or infinity: refused where it is given, a `diverged` row where a measurement leads to it."""
+    """Q, K or V with NaN or infinity: an error for given inputs, a `diverged` row if a measurement produced them."""
 
 
 class BadResult(AttnprobeError):
-    """What a user's method gave is no result: another shape or dtype, a false claim. Its cell fails, others go on."""
+    """A user's method returned a wrong shape or dtype, or makes a false claim. Its cell fails; other cells continue."""
 
     exit_code = 4
 
@@ -55,7 +55,7 @@ class SourceError(AttnprobeError):
 
 
 def near(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that a misspelt name may stand for; None where none is near.
+    """The choice that is similar to a misspelt name; None if none is similar.
 
     >>> near("skyfromer", ["skyformer", "vmean"])
     'skyformer'
@@ -66,7 +66,7 @@ def near(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """The way out for a misspelt name: ``"; did you mean 'x'?"``, or the choices where none is near.
+    """The hint for a misspelt name: ``"; did you mean 'x'?"``, or all choices if none is similar.
 
     >>> nearest("skyfromer", ["skyformer", "vmean"])
     "; did you mean 'skyformer'?"
@@ -81,7 +81,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist, with the nearest one that does.
+    """The error for a name that does not exist, with a hint to the most similar one.
 
     >>> print(unknown("method", "nystromfomer", ["nystromformer", "vmean"]))
     unknown method 'nystromfomer'; did you mean 'nystromformer'?

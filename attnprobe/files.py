@@ -1,4 +1,4 @@
-"""The one door through which a user's file is opened: regular files only, of a bounded size, and one line of error."""
+"""Opens a user's files: regular files only, of a bounded size, with errors of one line."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def open_regular(path: str | os.PathLike[str], limit: int | None) -> BinaryIO:
     """The file at ``path``, open for reading bytes; it never blocks.
 
     Args:
-        limit: the most bytes that it may hold; None sets no bound, for files that are read in parts.
+        limit: its largest size in bytes; None sets no bound, for files that are read in parts.
 
     Raises:
-        OSError: absent, unreadable, no regular file (a directory, a named pipe, a device, a socket), or larger than
-            ``limit``; its ``strerror`` says which.
+        OSError: the file is absent, unreadable, not a regular file (a directory, a named pipe, a device, a socket), or
+            larger than ``limit``. Its ``strerror`` names the fault.
 
     >>> open_regular("/", limit=MIB)
     Traceback (most recent call last):
@@ -62,7 +62,7 @@ def open_regular(path: str | os.PathLike[str], limit: int | None) -> BinaryIO:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
     try:
-        _refuse(path, os.fstat(file.fileno()), limit)  # what was opened, should the name have changed hands
+        _refuse(path, os.fstat(file.fileno()), limit)  # another file may have the name by now
     except OSError:
         file.close()
         raise
@@ -70,10 +70,10 @@ def open_regular(path: str | os.PathLike[str], limit: int | None) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The bytes of a file, of which no more than ``limit`` are read, whatever size it claims.
+    """The bytes of a file. At most ``limit`` bytes are read, for any size that the system states.
 
     Raises:
-        OSError: as `open_regular`.
+        OSError: see `open_regular`.
     """
     with open_regular(path, limit) as file:
         data = file.read(limit + 1)
@@ -83,19 +83,19 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def read_json(path: str | os.PathLike[str], limit: int) -> Any:
-    """What a JSON file holds.
+    """The value of a JSON file of at most ``limit`` bytes.
 
     Raises:
-        OSError: as `open_regular`. ValueError: it is no JSON, or nested too deep.
+        OSError: see `open_regular`. ValueError: see `parse_json`.
     """
     return parse_json(read_regular(path, limit))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON text holds.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or nested deeper than `DEEPEST`: what walks it may recurse.
+        ValueError: it is not JSON, or has more than 64 levels, which recursive readers could not take.
 
     >>> parse_json("[" * 500 + "]" * 500)
     Traceback (most recent call last):
@@ -119,9 +119,9 @@ def parse_json(text: str | bytes) -> Any:
 def reading(
     name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError, what: str = ": cannot be read"
 ) -> Iterator[None]:
-    """Turn whatever reading a foreign file raises into one line of ``error``: the file's name, ``what``, and why.
+    """A context that turns every exception into ``error`` with one line: the file's name, ``what`` and the reason.
 
-    Errors of the package pass: they name what is wrong already.
+    The package's own errors pass through unchanged, because their messages name the fault.
 
     >>> with reading("a.json"):
     ...     int("x")
@@ -144,13 +144,13 @@ def reading(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path next to ``path``: the file written there replaces ``path`` at the end of the block.
+    """Yields a temporary path next to ``path``. At the end of the block, the file written there replaces ``path``.
 
-    A block that fails removes it and leaves ``path`` as it was.
+    If the block fails, the temporary file is removed and ``path`` does not change.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, replacing(Path(folder) / "a") as temporary:
-    ...     _ = temporary.write_text("whole")
+    ...     _ = temporary.write_text("complete")
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -162,10 +162,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file with the permissions of any new file, or with its own; `save_file` leaves 0600.
+    """Write a safetensors file. A new file gets the usual permissions, an old one keeps its own.
+
+    `safetensors.torch.save_file` alone would set 0600.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -180,7 +182,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 
 def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:
-    """`reading` for a file or folder that is written: a name that can be none, a disk without room."""
+    """`reading` for a file or folder that is written: for an impossible name, or a full disk."""
     return reading(name, UsageError, ": cannot be written")
 
 

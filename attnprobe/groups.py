@@ -13,9 +13,9 @@ __all__ = ["as_index", "folded", "of_heads", "repeated", "shared_heads", "unfold
 
 
 def shared_heads(heads: Sequence[int], group: int) -> list[int]:
-    """The KV heads that these query heads read, each once for as many consecutive query heads as possible.
+    """The KV heads that some query heads read, each once for as many consecutive query heads as possible.
 
-    Query head i reads KV head ``i // group``. The length of ``heads`` is a multiple of that of the result.
+    Query head i reads KV head ``i // group``. Every KV head of the result belongs to the same number of query heads.
 
     >>> shared_heads([0, 1, 2, 3], group=2), shared_heads([4, 5, 6], group=4), shared_heads([1, 2], group=2)
     ([0, 1], [1], [0, 1])
@@ -28,7 +28,7 @@ def shared_heads(heads: Sequence[int], group: int) -> list[int]:
 
 
 def as_index(rows: Sequence[int]) -> list[int] | slice:
-    """The rows as an index, which copies nothing where they are consecutive."""
+    """The rows as an index: a slice, which copies nothing, if they are consecutive; otherwise a list."""
     rows = list(rows)
     if rows == list(range(rows[0], rows[-1] + 1)):
         return slice(rows[0], rows[-1] + 1)
@@ -36,8 +36,9 @@ def as_index(rows: Sequence[int]) -> list[int] | slice:
 
 
 def of_heads(x: Tensor, some: slice, heads: int) -> Tensor:
-    """The heads of keys or values x (h_kv, n, ·) that a slice of ``heads`` query heads read: a view, if it has whole
-    groups or is within one.
+    """The KV heads of x (h_kv, n, ·) that a slice of ``heads`` query heads read.
+
+    It is a view if the slice consists of entire groups or is within one group.
 
     >>> of_heads(torch.arange(3.0)[:, None, None], slice(2, 4), heads=6).flatten()
     tensor([1.])
@@ -46,16 +47,16 @@ def of_heads(x: Tensor, some: slice, heads: int) -> Tensor:
 
 
 def repeated(x: Tensor, heads: int) -> Tensor:
-    """What belongs to KV heads, (h_kv, …), repeated for each of h query heads, (h, …)."""
+    """x (h_kv, …) of KV heads, repeated for each of h query heads, (h, …)."""
     return x if len(x) == heads else x.repeat_interleave(heads // len(x), 0)
 
 
 def folded(x: Tensor, kv_heads: int) -> Tensor:
-    """The rows of each group's query heads one after another: (…, h, b, ·) as (…, h_kv, group · b, ·)."""
+    """The rows of the query heads of each group, concatenated: (…, h, b, ·) as (…, h_kv, group · b, ·)."""
     return x if x.shape[-3] == kv_heads else x.unflatten(-3, (kv_heads, -1)).flatten(-3, -2)
 
 
 def unfolded(x: Tensor, heads: int) -> Tensor:
-    """`folded` undone: (…, h_kv, group · b, ·) as (…, h, b, ·), without a copy of contiguous rows."""
+    """The inverse of `folded`: (…, h_kv, group · b, ·) as (…, h, b, ·). Contiguous rows are not copied."""
     group = heads // x.shape[-3]
     return x if group == 1 else x.unflatten(-2, (group, -1)).flatten(-4, -3)

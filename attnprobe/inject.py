@@ -1,11 +1,7 @@
-"""Replaces a model's attention by a method: ``injected`` for a block, ``register_attention`` by name.
+"""Replaces the attention of a model by a method: ``injected`` for a block, ``register_attention`` by name.
 
-transformers hands over every attention call with its mask (see `attnprobe.hooks.interface`). If a `QKV` describes the
-call, the method gets it row by row, on the valid tokens, in float32 or wider; gradients flow through. A causal call
-needs a method with a causal form, a sliding window one with the tag ``local``, sinks one that states its normaliser,
-queries behind a cache of keys one with the tag ``decodes``. A call with a bias, a cap or another mask needs the exact
-``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is silently
-ignored.
+transformers passes every attention call with its mask to a function (see `attnprobe.hooks.interface`). Here this
+function is a `Replacement`, which says what calls a method can take.
 """
 
 from __future__ import annotations
@@ -64,7 +60,7 @@ class _Injection:
             self.masks.clear()
 
     def next(self, module: nn.Module) -> tuple[str, int, int]:
-        """The name of the module, 0, and the number of this call, or of the module's first call outside a forward."""
+        """The name of the module, 0, and the number of this call; outside a forward, of the module's first call."""
         path = self.names[id(module)]
         if self.depth == 0:  # gradient checkpointing calls modules again after the forward
             return path, 0, self.first.get(path, 0)
@@ -103,9 +99,10 @@ def injected(
             or patterns of module names (``"decoder.*.encoder_attn"``).
 
     Raises:
-        SourceError: the model bypasses the interface. UsageError: an unknown method or option, or a layer that no
-            forward in the block reached. Unsupported, in a forward: the method cannot take the call, for example a
-            causal mask without a causal form, or a budget above the tokens of a row; the line names the module.
+        SourceError: the model bypasses the interface.
+        UsageError: an unknown method or option, a second injection, or a layer that no forward in the block reached.
+        Unsupported: in a forward, the method cannot take the call, for example a causal mask without a causal form, or
+            a budget above the tokens of a row. The message names the module.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(
@@ -161,13 +158,14 @@ def register_attention(
     name: str | None = None,
     **options: Any,
 ) -> str:
-    """Register a method with transformers; returns the name for ``model.set_attn_implementation``.
+    """Register a method with transformers, and return the name for ``model.set_attn_implementation``.
 
-    It acts like `injected` in every layer, for models that keep the method, for example in training. Draws depend on
-    the module's ``layer_idx`` (0 if it has none).
+    It acts like `injected` in every layer. The model keeps the method, for example in training. Draws depend on the
+    module's ``layer_idx`` (0 if it has none).
 
     Args:
-        name: ``attnprobe-METHOD`` by default. Registering a name again replaces it.
+        method, d, seed, target, options: as in `injected`.
+        name: ``attnprobe-METHOD`` by default. A second registration of a name replaces the first.
 
     Raises:
         UsageError: an unknown method or option, or a missing budget.

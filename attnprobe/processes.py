@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Processes that end with the process that started them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["follow_parent"]
 
 
 def follow_parent() -> None:
-    """End this process as soon as the one that started it has ended, by kill -9 too.
+    """End this process when its parent ends, also by kill -9.
 
-    It is called in a process that `multiprocessing` started. A call into compiled code that holds Python's lock ends
-    first.
+    Call it in a process that `multiprocessing` started. If compiled code holds Python's lock, the process ends after
+    that call.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -25,8 +25,8 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 class QKV:
     """Queries, keys and values of every head of one layer.
 
-    With grouped queries (GQA) consecutive query heads share a KV head. ``shared_k`` and ``shared_v`` then hold h_kv
-    heads, and `k` and `v` repeat them for each query head when they are first read.
+    With grouped queries (GQA) consecutive query heads share a KV head. ``shared_k`` and ``shared_v`` have h_kv heads;
+    `k` and `v` repeat them for each query head when they are first read.
 
     Args:
         q: queries, ``(h, n_q, p)``; ``(n_q, p)`` counts as one head.
@@ -34,22 +34,23 @@ class QKV:
         v: values, ``(h_kv, n_k, p_v)``.
         scale: the factor on ``Q Kᵀ``; ``None`` is ``1/√p``. The attention applies it exactly once.
         mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` means all valid.
-        heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
+        heads: the original numbers of the heads, which `select` preserves; ``None`` is ``0 … h-1``.
         label: the origin of the tensors (``layer``, ``window`` and the source's facts).
         causal: each query sees only the keys up to its position. The exact attention is then causal, and methods
             without a causal form refuse the inputs.
-        positions: the number of the key that stands at each query's own place, ``(n_q,)`` int64. ``None``: the queries
-            of causal inputs are the last n_q tokens, so that query i sees the keys up to ``i + n_k - n_q``; any others
-            are the first.
+        positions: the number of the key at each query's own place, ``(n_q,)`` int64. ``None``: the queries of causal
+            inputs are the last n_q tokens, so that query i sees the keys up to ``i + n_k - n_q``; the queries of other
+            inputs are the first n_q tokens.
         sliding_window: w; a query at position c sees only the keys at a distance below w: ``c - w + 1 … c`` if causal,
             otherwise ``c - w + 1 … c + w - 1``. ``None`` is no window.
-        sinks: the number of first keys that a query of causal inputs sees from beyond its window.
-        sink_logits: one more score of each head, ``(h,)``, whose key has no value: the normaliser of a row is then
+        sinks: the number of first keys that every query of causal inputs sees, also outside of its window.
+        sink_logits: one more score of each head, ``(h,)``, whose key has no value. The normaliser of a row is then
             ``Σ_j exp(S_ij) + exp(sink)``, and its weights sum to less than 1. ``None`` is no such score.
 
     Raises:
-        UsageError: an axis that does not fit, a dtype that is not floating point, different devices,
-            or a value that is not finite. The message names the tensor and the axis.
+        UsageError: an axis that does not fit, a dtype that is not floating point, or different dtypes or devices. The
+            message names the tensor and the axis.
+        NotFinite: a value that is not finite; a `UsageError` too.
 
     >>> qkv = QKV(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
     >>> qkv.h, qkv.n_q, qkv.n_k, qkv.p, qkv.p_v, qkv.scale
@@ -176,17 +177,17 @@ class QKV:
 
     @property
     def h(self) -> int:
-        """Heads."""
+        """The number of query heads."""
         return self.q.shape[0]
 
     @property
     def kv_heads(self) -> int:
-        """h_kv, the heads of keys and values."""
+        """h_kv, the number of heads of keys and values."""
         return self.shared_k.shape[0]
 
     @property
     def group(self) -> int:
-        """The query heads that share a KV head: query head i reads KV head ``i // group``."""
+        """The number of query heads that share a KV head: query head i reads KV head ``i // group``."""
         return self.h // self.kv_heads
 
     @cached_property
@@ -201,34 +202,38 @@ class QKV:
 
     @property
     def n_q(self) -> int:
-        """Queries."""
+        """The number of queries."""
         return self.q.shape[1]
 
     @property
     def n_k(self) -> int:
-        """Keys."""
+        """The number of keys."""
         return self.shared_k.shape[1]
 
     @property
     def n(self) -> int:
-        """Tokens, if there are as many queries as keys."""
+        """The number of tokens, if there are as many queries as keys.
+
+        Raises:
+            UsageError: the numbers of queries and keys differ.
+        """
         if self.n_q != self.n_k:
             raise UsageError(f"{self.n_q} queries and {self.n_k} keys: this needs equal numbers")
         return self.n_q
 
     @property
     def p(self) -> int:
-        """Head dimension."""
+        """The head dimension of queries and keys."""
         return self.q.shape[2]
 
     @property
     def p_v(self) -> int:
-        """Value dimension."""
+        """The value dimension."""
         return self.shared_v.shape[2]
 
     @property
     def query_positions(self) -> Tensor:
-        """The number of the key that stands at each query's own place, (n_q,) int64."""
+        """The number of the key at each query's own place, (n_q,) int64."""
         if self.positions is not None:
             return self.positions
         first = self.n_k - self.n_q if self.causal else 0
@@ -236,7 +241,7 @@ class QKV:
 
     @property
     def square(self) -> bool:
-        """Whether each token is a query and a key: query i stands at key i."""
+        """Whether every token is a query and a key: the place of query i is that of key i."""
         if self.n_q != self.n_k or self.positions is None:
             return self.n_q == self.n_k
         return torch.equal(self.positions, torch.arange(self.n_k, device=self.device))
@@ -262,10 +267,12 @@ class QKV:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of Q, K and V."""
         return self.q.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device of Q, K and V."""
         return self.q.device
 
     @property
@@ -284,7 +291,10 @@ class QKV:
         return own | {"k": self.shared_k, "v": self.shared_v}
 
     def replace(self, **changes: Any) -> QKV:
-        """The same inputs with other values of some arguments. One of k and v for all heads repeats the other.
+        """The same inputs with other values of some arguments. If k or v alone has h heads, the other is repeated.
+
+        Raises:
+            UsageError: as for a new `QKV`.
 
         >>> QKV(*torch.ones(3, 1, 9, 2)).replace(causal=True).visible.counts().sum()
         tensor(45)
@@ -296,9 +306,12 @@ class QKV:
         return QKV(**parts)
 
     def select(self, heads: Iterable[int]) -> QKV:
-        """The heads with these *original* numbers. They keep their numbers.
+        """The heads with these *original* numbers, in this order. They keep their numbers.
 
-        Keys and values are not copied where the heads of a group stay together, and repeated where they do not.
+        Keys and values of entire groups stay shared; those of other heads are repeated.
+
+        Raises:
+            UsageError: no heads, or a number that is not in `heads`.
 
         >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).heads
         (3, 1)
@@ -314,7 +327,7 @@ class QKV:
         return self.replace(q=self.q[of_q], k=k, v=v, heads=tuple(heads), sink_logits=logits)
 
     def head(self, row: int) -> QKV:
-        """The head at this row of the tensors, with its number.
+        """The head at one row of the tensors, with its original number.
 
         >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).head(1).heads
         (1,)
@@ -322,13 +335,16 @@ class QKV:
         return self.select([self.heads[row]])
 
     def first(self, n: int) -> QKV:
-        """The first head with its first ``n`` queries, keys and values, copied; without a mask and positions."""
+        """A copy of the first head with its first ``n`` queries, keys and values, without mask and positions."""
         one = self.head(0)
         q, k, v = (x[:, :n].clone() for x in (one.q, one.shared_k, one.shared_v))
         return one.replace(q=q, k=k, v=v, mask=None, positions=None)
 
     def queries(self, index: Tensor) -> QKV:
-        """The queries of these rows, int64, against all keys.
+        """The queries of the rows ``index`` (u,) int64, against all keys.
+
+        Raises:
+            UsageError: the inputs have a mask.
 
         >>> QKV(*torch.ones(3, 1, 9, 2), causal=True).queries(torch.tensor([3, 8])).visible.counts()
         tensor([4, 9])
@@ -345,7 +361,7 @@ class QKV:
         return self.replace(q=q, k=k, v=v, mask=mask)
 
     def compressed(self) -> QKV:
-        """The valid tokens only, without a mask."""
+        """The valid tokens only, without a mask; itself if it has no mask."""
         if self.mask is None:
             return self
         q, k, v = (x[:, self.mask] for x in (self.q, self.shared_k, self.shared_v))
@@ -356,9 +372,9 @@ PARTS = tuple(signature(QKV).parameters)
 
 
 def _three_axes(name: str, x: Tensor) -> Tensor:
-    """``x`` as a contiguous (h, n, p). It refuses a dtype that is not floating point, an empty axis, values not finite.
+    """``x`` as a contiguous (h, n, p). It refuses other dtypes than floating point, empty axes and values not finite.
 
-    A model's keys are a view of its tokens with all heads side by side. Gathers and products of such views are slower.
+    It is contiguous, because gathers and products of a view of all heads side by side are slower.
     """
     if not isinstance(x, Tensor):
         raise UsageError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")

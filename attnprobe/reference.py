@@ -33,10 +33,10 @@ SMALL = 2**20  # scores; threads take a millisecond to begin
 def exact(qkv: QKV, target: str = "softmax") -> Operator:
     """The exact operator, (h, n_q, n_k), in the dtype of ``qkv``.
 
-    ``softmax`` is ``B = softmax(scale · Q Kᵀ)``; ``gaussian`` is ``C_ij = exp(-‖q_i - k_j‖² · scale/2)``. With a
-    padding mask, padded rows and columns are zero. Entries of keys that a query does not see are zero: later ones of
-    causal inputs, those outside of a sliding window. A row of B is a softmax over the keys that it sees, times
-    `sink_share` where heads have a sink of their own. No n x n matrix is stored.
+    ``softmax`` is ``B = softmax(scale · Q Kᵀ)``; ``gaussian`` is ``C_ij = exp(-‖q_i - k_j‖² · scale/2)``. Padded rows
+    and columns are zero. So are entries of keys that a query does not see: later keys of causal inputs, and keys
+    outside of a sliding window. A row of B is a softmax over the visible keys, times `sink_share` if the head has a
+    sink. No n x n matrix is stored; for the cost of products see `attnprobe.operators.SoftmaxAttention`.
 
     Raises:
         UsageError: an unknown target.
@@ -59,13 +59,15 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
     """``B V`` or ``C V`` in float64, (h, n_q, p_v), for any dtype of ``qkv``.
 
     On a CPU each thread computes 512 rows of a KV head at a time, against the keys that they see. Other devices compute
-    one KV head after another. So only a few heads are copied to float64. Cost ``2 h n_q n_k p`` multiply-adds, about
-    half of them for causal inputs on a CPU; memory O(h n p). Accurate to 1e-15 relative.
+    one KV head after another. So only a few heads are copied to float64. Cost ``h n_q n_k (p + p_v)`` multiply-adds,
+    about half of them for causal inputs on a CPU; memory O(h n p). The relative error is 1e-15.
 
     Args:
-        devices: compute the rows on these devices in parallel, in spans of 2048 queries, each with a copy of one head's
-            keys and values, and gather them on the device of ``qkv``. No sum goes over rows, so the output is the same
-            for any number of devices of one kind. It differs by rounding from the output without ``devices``.
+        target: ``softmax`` or ``gaussian``.
+        devices: compute the rows on these devices in parallel, in spans of 2048 queries. Each device has a copy of the
+            keys and values of one head; the rows are gathered on the device of ``qkv``. No sum goes over rows, so the
+            output is the same for any number of devices of one kind. It differs by rounding from the output without
+            ``devices``.
 
     Raises:
         UsageError: an unknown target, or ``devices`` that do not exist.
@@ -99,9 +101,9 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
 
 
 def _compute_rows(qkv: QKV, target: str, head: int, out: Tensor, start: int, stop: int) -> None:
-    """Compute rows of ``out`` of a KV head's query heads; a CPU leaves out keys that no row of them sees."""
+    """Compute rows of ``out`` of the query heads of a KV head; a CPU skips keys that none of these rows sees."""
     visible, seen = qkv.visible, qkv.n_k
-    if visible is not None and qkv.device.type == "cpu":  # a GPU would have to be waited for to know
+    if visible is not None and qkv.device.type == "cpu":  # on a GPU the number would have to be waited for
         seen = int(visible.last[start:stop].max()) + 1
     k, v = (x[head : head + 1, :seen].double() for x in (qkv.shared_k, qkv.shared_v))
     _rows(qkv, target, head, out, k, v, start, stop)
@@ -127,21 +129,21 @@ def _rows(qkv: QKV, target: str, head: int, out: Tensor, k: Tensor, v: Tensor, s
 
 
 def own_output(qkv: QKV) -> Tensor:
-    """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` where it is plain."""
+    """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` if that is possible."""
     if _is_plain(qkv):
         return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.causal)
     return exact(qkv).matmul_shared(qkv.shared_v)
 
 
 def _is_plain(qkv: QKV) -> bool:
-    """Whether `attention` computes the attention of ``qkv``: all keys, or plainly causal."""
+    """Whether `attention` computes the attention of ``qkv``: over all keys, or causal and without a window or sinks."""
     if qkv.sink_logits is not None:
         return False
     return qkv.visible is None or (qkv.sliding_window is None and qkv.square)
 
 
 def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
-    """``D / (D + exp(sink))`` of each row, (h, n_q): the share of a row's weight that its keys keep.
+    """``D / (D + exp(sink))`` of each row, (h, n_q): the weight that the keys of a row have beside a sink.
 
     Args:
         log_normalizer: ``log D_i``, (h, n_q). logits: the sink of each head, (h,).
@@ -150,13 +152,17 @@ def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
-    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, for (h or h_kv, n, p) tensors in their own dtype.
+    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, (h, n_q, p_v), in the dtype of its arguments.
 
-    ``causal`` hides the keys after each query.
+    torch uses the kernel only for 4-D tensors with equal head dimensions. For 3-D tensors, or ``p_v ≠ p``, it silently
+    stores n x n matrices (1.7 GiB at n = 4096 with 12 heads). So the smaller dimension is padded with zero columns.
+    They change neither the scores nor the other columns of the output.
 
-    torch uses the kernel only for 4-D tensors with equal head dimensions. 3-D tensors, or ``p_v ≠ p``, silently take a
-    path that stores n x n matrices (1.7 GiB at n = 4096 with 12 heads). So the smaller dimension is padded with zero
-    columns, which change neither the scores nor the other columns of the output.
+    Args:
+        q: (h, n_q, p). k: (h_kv, n_k, p). v: (h_kv, n_k, p_v).
+        causal: query i sees the keys ``0 … i``.
+
+    Cost ``2 h n_q n_k max(p, p_v)`` multiply-adds; memory O(h n p).
     """
     p, p_v = q.shape[-1], v.shape[-1]
     q, k, v = (functional.pad(x, (0, max(p, p_v) - x.shape[-1])) for x in (q, k, v))

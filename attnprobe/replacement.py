@@ -1,4 +1,11 @@
-"""A method in place of a model's attention function, for one call at a time."""
+"""A method in place of a model's attention function, for one call at a time.
+
+If a `QKV` describes the call, the method gets it row by row, on the valid tokens, in float32 or wider. Gradients flow
+through it. A causal call needs a method with a causal form. A sliding window needs the tag ``local``, sinks a method
+that states its normaliser, and queries behind a cache of keys the tag ``decodes``. A call with a bias, a cap or another
+mask needs the exact ``softmax``, which computes it as the model does. Any other method refuses such a call; no part of
+a call is silently ignored.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +32,12 @@ Budget = int | Mapping[int | tuple[int, int], int | None] | None
 
 @dataclass(frozen=True)
 class Replacement:
-    """A method with its budget, seed and options, as an attention function."""
+    """A method with its budget, seed and options, as an attention function.
+
+    Raises:
+        UsageError: an unknown or contradictory option, or a missing budget. Unsupported: the method does not take the
+            target.
+    """
 
     method: Method
     d: Budget
@@ -43,7 +55,7 @@ class Replacement:
         """The output that replaces the call's own, (b, n_q, h, p_v) in its dtype.
 
         Raises:
-            Unsupported: the method cannot take the call's mask, extras or length; the line names the module.
+            Unsupported: the method cannot take the call's mask, extras or length. The message names the module.
         """
         if isinstance(self.d, Mapping):
             return self._by_head(call, self.d)
@@ -127,10 +139,10 @@ def replaced(
     target: str = "softmax",
     **options: Any,
 ) -> Tensor:
-    """A method's output for a captured call, (b, n_q, h, p_v), as in `injected`.
+    """A method's output for a captured call, (b, n_q, h, p_v) in the dtype of the call, as in `attnprobe.injected`.
 
     Raises:
-        UsageError, Unsupported: as in `injected`.
+        UsageError, Unsupported: as in `attnprobe.injected`.
     """
     return Replacement(get(method), d, seed, target, options)(call)
 

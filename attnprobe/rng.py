@@ -1,8 +1,8 @@
 """The only source of random numbers.
 
-Every draw comes from a CPU generator whose seed is a hash of labels: the user's seed, the method, the layer, the text
-window and the head's original number. So a draw does not depend on the device, on the order of calls, or on the
-batching of heads. All budgets and options of a method share it. torch's global state is never seeded.
+Every draw comes from a CPU generator. Its seed is a hash of labels: the user's seed, the method, the layer, the text
+window and the original number of the head. So a draw does not depend on the device, on the order of calls, or on the
+batching of heads. All budgets and options of a method use the same generator. torch's global state is never seeded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 __all__ = ["Streams", "generator", "hashed_uniform", "mixed", "normal_into"]
 
-GROUP = 16  # torch makes as many normal numbers of as many uniform ones
-CHUNK = 2**11  # groups at once, which stay in the cache
+GROUP = 16  # torch turns groups of 16 uniform numbers into 16 normal ones
+CHUNK = 2**11  # groups at once; they stay in the cache
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # the increment of SplitMix64 and its factors, as signed integers
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
@@ -27,8 +27,8 @@ def generator(seed: int, *labels: int | str) -> torch.Generator:
     """A CPU generator seeded by SHA-256 of ``(seed, *labels)``.
 
     The same tuple gives the same stream on every machine; distinct tuples give independent streams. torch's generator
-    on a CPU keeps the lower 32 bits of its seed, so two of m streams are the same with a probability of ``m²/2^33``.
-    What needs a stream for each row of each head uses `hashed_uniform`, which keeps all bits.
+    on a CPU uses the lower 32 bits of its seed, so two of m streams are equal with a probability of about ``m²/2^33``.
+    For a stream for each row of each head use `hashed_uniform`, which uses all bits.
 
     >>> torch.rand(1, generator=generator(0, "a")) == torch.rand(1, generator=generator(0, "a"))
     tensor([True])
@@ -45,9 +45,9 @@ def _number(seed: int, *labels: int | str) -> int:
 
 
 def mixed(x: Tensor) -> Tensor:
-    """A permutation of the 64-bit integers whose outputs for any inputs look independent; elementwise, int64.
+    """A pseudorandom permutation of the 64-bit integers, of each number of x (…) int64.
 
-    It is the output function of SplitMix64: Steele, Lea & Flood 2014, with the constants of Stafford's variant 13.
+    It is the output function of SplitMix64 (Steele, Lea & Flood 2014) with the constants of Stafford's variant 13.
 
     >>> mixed(torch.tensor([0, 1]))
     tensor([-2152535657050944081, -7995527694508729151])
@@ -59,15 +59,15 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """The unsigned shift to the right: that of torch repeats the sign."""
+    """The unsigned shift to the right; torch's own shift repeats the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def hashed_uniform(keys: Tensor, count: int) -> Tensor:
     """``count`` uniform numbers from [0, 1) for each key (b,) int64, as (b, count) float64 on the device of the keys.
 
-    Number j of a key is the upper 53 bits of ``mixed(key ^ mixed(j))``. So any number can be made by itself, and many
-    keys at once. Two keys share no more than single numbers.
+    Number j of a key is the upper 53 bits of ``mixed(key ^ mixed(j))``. So a number does not depend on the others, and
+    many keys are computed at once.
 
     >>> hashed_uniform(torch.tensor([7, 8]), 2).shape
     torch.Size([2, 2])
@@ -77,11 +77,11 @@ def hashed_uniform(keys: Tensor, count: int) -> Tensor:
 
 
 def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
-    """Fill a contiguous float64 tensor of the CPU with the numbers of ``torch.randn``, to rounding, in half the time.
+    """Fill a contiguous float64 tensor on the CPU with the numbers of ``torch.randn``, up to rounding, and return it.
 
-    ``√(-2 ln(1 - u_j)) · cos(2π u_{j+8})`` and the same with the sine are the numbers j and j + 8 of a group of 16, for
-    uniform ``u``. torch computes them one by one. Where the last group is not full, torch draws the last 16 numbers
-    anew; fewer than 16 come from another algorithm.
+    For 16 uniform numbers u, ``√(-2 ln(1 - u_j)) · cos(2π u_{j+8})`` is number j of a group, and the same with the sine
+    is number j + 8. torch computes them one by one, in twice the time. If the last group is not full, torch draws the
+    last 16 numbers again. Fewer than 16 numbers come from another algorithm of torch.
 
     >>> expected = torch.randn(40, generator=generator(0, "a"), dtype=torch.float64)
     >>> torch.allclose(normal_into(torch.empty(40, dtype=torch.float64), generator(0, "a")), expected, rtol=1e-12)
@@ -125,7 +125,7 @@ class Streams:
     labels: tuple[str, ...] = ()
 
     def part(self, *labels: str) -> Streams:
-        """The streams of a part of the cell, such as a block of its tokens, which are independent of the others."""
+        """The streams of a part of the cell, such as a block of its tokens. They are independent of all others."""
         return replace(self, labels=(*self.labels, *labels))
 
     def head(self, index: int, *labels: str) -> torch.Generator:
@@ -133,7 +133,7 @@ class Streams:
         return generator(self.seed, self.method, self.layer, self.window, int(index), *self.labels, *labels)
 
     def shared(self, *labels: str) -> torch.Generator:
-        """One generator for all heads, for methods whose authors share draws between heads."""
+        """One generator for all heads, for methods that share draws between heads."""
         return generator(self.seed, self.method, self.layer, self.window, "shared", *self.labels, *labels)
 
     def key(self, index: int, *labels: str) -> int:

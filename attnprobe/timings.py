@@ -1,4 +1,4 @@
-"""Where the time of a run went, stage by stage."""
+"""The time of each stage of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Timings", "duration"]
 
 
 class Timings:
-    """Seconds by stage; stages may nest, and an inner stage's time is not counted in the outer one.
+    """Seconds by stage. Stages may nest; the time of an inner stage does not count for the outer one.
 
     >>> timings = Timings()
     >>> with timings("outer"), timings("inner"):

@@ -12,12 +12,12 @@ __all__ = ["Visible"]
 
 @dataclass(frozen=True, eq=False)
 class Visible:
-    """Query i sees the keys ``first_i … last_i``, and of the first ``sinks`` keys those up to ``last_i``.
+    """Query i sees the keys ``first_i … last_i``, and those of the first ``sinks`` keys that are at most ``last_i``.
 
     Attributes:
         last: the last key that each query sees, (n_q,) int64.
         first: the first key of its window, (n_q,) int64, at most ``last``; None is key 0.
-        sinks: the number of first keys that are seen from beyond the window.
+        sinks: the number of first keys that every query sees, also outside of its window.
 
     >>> visible = Visible(last=torch.tensor([1, 4]), first=torch.tensor([0, 3]), sinks=1)
     >>> visible.hidden(6).long()
@@ -36,7 +36,7 @@ class Visible:
         return self.hides(torch.arange(start, n_k, device=self.last.device))
 
     def hides(self, key: Tensor) -> Tensor:
-        """Whether each query does not see the keys of these numbers, (…, u), which broadcast against (n_q, u)."""
+        """Whether each query does not see the keys of these numbers (…, u), (…, n_q, u) bool."""
         hidden = key > self.last[:, None]
         if self.first is not None:
             hidden = hidden | ((key < self.first[:, None]) & (key >= self.sinks))
@@ -62,9 +62,10 @@ class Visible:
         return runs
 
     def largest(self, x: Tensor) -> Tensor:
-        """The largest number among those of the keys that each query sees: (…, n_k) → (…, n_q).
+        """The largest of the numbers x (…, n_k) of the keys that each query sees, (…, n_q).
 
-        Largest numbers of stretches of 1, 2, 4, … keys are made once; two of them cover any run of keys.
+        The largest numbers of stretches of 1, 2, 4, … keys are computed once; two stretches cover any run of keys. Cost
+        ``n_k log₂ n_k`` comparisons.
 
         >>> visible = Visible(last=torch.tensor([1, 3]), first=torch.tensor([0, 3]), sinks=1)
         >>> visible.largest(torch.tensor([2.0, 5.0, 9.0, 1.0]))
@@ -85,11 +86,11 @@ class Visible:
         return out
 
     def of(self, queries: slice | Tensor) -> Visible:
-        """Those of some queries."""
+        """The visible keys of some queries, given as a slice or as numbers (u,)."""
         first = None if self.first is None else self.first[queries]
         return Visible(self.last[queries], first, self.sinks)
 
     def to(self, device: torch.device) -> Visible:
-        """The same on another device."""
+        """The same keys on another device."""
         first = None if self.first is None else self.first.to(device)
         return Visible(self.last.to(device), first, self.sinks)
