@@ -14,7 +14,8 @@ from .mosaic import Mosaic
 from .precision import full_precision, ordered_sums
 from .products import product
 from .spans import SPAN, in_spans, located
-from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
+from .sparse import Sparse
+from .structured import Columns, Dense, Identity, LowRank, RankOne
 from .threads import one_thread, side_by_side
 from .windowed import Windows, window_sums, windowed_features
 

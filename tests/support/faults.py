@@ -1543,7 +1543,7 @@ SPARSE = [
         "sparse",
         "bigbird",
         "in-place",
-        "operators/structured.py",
+        "operators/sparse.py",
         "self.group = index.clamp(min=0), weight, group",
         "self.group = index.clamp_(min=0), weight, group",
         "the index of the caller loses its empty slots",
