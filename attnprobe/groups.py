@@ -9,7 +9,7 @@ from math import gcd
 import torch  # noqa: F401  (in the examples)
 from torch import Tensor
 
-__all__ = ["as_index", "folded", "of_heads", "repeated", "shared_heads", "unfolded"]
+__all__ = ["as_index", "folded", "of_heads", "repeated", "shared_heads", "tokens", "unfolded"]
 
 
 def shared_heads(heads: Sequence[int], group: int) -> list[int]:
@@ -60,3 +60,11 @@ def unfolded(x: Tensor, heads: int) -> Tensor:
     """The inverse of `folded`: (…, h_kv, group · b, ·) as (…, h, b, ·). Contiguous rows are not copied."""
     group = heads // x.shape[-3]
     return x if group == 1 else x.unflatten(-2, (group, -1)).flatten(-4, -3)
+
+
+def tokens(x: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (h, u) of ``x`` (h or h_kv, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
+    h_kv, n, p = x.shape
+    heads = torch.arange(len(index), device=x.device)[:, None] // (len(index) // h_kv)
+    first = n * heads  # of the rows of all heads, one after another
+    return x.reshape(h_kv * n, p).index_select(0, (index.clamp(min=0) + first).flatten()).view(*index.shape, p)

@@ -31,7 +31,6 @@ __all__ = [
     "row_sums",
     "segment_means",
     "softmax_in_place",
-    "tokens",
     "with_exact_rows",
     "with_rows",
 ]
@@ -92,14 +91,6 @@ def distinct(draws: Tensor) -> Tensor:
     """The number of distinct values in each row of ``draws`` (h, d), as (h,) float64 on the CPU."""
     ordered = draws.cpu().sort(-1).values
     return 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1).double()
-
-
-def tokens(x: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (h, u) of ``x`` (h or h_kv, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
-    h_kv, n, p = x.shape
-    heads = torch.arange(len(index), device=x.device)[:, None] // (len(index) // h_kv)
-    first = n * heads  # of the rows of all heads, one after another
-    return x.reshape(h_kv * n, p).index_select(0, (index.clamp(min=0) + first).flatten()).view(*index.shape, p)
 
 
 def per_head(h: int, value: float) -> Tensor:

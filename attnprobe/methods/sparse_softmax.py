@@ -8,11 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..groups import of_heads
+from ..groups import of_heads, tokens
 from ..operators import Sparse, block_rows, row_blocks, row_groups
 from ..qkv import QKV
 from ..visible import Visible
-from .base import tokens
 
 __all__ = ["band", "banded_softmax", "key_costs", "seen_entries", "seen_keys", "sparse_softmax"]
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ...approximation import Sampling
 from ...errors import UsageError
+from ...groups import tokens
 from ...linalg.coresets import halved
 from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head, tokens
+from ..base import Approximation, per_head
 from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary

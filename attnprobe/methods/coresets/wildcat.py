@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...groups import tokens
 from ...linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ...linalg.inverses import inverse_root, residual
 from ...operators import Scaled
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head, tokens
+from ..base import Approximation, per_head
 from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary

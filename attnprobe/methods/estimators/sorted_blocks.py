@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ...approximation import Approximation, Sampling
 from ...errors import UsageError
+from ...groups import tokens
 from ...linalg.hashing import sign_codes
 from ...operators import Columns, Scaled, Sum
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import tokens
 from ..sparse_softmax import sparse_softmax
 
 __all__ = ["SortedBlocks", "block_and_sample", "check_blocks"]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...groups import tokens
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import tokens
 
 __all__ = ["block_product", "block_scores", "chunk_length", "options_of", "repeats", "rotations"]
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
+from ...groups import tokens
 from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_within
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, softmax_in_place, tokens
+from ..base import Approximation, softmax_in_place
 from ..registry import register
 from ..sparse_softmax import sparse_softmax
 from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations

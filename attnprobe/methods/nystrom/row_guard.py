@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
+from ...groups import tokens
 from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
-from ..base import ragged, tokens
+from ..base import ragged
 
 __all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...groups import tokens
 from ...linalg.inverses import inverse_root, razavi, residual, start
 from ...linalg.sampling import kmeans, recursive_rls
 from ...operators import LowRank, Scaled, SoftmaxAttention, product
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, distinct, per_head, row_sums, tokens
+from ..base import Approximation, distinct, per_head, row_sums
 from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary

@@ -13,10 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...groups import tokens
 from ...operators import RankOne, RowOverride, SoftmaxAttention, block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head, tokens
+from ..base import Approximation, per_head
 from ..registry import register
 
 BLOCK_ENTRIES = 2**19  # numbers of gathered keys in memory at a time: they fit in the cache

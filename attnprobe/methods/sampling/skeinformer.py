@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...groups import tokens
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators import (
     Columns,
@@ -31,7 +32,7 @@ from ...operators import (
 )
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, distinct, per_head, ragged, tokens
+from ..base import Approximation, distinct, per_head, ragged
 from ..dyadic import dyadic
 from ..registry import register
 from ..summary import Summary

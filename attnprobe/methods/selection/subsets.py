@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...groups import tokens
 from ...operators import full_precision
 from ...qkv import QKV
-from ..base import Approximation, tokens
+from ..base import Approximation
 from .allocation import Allocation, allocated, check_allocation
 from .base import AnySets, Selection, fills_blocks, joint, selector
 

@@ -12,11 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...groups import tokens
 from ...linalg.sampling import weighted_with_replacement
 from ...operators import Columns, SoftmaxAttention, head_blocks, product
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, distinct, per_head, tokens
+from ..base import Approximation, distinct, per_head
 from ..registry import register
 
 ROWS = 64  # rows of B in memory at a time
