@@ -12,7 +12,7 @@ from .base import Operator
 from .blocks import block_rows, row_blocks
 from .causal import CausalFeatures
 from .compose import Scaled, Sum
-from .structured import Sparse
+from .sparse import Sparse
 
 __all__ = ["BlockRows", "Windows", "window_sums", "windowed_features"]
 
