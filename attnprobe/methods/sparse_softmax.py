@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..groups import of_heads, tokens
-from ..operators import Sparse, block_rows, row_blocks, row_groups
+from ..operators import Sparse, block_rows, row_blocks, row_groups, sparse_blocks
 from ..qkv import QKV
 from ..visible import Visible
 
@@ -142,23 +142,19 @@ def sparse_softmax(
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
     weights = q.new_empty(h, n_q, index.shape[2])  # (h, n_q, u)
-    together = 1 if q.device.type == "cpu" else h  # a block of one head stays in the cache
-    for groups, rows in row_groups(q, n_q, group, together * index.shape[2] * p):
-        for heads in (slice(*ends) for ends in row_blocks(h, together)):
-            columns = index[heads, groups]  # (g, m, u)
-            m = columns.shape[1]
-            keys = tokens(of_heads(k, heads, h), columns.flatten(1)).unflatten(1, (m, -1))  # (g, m, u, p)
-            scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1)) @ keys.mT  # (g, m, group, u)
-            absent = (columns < 0)[:, :, None]
-            if has is not None:
-                absent = absent | ~has[rows].unflatten(0, (m, -1))
-            elif visible is not None:
-                of_row = columns if group == 1 else columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
-                absent = absent | visible.of(rows).hides(of_row).unflatten(1, (m, -1))
-            scores = scores.masked_fill_(absent, float("-inf"))
-            row = torch.softmax(scores, -1)
-            fill = row.masked_fill if row.requires_grad else row.masked_fill_
-            weights[heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
+    for block in sparse_blocks(q, index, k.shape[1], p, group):
+        columns, rows = block.columns, block.rows  # (g, m, u)
+        scores = block.scores(qkv.scale * block.grouped(q), of_heads(k, block.heads, h))  # (g, m, group, u)
+        absent = (columns < 0)[:, :, None]
+        if has is not None:
+            absent = absent | ~has[rows].unflatten(0, (columns.shape[1], -1))
+        elif visible is not None:
+            of_row = columns if group == 1 else columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
+            absent = absent | visible.of(rows).hides(of_row).unflatten(1, (columns.shape[1], -1))
+        scores = scores.masked_fill_(absent, float("-inf"))
+        row = torch.softmax(scores, -1)
+        fill = row.masked_fill if row.requires_grad else row.masked_fill_
+        weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
     operator = Sparse(index, weights, k.shape[1], group)
     return operator, partial(_log_sums, qkv, operator)
 

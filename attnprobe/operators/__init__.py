@@ -14,7 +14,7 @@ from .mosaic import Mosaic
 from .precision import full_precision, ordered_sums
 from .products import product
 from .spans import SPAN, in_spans, located
-from .sparse import Sparse
+from .sparse import Sparse, sparse_blocks
 from .structured import Columns, Dense, Identity, LowRank, RankOne
 from .threads import one_thread, side_by_side
 from .windowed import Windows, window_sums, windowed_features
@@ -56,6 +56,7 @@ __all__ = [
     "row_blocks",
     "row_groups",
     "side_by_side",
+    "sparse_blocks",
     "window_sums",
     "windowed_features",
 ]

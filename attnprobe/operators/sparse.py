@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,20 +12,25 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError
+from ..groups import tokens
 from .base import Operator
 from .blocks import row_blocks, row_groups
 from .precision import ordered_sums
+from .products import product
 
-__all__ = ["Sparse"]
+__all__ = ["Sparse", "SparseBlock", "sparse_blocks"]
+
+STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
+DENSE_COLUMNS = 2**12  # beyond them a dense block has no fewer rows: to read a column pays for several rows only
 
 
 class Sparse(Operator):
     """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
-    Row i has the columns ``index[i // group]``: rows of a group share them, so that a product is dense in each group,
-    and gathers the operand once a group. An entry that a row of the group does not have is a weight of zero. A negative
-    index is an empty slot, whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c``
-    multiply-adds.
+    Row i has the columns ``index[i // group]``. Rows of a group share them, so that a product gathers the operand once
+    a group. An entry that a row of the group does not have is a weight of zero. A negative index is an empty slot,
+    whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c`` multiply-adds, or ``n_q
+    n_k c`` where that takes less time (see `SparseBlock`).
     """
 
     def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1) -> None:
@@ -35,7 +41,8 @@ class Sparse(Operator):
         empty = index < 0
         if empty.any():
             weight = weight.masked_fill(empty.repeat_interleave(group, 1)[:, :n_q], 0)
-        self.index, self.weight, self.group = index.clamp(min=0), weight, group
+            index = index.clamp(min=0)
+        self.index, self.weight, self.group = index, weight, group
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
@@ -53,10 +60,10 @@ class Sparse(Operator):
         return made
 
     def _apply(self, x: Tensor) -> Tensor:
-        return _Gathered.apply(self.index, self.weight, x, self.group)
+        return _Product.apply(self.index, self.weight, x, self.group)
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        return _scattered(self.index, self.weight, y, self.group, self.shape[2])
+        return _transposed(self.index, self.weight, y, self.group, self.shape[2])
 
     def _rows(self, start: int, stop: int) -> Tensor:
         index = self.index[:, torch.arange(start, stop, device=self.device) // self.group]
@@ -65,39 +72,91 @@ class Sparse(Operator):
             return block.scatter_add(2, index, self.weight[:, start:stop])
 
 
-def _blocks(
-    index: Tensor, weight: Tensor, group: int, n_k: int, columns: int
-) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Blocks of as many rows as may gather ``columns`` each: heads, rows, places (g, m, u) and weight (g, m, group, u).
+@dataclass(frozen=True, eq=False)
+class SparseBlock:
+    """A block of rows of a sparse matrix.
 
-    A block has one head on a CPU, where it stays in the cache, and all heads elsewhere. Places count the n_k columns of
-    the first head of the block, then those of the next.
+    A product with few columns gathers these. With many it reads all columns one after another, and the block is dense
+    for as long as that takes.
+
+    Attributes:
+        heads, rows: where the block is.
+        columns: (g, m, u) int64, of each group of r rows; -1 is an empty slot.
+        dense: whether products read all columns.
     """
-    h, together = len(index), 1 if weight.device.type == "cpu" else len(index)
-    heads = torch.arange(together, device=index.device)[:, None, None] * n_k
-    for groups, rows in row_groups(weight, weight.shape[1], group, together * index.shape[2] * columns):
+
+    heads: slice
+    rows: slice
+    columns: Tensor
+    dense: bool
+
+    def grouped(self, x: Tensor) -> Tensor:
+        """The block's part of x (h, n_q, c), as (g, m, r, c)."""
+        return x[self.heads, self.rows].unflatten(1, (self.columns.shape[1], -1))
+
+    def scores(self, y: Tensor, x: Tensor) -> Tensor:
+        """``y_i · x_j`` for y (g, m, r, c), x (g, n_k, c) and the columns j of each row, (g, m, r, u)."""
+        if not self.dense:
+            return y @ self._gathered(x).mT
+        every = product(y.flatten(1, 2), x.mT).unflatten(1, y.shape[1:3])  # (g, m, r, n_k)
+        return every.gather(3, self._of_rows(y.shape[2]))
+
+    def product(self, weight: Tensor, x: Tensor) -> Tensor:
+        """``Σ_j w_ij x_j`` for weights (g, m, r, u) of the columns j of each row and x (g, n_k, c), (g, m · r, c)."""
+        if not self.dense:
+            return (weight @ self._gathered(x)).flatten(1, 2)
+        return product(self._dense(weight, x.shape[1]), x)
+
+    def add_transposed(self, out: Tensor, weight: Tensor, y: Tensor) -> None:
+        """Add ``Σ_i w_ij y_i`` of y (g, m, r, c) to the columns j of ``out`` (g, n_k, c)."""
+        if self.dense:
+            out += product(self._dense(weight, out.shape[1]).mT, y.flatten(1, 2))
+            return
+        terms = weight.mT @ y  # (g, m, u, c)
+        first = out.shape[1] * torch.arange(len(out), device=out.device)[:, None, None]
+        with ordered_sums(out.device):
+            out.flatten(0, 1).index_add_(0, (self.columns + first).flatten(), terms.flatten(0, 2))
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        """The rows of x (g or g_kv, n_k, c) at the columns, (g, m, u, c)."""
+        return tokens(x, self.columns.flatten(1)).unflatten(1, (self.columns.shape[1], -1))
+
+    def _of_rows(self, group: int) -> Tensor:
+        """The columns of each row, (g, m, r, u)."""
+        return self.columns.clamp(min=0)[:, :, None].expand(-1, -1, group, -1)
+
+    def _dense(self, weight: Tensor, n_k: int) -> Tensor:
+        """The block with all columns, (g, m · r, n_k)."""
+        block = weight.new_zeros(*weight.shape[:3], n_k)
+        return block.scatter_add_(3, self._of_rows(weight.shape[2]), weight).flatten(1, 2)
+
+
+def sparse_blocks(of: Tensor, index: Tensor, n_k: int, width: int, group: int = 1) -> Iterator[SparseBlock]:
+    """Blocks of the rows of ``of`` (h, n_q, ·) with columns ``index`` (h, ⌈n_q/group⌉, u), for operands of ``width``.
+
+    A block has one head on a CPU, where it stays in the cache, and all heads elsewhere. There, and only there, it is
+    dense if it would gather more than one of `STREAMED` columns.
+    """
+    h, n_q = of.shape[:2]
+    on_cpu = of.device.type == "cpu"
+    together, slots = 1 if on_cpu else h, index.shape[2]
+    dense = on_cpu and min(STREAMED, n_q) * slots >= n_k * group
+    entries = group * min(n_k, DENSE_COLUMNS) if dense else together * slots * width
+    for groups, rows in row_groups(of, n_q, group, entries):
         for start, stop in row_blocks(h, together):
-            places = index[start:stop, groups] + heads
-            yield slice(start, stop), rows, places, weight[start:stop, rows].unflatten(1, (places.shape[1], -1))
+            yield SparseBlock(slice(start, stop), rows, index[start:stop, groups], dense)
 
 
-def _gathered(x: Tensor, places: Tensor) -> Tensor:
-    """The rows ``places`` (g, m, u) of ``x`` (g, n_k, c), one after another, as (g, m, u, c)."""
-    return x.flatten(0, 1).index_select(0, places.flatten()).view(*places.shape, x.shape[2])
-
-
-def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -> Tensor:
+def _transposed(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -> Tensor:
     """The product of the transpose with y (h, n_q, c)."""
     out = y.new_zeros(len(index), n_k, y.shape[2])
-    for heads, rows, places, of_rows in _blocks(index, weight, group, n_k, y.shape[2]):
-        terms = of_rows.mT @ y[heads, rows].unflatten(1, (places.shape[1], -1))  # (g, m, u, c)
-        with ordered_sums(y.device):
-            out[heads].flatten(0, 1).index_add_(0, places.flatten(), terms.flatten(0, 2))
+    for block in sparse_blocks(weight, index, n_k, y.shape[2], group):
+        block.add_transposed(out[block.heads], block.grouped(weight), block.grouped(y))
     return out
 
 
-class _Gathered(torch.autograd.Function):
-    """The product with x (h, n_k, c). Its gradient gathers again, so that both hold only one block of ``n u c``.
+class _Product(torch.autograd.Function):
+    """The product with x (h, n_k, c). Its gradient is made in blocks too, so that both hold only one block.
 
     The gradient of each block's gather by itself is as large as x, which would make a product quadratic in n.
     """
@@ -107,8 +166,8 @@ class _Gathered(torch.autograd.Function):
         ctx.save_for_backward(index, weight, x)
         ctx.group = group
         out = x.new_empty(len(index), weight.shape[1], x.shape[2])
-        for heads, rows, places, of_rows in _blocks(index, weight, group, x.shape[1], x.shape[2]):
-            out[heads, rows] = (of_rows @ _gathered(x[heads], places)).flatten(1, 2)
+        for block in sparse_blocks(weight, index, x.shape[1], x.shape[2], group):
+            out[block.heads, block.rows] = block.product(block.grouped(weight), x[block.heads])
         return out
 
     @staticmethod
@@ -118,9 +177,9 @@ class _Gathered(torch.autograd.Function):
         of_weight = of_x = None
         if ctx.needs_input_grad[1]:
             of_weight = torch.empty_like(weight)
-            for heads, rows, places, _ in _blocks(index, weight, ctx.group, x.shape[1], x.shape[2]):
-                of_rows = gradient[heads, rows].unflatten(1, (places.shape[1], -1))  # (g, m, group, c)
-                of_weight[heads, rows] = (of_rows @ _gathered(x[heads], places).mT).flatten(1, 2)
+            for block in sparse_blocks(weight, index, x.shape[1], x.shape[2], ctx.group):
+                scores = block.scores(block.grouped(gradient), x[block.heads])
+                of_weight[block.heads, block.rows] = scores.flatten(1, 2)
         if ctx.needs_input_grad[2]:
-            of_x = _scattered(index, weight, gradient, ctx.group, x.shape[1])
+            of_x = _transposed(index, weight, gradient, ctx.group, x.shape[1])
         return None, of_weight, of_x, None

@@ -18,7 +18,9 @@ from attnprobe.operators import (
     blocks,
     row_blocks,
     row_groups,
+    sparse_blocks,
 )
+from attnprobe.operators.sparse import SparseBlock
 from attnprobe.rng import generator
 
 
@@ -123,14 +125,42 @@ def test_a_sparse_index_of_another_number_of_groups_is_refused(n_q, groups, grou
         Sparse(torch.zeros(1, groups, 2, dtype=torch.int64), randn(1, n_q, 2), 6, group)
 
 
+GATHERS, READS_ALL = 0, 10**9  # columns that are read in the time in which one is gathered
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_products_of_a_block_of_two_heads(dense):
+    columns, x = torch.tensor([[[0, 3, 5]], [[1, 2, 4]]]), randn(2, 6, 4)
+    block = SparseBlock(slice(0, 2), slice(0, 2), columns, dense)
+    weight, y = randn(2, 1, 2, 3), randn(2, 1, 2, 4)
+    matrix = torch.zeros(2, 2, 6, dtype=F64).scatter(2, columns.expand(-1, 2, -1), weight[:, 0])
+    torch.testing.assert_close(block.product(weight, x), matrix @ x)
+    torch.testing.assert_close(block.scores(y, x)[:, 0], (y[:, 0] @ x.mT).gather(2, columns.expand(-1, 2, -1)))
+    out = torch.ones_like(x)
+    block.add_transposed(out, weight, y)
+    torch.testing.assert_close(out, 1 + matrix.mT @ y[:, 0])
+
+
+@pytest.mark.parametrize("streamed", [GATHERS, READS_ALL])
 @pytest.mark.parametrize("entries", [1, 30, 2**18])
 @pytest.mark.parametrize("n_q, group", [(12, 1), (12, 3), (11, 4), (5, 8)])
-def test_a_sparse_product_does_not_depend_on_how_much_is_gathered_at_once(n_q, group, entries, monkeypatch):
+def test_a_sparse_product_does_not_depend_on_its_blocks(n_q, group, entries, streamed, monkeypatch):
     operator, dense = grouped(n_q, group)
     monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", entries)
+    monkeypatch.setattr("attnprobe.operators.sparse.STREAMED", streamed)
     x, y = randn(2, 6, 3), randn(2, n_q, 3)
     assert torch.allclose(operator @ x, dense @ x, atol=1e-13)
     assert torch.allclose(operator.rmatmul(y), dense.mT @ y, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("n_q", "u", "group", "dense"), [(64, 64, 1, False), (64, 256, 1, True), (2, 256, 1, False), (64, 256, 16, False)]
+)
+def test_a_sparse_product_reads_all_columns_where_many_rows_gather_many_each(n_q, u, group, dense):
+    index = torch.zeros(1, n_q // group or 1, u, dtype=torch.int64)
+    blocks = list(sparse_blocks(torch.zeros(1, n_q, 4), index, 4096, 4, group))
+    assert {block.dense for block in blocks} == {dense}
+    assert max(block.rows.stop - block.rows.start for block in blocks) * (4096 if dense else 1) <= 2**18
 
 
 @pytest.mark.parametrize("n", [1, 4, 11, 12])
@@ -176,9 +206,11 @@ def test_row_blocks_cover_every_row_once(n, size):
     assert all(0 < stop - start <= size for start, stop in blocks)
 
 
+@pytest.mark.parametrize("streamed", [GATHERS, READS_ALL])
 @pytest.mark.parametrize(("n_q", "group"), [(5, 1), (7, 3), (6, 2)])
-def test_the_gradient_of_a_sparse_product_is_that_of_the_dense_one(n_q, group, monkeypatch):
+def test_the_gradient_of_a_sparse_product_is_that_of_the_dense_one(n_q, group, streamed, monkeypatch):
     monkeypatch.setattr(blocks, "GATHERED_ENTRIES", 16)  # several blocks
+    monkeypatch.setattr("attnprobe.operators.sparse.STREAMED", streamed)
     empty = torch.randint(-1, 6, (2, -(-n_q // group), 4), generator=generator(0, "columns"))
     weight, x = randn(2, n_q, 4).requires_grad_(), randn(2, 6, 3).requires_grad_()
 

@@ -1436,8 +1436,8 @@ SPARSE = [
         "window",
         "scale",
         "methods/sparse_softmax.py",
-        "scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1))",
-        "scores = q[heads, rows].unflatten(1, (m, -1))",
+        "block.scores(qkv.scale * block.grouped(q),",
+        "block.scores(block.grouped(q),",
         "the sparse scores forget the scale",
     ),
     Fault(
@@ -1491,7 +1491,7 @@ SPARSE = [
         "clamp",
         "methods/sparse_softmax.py",
         "row = torch.softmax(scores, -1)",
-        "a = torch.exp(scores - scores.amax())\n            row = a / a.sum(-1, keepdim=True).clamp(min=1e-6)",
+        "a = torch.exp(scores - scores.amax())\n        row = a / a.sum(-1, keepdim=True).clamp(min=1e-6)",
         "the shift is that of a whole block, and the normaliser is clamped at 1e-6",
     ),
     Fault(
@@ -1535,8 +1535,8 @@ SPARSE = [
         "window",
         "in-place",
         "methods/sparse_softmax.py",
-        "scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1))",
-        "scores = q[heads, rows].mul_(qkv.scale).unflatten(1, (m, -1))",
+        "block.scores(qkv.scale * block.grouped(q),",
+        "block.scores(block.grouped(q).mul_(qkv.scale),",
         "the queries are scaled where they lie",
     ),
     Fault(
@@ -1544,8 +1544,8 @@ SPARSE = [
         "bigbird",
         "in-place",
         "operators/sparse.py",
-        "self.group = index.clamp(min=0), weight, group",
-        "self.group = index.clamp_(min=0), weight, group",
+        "index = index.clamp(min=0)",
+        "index = index.clamp_(min=0)",
         "the index of the caller loses its empty slots",
     ),
     Fault(

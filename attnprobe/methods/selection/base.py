@@ -145,7 +145,7 @@ def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, cau
     of_own = torch.minimum(seen - own * page, torch.full_like(seen, page))
     others = ((d - of_own) // page).clamp(min=0)
     others = torch.where(seen <= d, torch.full_like(others, pages), others)
-    largest, chosen = scores.topk(min(pages, -(-d // page)), dim=-1)
+    largest, chosen = scores.topk(min(pages, (d - 1) // page), dim=-1)  # each has room for a key of its own page too
     rank = torch.arange(chosen.shape[2], device=scores.device)
     chosen = chosen.masked_fill((largest == float("-inf")) | (rank >= others[:, None]), -1)
     return torch.cat([own[None, :, None].expand(len(scores), -1, 1), chosen], 2)

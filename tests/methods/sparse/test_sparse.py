@@ -201,6 +201,26 @@ def test_the_index_of_a_wide_pattern_is_no_wider_than_the_matrix():
         assert operator.base.index.shape[2] < 23 + d // 10
 
 
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gathered_columns_and_all_columns_give_the_same_softmax(group, causal, monkeypatch):
+    """Four query heads on two KV heads; 70 rows are several blocks."""
+    q, k, v = (torch.randn(h, 70, 5, generator=generator(h, "x"), dtype=torch.float64) for h in (4, 2, 2))
+    index = torch.randint(-1, 70, (4, -(-70 // group), 9), generator=generator(0, "columns")).sort(-1).values
+    index[..., 1:].masked_fill_(index.diff(dim=-1) == 0, -1)
+    towards = torch.randn(4, 70, 70, generator=generator(1, "towards"), dtype=torch.float64)
+    dense, gradients = [], []
+    for streamed in (0, 10**9):
+        monkeypatch.setattr("attnprobe.operators.sparse.STREAMED", streamed)
+        monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", 70 * 32)  # 32 rows at once
+        keys = k.clone().requires_grad_()
+        operator, _ = sparse_softmax(QKV(q, keys, v, causal=causal), index, group)
+        dense.append(operator.dense())
+        gradients += torch.autograd.grad((dense[-1] * towards).sum(), keys)
+    torch.testing.assert_close(*dense, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
+
+
 def test_a_row_without_columns_is_zero():
     qkv = make(n=4, h=1)
     index = torch.tensor([[[0, 2], [-1, -1], [3, -1], [-1, 1]]])
