@@ -27,10 +27,10 @@ DENSE_COLUMNS = 2**12  # beyond them a dense block has no fewer rows: to read a 
 class Sparse(Operator):
     """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
-    Row i has the columns ``index[i // group]``. Rows of a group share them, so that a product gathers the operand once
-    a group. An entry that a row of the group does not have is a weight of zero. A negative index is an empty slot,
-    whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c`` multiply-adds, or ``n_q
-    n_k c`` where that takes less time (see `SparseBlock`).
+    Row i has the columns ``index[i // group]``. The rows of a group share their columns, so a product gathers the
+    operand once for them. A column that a row of the group does not have has a weight of zero. A negative index is an
+    empty slot; its weight is not used. Entries with the same column in a row add up. A product with c columns costs
+    ``n_q u c`` multiply-adds, or ``n_q n_k c`` where that takes less time (see `SparseBlock`).
     """
 
     def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1) -> None:
@@ -156,9 +156,9 @@ def _transposed(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) 
 
 
 class _Product(torch.autograd.Function):
-    """The product with x (h, n_k, c). Its gradient is made in blocks too, so that both hold only one block.
+    """The product with x (h, n_k, c). Its gradient is made in blocks too, so both hold only one of them.
 
-    The gradient of each block's gather by itself is as large as x, which would make a product quadratic in n.
+    Autograd would keep a gradient as large as x for the gather of each block: memory quadratic in n.
     """
 
     @staticmethod
