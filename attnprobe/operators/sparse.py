@@ -21,7 +21,7 @@ from .products import product
 __all__ = ["Sparse", "SparseBlock", "sparse_blocks"]
 
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
-DENSE_COLUMNS = 2**12  # beyond them a dense block has no fewer rows: to read a column pays for several rows only
+DENSE_COLUMNS = 2**12  # with more columns, a dense block has no fewer rows: few rows do not pay for reading a column
 
 
 class Sparse(Operator):
@@ -134,8 +134,8 @@ class SparseBlock:
 def sparse_blocks(of: Tensor, index: Tensor, n_k: int, width: int, group: int = 1) -> Iterator[SparseBlock]:
     """Blocks of the rows of ``of`` (h, n_q, ·) with columns ``index`` (h, ⌈n_q/group⌉, u), for operands of ``width``.
 
-    A block has one head on a CPU, where it stays in the cache, and all heads elsewhere. There, and only there, it is
-    dense if it would gather more than one of `STREAMED` columns.
+    On a CPU a block has one head, which stays in the cache, and is dense if its rows would gather more than one of
+    `STREAMED` columns. On other devices it has all heads and gathers.
     """
     h, n_q = of.shape[:2]
     on_cpu = of.device.type == "cpu"
