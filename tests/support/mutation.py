@@ -299,8 +299,8 @@ Every family has a fault of each kind:
 
 {kinds}
 
-The tests have four layers. A column shows whether a layer catches the fault by itself. `–` means that the method has
-no test of that layer:
+The tests have four layers. A column shows whether a layer catches the fault without the others. `–` means that the
+method has no test of that layer:
 
 {layers}
 
