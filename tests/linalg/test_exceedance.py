@@ -25,9 +25,9 @@ LEVEL = 0.025  # of each direction at confidence 0.95
 @pytest.mark.parametrize("p", [0.001, 0.05, 0.3])
 def test_exact_p_values_are_the_tails_of_the_binomial_distribution(p):
     counts = np.arange(TRIALS + 1)
-    found = exact_p_values(counts, TRIALS, p)
-    np.testing.assert_allclose(found.at_most, binom.sf(counts - 1, TRIALS, p), rtol=1e-9, atol=1e-300)
-    np.testing.assert_allclose(found.above, binom.cdf(counts, TRIALS, p), rtol=1e-9, atol=1e-300)
+    p_values = exact_p_values(counts, TRIALS, p)
+    np.testing.assert_allclose(p_values.at_most, binom.sf(counts - 1, TRIALS, p), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(p_values.above, binom.cdf(counts, TRIALS, p), rtol=1e-9, atol=1e-300)
 
 
 @pytest.mark.parametrize("p_values", [exact_p_values, anytime_p_values])
@@ -35,11 +35,11 @@ def test_exact_p_values_are_the_tails_of_the_binomial_distribution(p):
 def test_a_single_promise_is_misjudged_with_at_most_the_stated_probability(p_values, p):
     """The probability of a wrong verdict, summed over all counts."""
     counts = np.arange(TRIALS + 1)
-    said = np.array([verdicts(p_values([k], TRIALS, DELTA), 0.95)[0] for k in counts])
+    judged = np.array([verdicts(p_values([k], TRIALS, DELTA), 0.95)[0] for k in counts])
     wrong = "violated" if p <= DELTA else "holds"
-    assert binom.pmf(counts, TRIALS, p)[said == wrong].sum() <= LEVEL
+    assert binom.pmf(counts, TRIALS, p)[judged == wrong].sum() <= LEVEL
     if p == DELTA and p_values is exact_p_values:  # as large as a discrete test can have it: no room is given away
-        assert binom.pmf(counts, TRIALS, p)[said == wrong].sum() > LEVEL / 4
+        assert binom.pmf(counts, TRIALS, p)[judged == wrong].sum() > LEVEL / 4
 
 
 def test_promises_that_hold_with_equality_are_violated_in_at_most_the_stated_share_when_tests_stop_by_themselves():
@@ -66,12 +66,12 @@ def test_verdicts_of_twelve_heads_are_corrected_together():
     assert ((p.at_most <= LEVEL).any(1)).sum() > 3 * wrong  # uncorrected
 
 
-def test_a_promise_broken_twice_as_often_as_stated_is_found():
+def test_an_error_twice_as_frequent_as_promised_is_detected():
     """The power within 2000 trials, at the rate of the one-sided rule."""
     for p_values in (exact_p_values, anytime_p_values):
         counts = np.arange(2001)
-        said = p_values(counts, 2000, DELTA).at_most <= LEVEL / 12
-        assert binom.pmf(counts, 2000, 0.099)[said].sum() > 0.99
+        detected = p_values(counts, 2000, DELTA).at_most <= LEVEL / 12
+        assert binom.pmf(counts, 2000, 0.099)[detected].sum() > 0.99
 
 
 def test_confidence_sequences_hold_at_all_times_together():
@@ -98,8 +98,8 @@ def test_holm_is_the_sequential_procedure():
                     break
                 rejected[index] = True
             np.testing.assert_array_equal(holm(p) <= level, rejected)
-    found = holm([[0.01, np.nan], [0.02, 0.5]])
-    np.testing.assert_allclose(found, [[0.03, np.nan], [0.04, 0.5]])
+    adjusted = holm([[0.01, np.nan], [0.02, 0.5]])
+    np.testing.assert_allclose(adjusted, [[0.03, np.nan], [0.04, 0.5]])
 
 
 def moments(x):

@@ -12,7 +12,7 @@ from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lis
 
 __all__ = ["SHAPE", "AuditRecord", "Statement"]
 
-PER_HEAD = ("rate", "worst", "lower", "upper", "p_kept", "p_broken", "verdict", "rows_violated", "rows_holding")
+PER_HEAD = ("rate", "worst", "lower", "upper", "p_at_most", "p_above", "verdict", "rows_violated", "rows_holding")
 SHARED = ("repeats", "trials", "confidence", "anytime")
 METRICS = {
     "bias": "the mean over repeats and rows of D~/D − 1",
@@ -41,8 +41,8 @@ class Statement(TypedDict):
         PerHead, Field(description="the lower end of the interval of `worst`, right for all heads and rows together")
     ]
     upper: Annotated[PerHead, Field(description="the upper end")]
-    p_kept: Annotated[PerHead, Field(description="the p-value of p ≤ δ, adjusted; the least of the head's rows")]
-    p_broken: Annotated[PerHead, Field(description="the p-value of p > δ, adjusted; the largest of the head's rows")]
+    p_at_most: Annotated[PerHead, Field(description="the p-value of p ≤ δ, adjusted; the least of the head's rows")]
+    p_above: Annotated[PerHead, Field(description="the p-value of p > δ, adjusted; the largest of the head's rows")]
     verdict: Annotated[list[Literal["holds", "violated", "undecided"]], Field(description="the verdict")]
     rows_violated: Annotated[list[Count], Field(description="the number of rows that are violated")]
     rows_holding: Annotated[list[Count], Field(description="the number of rows that hold")]

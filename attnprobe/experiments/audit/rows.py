@@ -57,21 +57,21 @@ class Promise(TypedDict):
 
 
 class OfHead(TypedDict):
-    """What was found of one head, as in the record."""
+    """The result for one head, as in the record."""
 
     rate: float
     worst: float
     lower: float
     upper: float
-    p_kept: float
-    p_broken: float
+    p_at_most: float
+    p_above: float
     verdict: str
     rows_violated: int
     rows_holding: int
 
 
 class Normaliser(TypedDict):
-    """What was found of the normalisers of a head; null where the method states none."""
+    """The statistics of the normalisers of a head; null where the method states none."""
 
     bias: float | None
     bias_z: float | None

@@ -76,16 +76,16 @@ class Tally:
         self._add_moments(approx)
 
     def look(self) -> None:
-        """Test all promises on what was counted so far; in anytime-valid tests the least p-values are kept."""
+        """Test all promises on the counts so far. Anytime-valid tests keep the least p-value of all looks."""
         for name, epsilon in self._counts:
             counts = self._counts[name, epsilon].numpy()
             for delta in self.deltas:
                 test = anytime_p_values if self.anytime else exact_p_values
-                found = test(counts, self.trials, delta)
+                p = test(counts, self.trials, delta)
                 before = self._p.get((name, epsilon, delta))
                 if before is not None and self.anytime:
-                    found = found.least(before)
-                self._p[name, epsilon, delta] = found
+                    p = p.least(before)
+                self._p[name, epsilon, delta] = p
 
     @property
     def decided(self) -> bool:
@@ -93,32 +93,32 @@ class Tally:
         return all((verdicts(p, self.confidence) != UNDECIDED).all() for p in self._p.values())
 
     def statements(self) -> list[dict[str, Any]]:
-        """What records say of every promise; see `Statement`."""
+        """The statements of a record, one for each promise; see `Statement`."""
         self.look()
         return [self._statement(*place, p) for place, p in self._p.items()]
 
     def metrics(self) -> dict[str, list[float | None]]:
         """The bias of the normaliser, its spread, and what the method states of its estimates, per head."""
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         if self._moments:
             mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))
             z = bias_z(mean, square, cube, self.trials)
-            found["bias"], found["bias_z"] = mean, z
+            metrics["bias"], metrics["bias_z"] = mean, z
             adjusted = holm(normal_p_value(z))
             rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
-            found["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
+            metrics["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
             variance = (self._moments["row_square"] - self._moments["row_mean"] ** 2 / self.trials) / (self.trials - 1)
             spread = variance.clamp(min=0).sqrt()  # (h, n_q)
-            found["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
+            metrics["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
             if "variance" in self._stated:
                 stated = self._stated["variance"] / self.trials
-                found["sd_ratio"] = (stated.mean(-1) / spread.square().mean(-1)).sqrt().numpy()
+                metrics["sd_ratio"] = (stated.mean(-1) / spread.square().mean(-1)).sqrt().numpy()
         for name, values in self._stated.items():
             if name == "inclusion":
-                found["least_inclusion"] = values.amin(-1).numpy()
+                metrics["least_inclusion"] = values.amin(-1).numpy()
             elif name != "variance":
-                found[name] = (values / self.trials).mean(-1).numpy()
-        return {name: _numbers(values) for name, values in found.items()}
+                metrics[name] = (values / self.trials).mean(-1).numpy()
+        return {name: _numbers(values) for name, values in metrics.items()}
 
     def _add(self, totals: dict[Any, Tensor], key: Any, values: Tensor) -> None:
         totals[key] = totals[key] + values if key in totals else values.clone()
@@ -161,8 +161,8 @@ class Tally:
             "worst": _numbers(worst / self.trials),
             "lower": _numbers(lower),
             "upper": _numbers(upper),
-            "p_kept": _numbers(of_head(holm(p.at_most)).min(1)),
-            "p_broken": _numbers(of_head(holm(p.above)).max(1)),
+            "p_at_most": _numbers(of_head(holm(p.at_most)).min(1)),
+            "p_above": _numbers(of_head(holm(p.above)).max(1)),
             "verdict": [_of_head(some) for some in of_head(judged)],
             "rows_violated": [int((some == VIOLATED).sum()) for some in of_head(judged)],
             "rows_holding": [int((some == HOLDS).sum()) for some in of_head(judged)],

@@ -52,8 +52,8 @@ def _stat(name: str, stat: str, text: Callable[[float | None], str] = brief) -> 
     """A statistic of a metric, if there is one."""
 
     def cell(row: AuditSummary) -> str:
-        found = row["metrics"].get(name)
-        value = None if found is None else dict(found).get(stat)
+        statistics = row["metrics"].get(name)
+        value = None if statistics is None else dict(statistics).get(stat)
         return text(value) if isinstance(value, float) else ""
 
     return cell
@@ -69,9 +69,10 @@ def _trials(row: AuditSummary) -> str:
 
 
 def _biased(row: AuditSummary) -> str:
-    found = row["metrics"].get("biased")
-    mean = None if found is None else found["mean"]
-    return "" if found is None or mean is None else f"{round(mean * found['count'])}/{found['count']}"
+    biased = row["metrics"].get("biased")
+    if biased is None or biased["mean"] is None:
+        return ""
+    return f"{round(biased['mean'] * biased['count'])}/{biased['count']}"
 
 
 def _of_rows(row: AuditSummary) -> str:

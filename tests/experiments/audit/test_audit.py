@@ -67,8 +67,8 @@ def audited(file, *methods, **options):
 def test_verdicts_on_methods_with_known_probabilities(file, stop):
     """An output that is doubled with probability 0.3 breaks δ = 0.05 and keeps δ = 0.6; an exact one keeps all."""
     coin, exact = audited(file, "coin", "exact", delta=(0.05, 0.6), stop=stop, matrix=False)
-    said = {(one["delta"]): one["verdict"] for one in coin["statements"]}
-    assert said == {0.05: ["violated"] * 2, 0.6: ["holds"] * 2}
+    verdicts = {(one["delta"]): one["verdict"] for one in coin["statements"]}
+    assert verdicts == {0.05: ["violated"] * 2, 0.6: ["holds"] * 2}
     assert [one["verdict"] for one in exact["statements"]] == [["holds"] * 2] * 2
     low, high = binom.ppf([1e-6, 1 - 1e-6], coin["trials"], 0.3) / coin["trials"]
     for one in coin["statements"]:
@@ -112,8 +112,7 @@ def test_counts_are_those_of_runs_with_the_same_seeds(file):
     reference, errors, ratios = GuaranteeReference(qkv), {}, []
     for seed in range(5, 17):
         approx = approximate("performer", qkv, 8, seed=seed)
-        found = reference.errors(approx)
-        for name, error in found.items():
+        for name, error in reference.errors(approx).items():
             size = None if name == "normaliser" else reference.sizes
             errors.setdefault(name, []).append(error if error.ndim == 1 else over_heads(error, size))
         assert approx.log_normalizer is not None and reference.log_normaliser is not None
@@ -131,11 +130,11 @@ def test_counts_are_those_of_runs_with_the_same_seeds(file):
 def test_a_tally_without_an_end_stops_only_when_all_is_decided():
     q, k, v = torch.randn(3, 2, 24, 6, generator=generator(0, "audit"))
     qkv = QKV(q, k, v)
-    wanted = exact_output(qkv).float()
+    output = exact_output(qkv).float()
     tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95, anytime=True)
     approx = approximate("vmean", qkv)
     for trial in range(200):
-        tally.add(approx.__class__(None, wanted * (1 + (trial % 2) * torch.tensor([0.0, 1.0])[:, None, None])))
+        tally.add(approx.__class__(None, output * (1 + (trial % 2) * torch.tensor([0.0, 1.0])[:, None, None])))
         tally.look()
         if trial == 30:  # head 1 is violated by then, head 0 not yet certain
             assert not tally.decided
