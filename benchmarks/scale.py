@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.append import RecordWriter
-from attnprobe.run.ledger import Outcome
+from attnprobe.run.where.backends import Backend, Listener
 from attnprobe.run.where.pool import pool
 from attnprobe.run.where.ray_cluster import cluster
 
@@ -52,22 +52,20 @@ class Echo:
         return {}, do
 
 
-class Keeper:
-    """Keeps the records that it hears of, from the first word on."""
+class Keeper(Listener):
+    """Writes the records that it receives, and counts them from the first message on."""
 
     def __init__(self, writer: RecordWriter) -> None:
-        self.writer, self.outcome, self.since = writer, Outcome(), None
+        self.writer, self.count, self.since = writer, 0, None
 
     def done_keys(self, group: int) -> frozenset[str]:
         return frozenset()
 
-    def began(self, facts: Any) -> None:
-        pass
-
     def received(self, group: int, kind: str, value: Any) -> None:
         self.since = self.since or perf_counter()
         if kind == "record":
-            self.outcome.keep(value, self.writer)
+            self.writer.append(value)
+            self.count += 1
 
     def lost(self, group: int, reason: str) -> None:
         raise RuntimeError(reason)
@@ -131,12 +129,12 @@ def apart(path: str, windows: int) -> float:
     return max(end for _, end in ends) - min(start for start, _ in ends)
 
 
-def overhead(record: dict[str, Any], folder: str, backend: Any) -> float:
+def overhead(record: dict[str, Any], folder: str, backend: Backend) -> float:
     """Seconds per cell of groups that take no time, beyond the start of the process."""
     with RecordWriter(Path(folder) / "records.jsonl") as writer:
         keeper = Keeper(writer)
         backend.run(range(GROUPS), Echo(record), keeper)
-        return (perf_counter() - keeper.since) / keeper.outcome.measured
+        return (perf_counter() - keeper.since) / keeper.count
 
 
 def main() -> int:

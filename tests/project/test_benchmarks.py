@@ -9,6 +9,8 @@ import pytest
 import torch
 from paths import ROOT
 
+from attnprobe.run.where.backends import Alone
+
 FOLDER = ROOT / "benchmarks"
 
 
@@ -70,6 +72,14 @@ def test_both_sides_of_the_grid_have_the_same_errors(module, tmp_path):
     for (name, d), errors in mine.items():
         near = 1e-2 if name == "nystromformer" else 1.0  # no draws; the inverse starts from sums over all heads
         assert torch.allclose(other[name, d].double(), errors, rtol=near), (name, d)
+
+
+@pytest.mark.parametrize("jobs", [None, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_overhead_of_records_is_that_of_a_backend(jobs, module, monkeypatch, tmp_path):
+    scale = module("scale")
+    monkeypatch.setattr(scale, "GROUPS", 2)
+    assert 0 < scale.overhead({"status": "ok"}, str(tmp_path), Alone() if jobs is None else scale.pool(jobs)) < 1
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 2 * scale.CELLS
 
 
 def test_every_script_is_one_of_all(module):
