@@ -4,11 +4,11 @@
 default:
     @just --list
 
-# what CI runs: everything but the slow tests
+# what CI runs: all tests except the slow ones
 test *arguments:
     pytest {{arguments}}
 
-# mathematics and files alone, under a minute
+# only mathematics and files, in less than a minute
 quick:
     pytest -m quick
 
