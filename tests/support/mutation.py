@@ -283,8 +283,8 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. The edit is made in a
-copy of the package, and the tests of that method run there:
+Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. The edit
+is made in a copy of the package, and the tests of that method run there:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
