@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from ...groups import repeated
+from ...operators import block_rows, product, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
 from .allocation import Allocation
 from .base import attend, working
 from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
+
+KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
 
 
 @subset_selector(
@@ -62,15 +67,17 @@ def expected(
             allocation without its options.
     """
     numbers = working(qkv)
-    lengths = numbers.v.norm(dim=-1)
+    lengths = repeated(numbers.shared_v.norm(dim=-1), qkv.h)
 
     def score(observed: QKV, end: int) -> Tensor:
-        keys = qkv.scale * numbers.k[:, :end]
         mean = observed.q.mean(1, keepdim=True)  # (h, 1, p)
         away = observed.q - mean
         covariance = away.mT @ away / observed.n_q  # (h, p, p)
-        log_weight = (keys @ mean.mT)[..., 0] + ((keys @ covariance) * keys).sum(-1) / 2
-        return log_weight.softmax(-1) * lengths[:, :end]
+        log_weights = []
+        for start, stop in row_blocks(end, block_rows(numbers.q, qkv.h * qkv.p, cpu=KEYS)):
+            keys = qkv.scale * repeated(numbers.shared_k[:, start:stop], qkv.h)  # (h, b, p)
+            log_weights.append((keys @ mean.mT)[..., 0] + (product(keys, covariance) * keys).sum(-1) / 2)
+        return torch.cat(log_weights, 1).softmax(-1) * lengths[:, :end]
 
     cost = lambda end: float(end * (qkv.p + 1))
     selection = subset(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 from torch.nn import functional
 
+from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -47,10 +48,10 @@ def keydiff(
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
-    unit = functional.normalize(numbers.k, dim=-1)
+    unit = functional.normalize(numbers.shared_k, dim=-1)  # (h_kv, n_k, p)
 
-    def score(observed: QKV, end: int) -> torch.Tensor:
-        mean = unit[:, :end].mean(1, keepdim=True)  # (h, 1, p)
-        return -functional.cosine_similarity(unit[:, :end], mean, dim=-1)
+    def score(observed: QKV, end: int) -> Tensor:
+        mean = functional.normalize(unit[:, :end].mean(1, keepdim=True), dim=-1)  # (h_kv, 1, p)
+        return -repeated((unit[:, :end] @ mean.mT)[..., 0], qkv.h)
 
     return attend(qkv, subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers))

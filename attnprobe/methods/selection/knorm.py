@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -44,7 +45,7 @@ def knorm(
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
-    norms = numbers.k.norm(dim=-1)
+    norms = repeated(numbers.shared_k.norm(dim=-1), qkv.h)
     score = lambda observed, end: -norms[:, :end]
     selection = subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
     return attend(qkv, selection)
