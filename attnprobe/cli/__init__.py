@@ -116,8 +116,8 @@ def cli(ctx: click.Context) -> None:
 def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code. Only ``--debug`` shows a traceback.
 
-    The answer is printed last. A reader of stdout that goes away changes nothing; an answer that cannot be written
-    for another reason, such as a full disk, makes a 0 a 4.
+    The answer is printed last. If the reader of stdout ends early, nothing changes. If the answer cannot be written for
+    another reason, such as a full disk, the exit code is 4 in place of 0.
     """
     args = sys.argv[1:] if args is None else args
     open_streams()

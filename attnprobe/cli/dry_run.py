@@ -22,7 +22,7 @@ MOST_BUDGETS = 4  # that are listed one by one
 def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
     """Print the cells of a request, a line per weights, n and layer, with an estimate of time and memory.
 
-    The time until a run starts is what it takes here: the same imports, and the same sources found.
+    The time until the run starts is measured: this command imports the same modules and resolves the same sources.
 
     Args:
         begin: when the command began, by `perf_counter`.

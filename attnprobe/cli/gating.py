@@ -22,7 +22,7 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates.
 
     Raises:
-        UsageError: as `parse_gate` says; ``--junit`` of a name that no file can have.
+        UsageError: as `parse_gate`; or an invalid file name for ``--junit``.
     """
     from ..errors import UsageError
     from ..experiments import experiment

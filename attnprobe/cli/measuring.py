@@ -25,7 +25,7 @@ def measure_and_show(
     """Measure a request, print its tables, write tables and figures to its folder, and judge its gates.
 
     Args:
-        output: how it is shown, as the experiment's ``output`` says. kinds: of figures that are asked for.
+        output: how the results are shown. kinds: the requested kinds of figures.
         gates: that the run's rows are held to. begin: when the command began, by `perf_counter`.
 
     Raises:

@@ -1,6 +1,6 @@
 """The reference pages of the methods, as Markdown: an index by family, and a page for each method.
 
-They are made of the registry and of the methods' docstrings, and stand in ``docs/reference/methods``.
+They are made from the registry and the methods' docstrings, and are in ``docs/reference/methods``.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     """The running command's request and its output options.
 
     Raises:
-        UsageError: a value that is none, or options that exclude each other.
+        UsageError: an invalid value, or options that exclude each other.
     """
     from ..sweeps.contradictions import Given, refuse_pairs
 
@@ -84,7 +84,8 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     given = Given(options, ctx.params, origins(), ctx.obj)
 
     def called(option: Option) -> str:
-        return given.called(option.name) if given.origins.get(option.name) == "file" else option.long
+        elsewhere = given.origins.get(option.name) in ("file", "environment")
+        return given.called(option.name) if elsewhere else option.long
 
     request = built(experiment.request, ctx.params, called, origin=origins())
     output = built(experiment.output, ctx.params, called)
@@ -96,7 +97,7 @@ def output_of(**texts: Any) -> Output:
     """The output options of a command with `shown_options`.
 
     Raises:
-        UsageError: a format that nothing is rendered in, or columns of one that has none.
+        UsageError: an unknown format, or columns for a format without columns.
     """
     from ..tables.view import check_format
 

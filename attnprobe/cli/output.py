@@ -44,12 +44,12 @@ def show(
 ) -> None:
     """Print a view, and write it to ``tables/COMMAND.…`` in every format of `KINDS`.
 
-    What the inputs are like stands beside it in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
-    rows are printed alone: tables in the folder are of all shards.
+    The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard only prints its
+    rows, because tables in the folder have the rows of all shards.
 
     Args:
-        announced: lines that stderr had while the run was measured; a table on stdout does not repeat them.
-        verdict: of gates, lines of Markdown.
+        announced: lines that the run wrote to stderr; a table on stdout does not repeat them.
+        verdict: the results of gates as lines of Markdown.
     """
     from ..records.ownership import write_output
 
@@ -106,8 +106,8 @@ def figure_files(folder: str | Path | None, stem: str) -> list[str]:
 def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
     """Draw figures of a view into ``figures/``, and return their files.
 
-    Older pictures of these kinds that are not drawn again show what the table does not, and go; a user's own stay. A
-    shard draws nothing.
+    Older figures of these kinds that are not drawn again do not fit the table, so they are removed. A user's files
+    stay. A shard draws nothing.
 
     Args:
         kinds: of those in ``view.figures``; ``all`` is every one.

@@ -111,6 +111,8 @@ def command(
     fields = lambda: [field for one in measured for field in one.fields()]
     check_shown(output, columns, fields)
     page = opened[0].path if out is None else Path(out).expanduser()
+    if page.exists() and not page.is_dir():
+        raise UsageError(f"--out {page} is not a directory")
     folders = _folders(opened, page)
     reports = [
         _rebuilt(run, views(run, metric, papers, style, caption), folder, page, output, kinds)

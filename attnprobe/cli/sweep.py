@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..run.option import Option, options_of
 from ..sweeps.packaged import packaged_sweeps, sweep_file
@@ -110,8 +110,12 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
     return Path("outputs") / f"{config.path.stem}-{cell_key(command=config.command, settings=settings)[:6]}"
 
 
-def settings_of(name: str) -> dict[str, Option] | None:
-    """The options of a command that a file may set, by each of their names."""
+def settings_of(name: str) -> dict[str, Option]:
+    """The options of a command that a file may set, by each of their names.
+
+    Raises:
+        UsageError: an unknown command, or one that measures nothing.
+    """
     if name not in EXPERIMENTS:
-        return None
+        raise unknown("command", name, EXPERIMENTS)
     return {key: option for option in options_in(experiment(name)) if option.in_file for key in option.keys}

@@ -75,7 +75,7 @@ def compare_runs(
     where rounded rows carry the mean (see `fragile_statistics`), or the mean of the heads without any where they carry
     both. A
     change counts where it exceeds ``tolerance`` on the metric's own scale (see `Metric`). Whether it may be chance is
-    asked by ``test``, whose p-values are corrected by Holm's method over the rows of a table:
+    computed by ``test``, whose p-values are corrected by Holm's method over the rows of a table:
 
     - null: both runs read the same cells with the same draws, so nothing differs by chance.
     - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``).

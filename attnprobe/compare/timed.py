@@ -1,4 +1,4 @@
-"""Two runs of times on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
+"""Two runs of times on one machine, row by row: the rows that became slower or larger beyond the noise of rounds."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ class Draft:
     """A row before its verdict.
 
     Attributes:
-        row: where it is, and its numbers; ``a`` and ``b`` are None where a run has none.
-        worse: why B is worse whatever the numbers say. better: why it is better unless they say worse.
+        row: its place and numbers; ``a`` and ``b`` are None if a run has none.
+        worse: the reason why B is worse whatever its numbers. better: the reason why it is better, unless its numbers
+            are worse.
     """
 
     row: Change
@@ -52,7 +53,7 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Number
 def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: float) -> list[Change]:
     """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
 
-    A row that is no draft has its verdict already.
+    A row that is not a draft already has its verdict.
     """
     drafts = list(drafts)
     tables: dict[Any, dict[int, float]] = {}

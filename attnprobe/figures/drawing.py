@@ -13,8 +13,8 @@ class Style:
     """The size of figures and of their type.
 
     Attributes:
-        narrow, wide: inches of a figure with one panel across, and of any other. tall: inches that are there at most.
-        fixed: whether every figure is as tall as that. size: of type, in points.
+        narrow, wide: the width in inches of a figure with one panel in a row, and with several. tall: the largest
+            height in inches. fixed: whether every figure has this height. size: of type, in points.
     """
 
     narrow: float

@@ -55,9 +55,9 @@ def drawn(pages: Sequence[Page], draw: Callable[[Page], Sheet], stem: Path, draw
 def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
     """Save the figure as SVG, PNG and PDF, and its caption as text. The same rows give the same bytes.
 
-    Title and caption stand in the metadata of each file too; no file holds a date. The figure is laid out once for all:
-    a layout takes as long as a drawing. A character that the font lacks is drawn as a box; SVG, which holds every text
-    as a comment, holds it as `printable`.
+    The metadata of each file has title and caption, and no date. The layout is computed once for all files, because it
+    takes as long as a drawing. A character that the font lacks is drawn as a box. SVG has each text as a comment too,
+    as `printable`.
     """
     figure = sheet.figure
     facts = [printable(short_hashes(line)) for line in drawing.facts]

@@ -1,6 +1,6 @@
 """The colour and marker of each method, by its name alone: the same in all figures of all runs.
 
-A look in `LOOKS` never changes, and a new method gets a pair of its own. The methods that papers compare (`COMPARED`)
+A look in `LOOKS` never changes. A new method gets a new pair. The methods that papers compare (`COMPARED`)
 have colours that differ for readers with red-green blindness too.
 """
 
@@ -109,8 +109,8 @@ def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The colour, marker and line style of methods, each by its name and its label ``NAME[:k=v,…]``.
 
     A method with options has its name's colour, a marker of `SPARE` and a kind of dashes; a method of a user has a
-    colour and a marker of `SPARE`. Both follow from a hash of the label. Where two labels of a figure fall on the same
-    look, or two of a method on the same dashes, the one that is later in the alphabet takes the next free ones.
+    colour and a marker of `SPARE`. Both follow from a hash of the label. If two labels of a figure have the same look,
+    or two of a method the same dashes, the label that is later in the alphabet takes the next free ones.
 
     >>> looks_of([("skyformer", "skyformer")])["skyformer"]
     {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}

@@ -77,7 +77,7 @@ def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> 
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
-        shown: the rows whose methods are wanted, of those that decide on the looks; all by default.
+        shown: the rows whose methods are returned, all by default; looks are decided by all rows.
     """
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}

@@ -30,8 +30,8 @@ class Gated:
     """The metrics and places that a command's gates may name.
 
     Attributes:
-        metrics: they know which way is better. over_all_n: names of those that are of all n together. keys: of a gate
-            in a sweep's file.
+        metrics: with their better directions. over_all_n: names of metrics that are over all n together. keys: of a
+            gate in a sweep's file.
     """
 
     metrics: tuple[Metric, ...]
@@ -52,9 +52,9 @@ class Gated:
 class Gate:
     """``min <= METRIC.STAT <= max``, for the rows of requested methods at the named places.
 
-    ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
-    rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
-    ``weights`` is one of ``--weights``, or the label of a source where several share the word (see `source_labels`).
+    ``method`` is a label of the command line: a name alone means every choice of options, and ``NAME:k=v,…`` the rows
+    with exactly these options. The places, `PLACES`, have the allowed values; None means every value. A word of
+    ``weights`` is a value of ``--weights``, or the label of a source if several share the word (see `source_labels`).
     ``theorem`` names one of `theory`, ``task`` one of `stability`.
     """
 
@@ -116,9 +116,9 @@ class Gate:
 class GateResult:
     """The result of a gate at one row. ``where`` is empty if no row matches the gate.
 
-    ``message`` is why it failed or is undecided, and empty where it passed; ``value`` is None where there was none to
-    compare; ``seconds`` is the time that the row's cells took, None where it is not known. A gate is undecided where
-    its statistic is not reproducible (see `fragile_statistics`), on whichever side of the limit it lies.
+    ``message`` is the reason why it failed or is undecided, empty if it passed. ``value`` is None if the row has none.
+    ``seconds`` is the time of the row's cells, None if unknown. A gate is undecided if its statistic is not
+    reproducible (see `fragile_statistics`), on either side of the limit.
     """
 
     gate: Gate

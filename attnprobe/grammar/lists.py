@@ -78,7 +78,7 @@ def positive(text: str, what: str) -> float:
     """A number above 0.
 
     Raises:
-        UsageError: it is no number, or none above 0 and up to `LARGEST`.
+        UsageError: not a number, or not above 0 and up to `LARGEST`.
 
     >>> positive("1e301", "epsilon")
     Traceback (most recent call last):

@@ -24,9 +24,9 @@ __all__ = ["RecordWriter", "is_record"]
 class RecordWriter:
     """Appends records to one file, each with a single ``write`` to a descriptor in append mode.
 
-    What a kill left of a last line is cut off before the first append (a whole record that lacks only its newline
-    is kept). A write that falls short, as on a full disk, is taken back. A file that is removed meanwhile is made anew
-    with what this writer wrote. Appends and the repair hold an advisory lock where the file system has one, so
+    Before the first append, an incomplete last line is cut off; a complete record that lacks only its newline stays. An
+    incomplete write, as on a full disk, is taken back. If the file is removed meanwhile, it is made again with the
+    records of this writer. Appends and the repair hold an advisory lock where the file system has one, so
     processes that share the file do not harm each other. A file that does not begin with a record is left as it is.
 
     Raises:

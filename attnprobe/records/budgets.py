@@ -25,8 +25,8 @@ class Budgets:
     """Budgets of one method.
 
     Attributes:
-        method, options: the method that they are of. d: by (layer, head); None keeps exact attention, because no
-            budget that was tried was enough. about: what else the file says, such as ``metric``, ``epsilon``, ``n``.
+        method, options: the method of the budgets. d: by (layer, head); None keeps exact attention, because no budget
+            that was tried is enough. about: other keys of the file, such as ``metric``, ``epsilon``, ``n``.
     """
 
     method: str
@@ -49,10 +49,10 @@ class Budgets:
 def read_budgets(path: str | Path) -> Budgets:
     """Read a file of budgets: ``{"schema": 1, "method": …, "options": {…}, "budgets": [{"layer", "head", "d"}, …]}``.
 
-    Keys that are not needed are kept in ``about``.
+    ``about`` has all other keys.
 
     Raises:
-        UsageError: no such file, no JSON, or an entry that is none; the line names the file and the entry.
+        UsageError: no such file, no JSON, or an invalid entry; the message names the file and the entry.
     """
     with reading(path):
         contents = read_json(Path(path).expanduser(), LARGEST)

@@ -72,7 +72,7 @@ LOWER_BOUND = "lower-bound"
 def plain(value: Any) -> Any:
     """``value`` in JSON types: NaN and infinity become null, tuples and arrays lists, paths strings.
 
-    Strings and keys become `printable`: what is read from a record can be shown, whoever wrote the text in it.
+    Strings and keys become `printable`, so that any text of a record can be shown.
 
     >>> plain({"x": (1.5, float("nan")), 2: Path("a")})
     {'x': [1.5, None], '2': 'a'}
@@ -131,7 +131,7 @@ def decode_inf(value: float | str | None) -> float:
 def cell_key(**determinants: Any) -> str:
     """The name of a cell: 24 hexadecimal digits of the SHA-256 of all fields that determine its result.
 
-    NaN and infinity stay apart from null here, as do ``1`` and ``1.0``: an option has one type.
+    NaN, infinity and null differ here, and so do ``1`` and ``1.0``: an option has one type.
 
     >>> cell_key(method="skyformer", d=128) == cell_key(d=128, method="skyformer")
     True
@@ -150,7 +150,7 @@ def identity_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 def inputs_path(run: str | os.PathLike[str]) -> Path:
     """The file of a run's statistics of Q, K and V, a record for each layer that was read.
 
-    A shard has a file of its own beside it, as of the run's records.
+    Each shard has its own file, as for records.
     """
     return Path(run) / "inputs.jsonl"
 

@@ -22,8 +22,8 @@ LARGEST = 64 * MIB
 def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
     """The manifest of a folder, empty if there is none, and the fields of a wrong type, which are left out.
 
-    Shards have a manifest each, which agree on plan and sources. They count as one run, which is finished once every
-    shard is; a later run without shards is told of instead.
+    Each shard has its own manifest with the same plan and sources. Together they are one run, which is finished once
+    every shard is. A later run without shards takes their place.
 
     Raises:
         UsageError: a file that is no manifest at all.
@@ -33,7 +33,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
     read = [(_read(path, malformed), path.stat().st_mtime_ns) for path in files if path.exists()]
     if not read:
         return {}, []
-    last, _ = max(read, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is of a whole second
+    last, _ = max(read, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is in whole seconds
     count = _count(last)
     same = [one for one, _ in read if _count(one) == count]
     return (last if count is None else _together(same, last, count)), malformed

@@ -35,7 +35,7 @@ BEFORE = re.compile(r"\.[0-9a-f]{8}\.probe|\..+\.[0-9a-f]{8}\.tmp|\.lock-\d+-of-
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with other files: one that is no run's, or whose records are not of this program.
+    """Refuse a folder with other files: not a run's folder, or a folder with records of another program.
 
     Nothing is written. A symbolic link in the place of a file or folder of the run is refused too; the folder itself
     may be one.
@@ -65,7 +65,7 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
     """Write a table, figure or page to ``name`` in ``folder``, and list it as this program's.
 
     Raises:
-        UsageError: a file stands there that this program did not write, a symbolic link, or a disk without room.
+        UsageError: a file that this program did not write, a symbolic link, or a full disk.
     """
     path = folder / name
     for parent in reversed(Path(name).parents[:-1]):
@@ -126,8 +126,8 @@ def remove_output(folder: Path, name: str) -> bool:
 def remove_report_folder(folder: Path) -> bool:
     """Remove a report's files of one run from its folder, and return whether it was such a folder.
 
-    A run's folder is none, and neither is the folder of a report with a page. A file of the user stays, and so does the
-    folder that holds it.
+    A run's folder is not such a folder, nor is the folder of a report with a page. A user's file stays, with its
+    folder.
     """
     if folder.is_symlink() or not (folder / LIST).is_file() or _is_run(folder):
         return False
@@ -145,8 +145,8 @@ def remove_report_folder(folder: Path) -> bool:
 
 
 def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
-    """The files that a folder lists as this program's, and those that an older version may have written, which kept no
-    list.
+    """The files that a folder lists as this program's, and those that an older version without a list may have
+    written.
     """
     _refuse_other(folder / LIST, stat.S_ISREG)
     contents = _object(folder / LIST)

@@ -35,7 +35,7 @@ class Malformed:
     """A malformed line of a file, or a malformed field of a manifest.
 
     Attributes:
-        line: its number; None of a manifest. key: the cell that it is of, where it says so. reason: what is wrong.
+        line: its number; None for a manifest. key: the key of its cell, if it can be read. reason: what is wrong.
     """
 
     file: Path
@@ -59,10 +59,10 @@ class ReadRecords(Generic[R]):
         """The records.
 
         Raises:
-            UsageError: there is none, only lines that are no records; the message names the first.
+            UsageError: all lines are malformed; the message names the first.
         """
         if self.malformed and not self.records:
-            raise UsageError(str(self.malformed[0]))
+            raise UsageError(f"{self.malformed[0]}; the run has no valid record")
         return self.records
 
 
@@ -76,8 +76,8 @@ def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) ->
 def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), unchecked.
 
-    A last line that a kill cut off is passed over. Of records that share a key one is kept: the last, but a
-    record that is ok is never replaced by one that is not. `read_typed` holds them to their types too.
+    An incomplete last line is left out. Of records with one key the last counts, but a record that is not ok never
+    replaces one that is. `read_typed` checks types too.
 
     Raises:
         UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
@@ -92,8 +92,7 @@ def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[Record]:
     """The records as `read_records` has them, checked against the type of their command; malformed ones are named.
 
-    Records have the fields of their type alone; those of a command that is not known
-    stay as they are.
+    Other fields than those of the type are left out. Records of unknown commands stay as they are.
 
     Args:
         shape_of: the type of a command's records, None for a command that is not known.

@@ -37,8 +37,8 @@ class Shard:
     def dealt(self, places: Sequence[tuple[int, str, Place]]) -> set[Place]:
         """This shard's part of ``places`` (length, hash, place), dealt in turn, the longest sequences first.
 
-        Every place is in one shard; two shards differ by one place at most, and by about one of each length. It follows
-        from the places alone, whatever their order and whatever is done already.
+        Every place is in one shard. Shards differ by at most one place, and by about one of each length. The result
+        depends only on the set of places, not on their order or on finished cells.
 
         >>> places = [(512, "b", "x"), (512, "a", "y"), (1024, "c", "z")]
         >>> sorted(Shard(1, 2).dealt(places)), sorted(Shard(2, 2).dealt(places))
@@ -52,7 +52,7 @@ def parse_shard(text: str | None) -> Shard | None:
     """``I/N``, part I of N; None is no shard.
 
     Raises:
-        UsageError: no two whole numbers, or an I that is not from 1 to N.
+        UsageError: not two whole numbers, or an I outside 1 to N.
     """
     if text is None:
         return None

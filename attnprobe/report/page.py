@@ -145,7 +145,7 @@ def _when(start: Any, end: Any) -> str:
 
 
 def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
-    """The numbers of what was measured."""
+    """The numbers of cells, heads, layers, windows and tokens."""
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)

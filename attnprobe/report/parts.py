@@ -26,8 +26,7 @@ def views(
     """The views of a run, one for each command with records.
 
     Args:
-        metric: what figures of errors show, beside the output error in the one that the command itself draws.
-        references: values of papers, which stand beside those of a run of ``error``.
+        metric: a further metric of figures of errors. references: values of papers, shown next to those of ``error``.
         style, caption: see `Drawing`.
     """
     made = []

@@ -33,11 +33,11 @@ class Run:
     """A run: its records by command, its manifest (empty if there is none), and its header.
 
     Attributes:
-        left_out: how many records are of other settings than those that the run's last command named, and how many
-            of commands that this version cannot show.
+        left_out: the number of records with other settings than the run's last command, and the number of records of
+            commands that this version cannot show.
         missing: why cells have no map, by their keys.
-        inputs: what the layers' Q, K and V are like.
-        malformed: lines of records and of inputs that are none, and fields of the manifest; they are left out.
+        inputs: the statistics of the layers' Q, K and V.
+        malformed: invalid lines of records and inputs, and invalid fields of the manifest; they are left out.
     """
 
     path: Path
@@ -108,7 +108,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
             but those of other settings.
 
     Raises:
-        UsageError: no folder, no record in it, a manifest that is none, or records of commands that are not known.
+        UsageError: no folder, no record in it, an invalid manifest, or only records of unknown commands.
 
     >>> import json, tempfile
     >>> place = {"source": {}, "options": {}, "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}

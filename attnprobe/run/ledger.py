@@ -25,7 +25,7 @@ __all__ = ["Ledger", "Outcome"]
 class Outcome:
     """The result of a run: the records of all its cells, earlier ones and new ones.
 
-    ``processes`` are the others that measured, each as it tells of itself, and ``deaths`` why some of them ended.
+    ``processes`` has the facts of the other processes that measured, and ``deaths`` the reasons why some of them ended.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -39,9 +39,9 @@ class Ledger:
     """The listener of a run of cells.
 
     Args:
-        writer: of records. inputs: keeps input statistics. done: records of an earlier run by key, which stand.
-        progress: called with the cells done, their total and a label. Cells that are measured now count by their work
-            (see `Cells.work`), and those that have begun in part.
+        writer: of records. inputs: keeps input statistics. done: records of an earlier run by key; they stay.
+        progress: called with the cells done, their total and a label. Cells of this run count by their work
+            (see `Cells.work`), also partly finished ones.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Ledger:
             for stage, seconds in value.items():
                 self.timings.seconds[stage] = self.timings.seconds.get(stage, 0.0) + seconds
         elif any(self.missing[place] for place in bundle):
-            self.lost(bundle, "its process found other inputs than the one that keeps the records")
+            self.lost(bundle, "its process read other inputs than the process that writes the records")
 
     @property
     def done(self) -> float:
@@ -157,7 +157,7 @@ class Ledger:
         try:
             self.writer.append(held)
         except UsageError as error:
-            held |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
+            held |= {"status": "failed", "reason": f"measured, but not written: {message(error)}"}
         self.outcome.measured += 1
         self.records[held["key"]] = held
         self.begun.pop(held["key"], None)

@@ -45,7 +45,7 @@ def check_limit(seconds: float | None) -> None:
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise `CellTimeout` in the block after ``seconds``, and then every second; None is no limit.
 
-    A block that took longer raises it at its end at the latest, also if it caught the first one. Python handles the
+    A block that takes longer raises it at its end at the latest, even if it caught the first one. Python handles the
     alarm signal between two instructions, so a call into compiled code ends first. A block that catches every
     ``BaseException`` does not end; then its process is killed (see `Crewed`). Only the main thread of a POSIX process
     gets the signal. Elsewhere the limit is checked only at the end of the block.

@@ -63,15 +63,15 @@ class Option:
         words: texts that are values themselves, such as ``all``.
         role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
         among: the values that there are. between: the least and the most; the message is ``choose`` and words.
-        inside: the same without the ends. above: what the command line refuses itself.
+        inside: the same without the ends. above: a lower limit that click checks.
         complete: whether its items are methods, whose names the shell completes.
         bare: the value of the option without one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
-        measures: what a metric begins with that is measured where this is true. called: in messages of ``among``.
+        measures: the prefix of metrics that are measured if this is true. called: its name in messages of ``among``.
         alias: another key of it in a sweep's file. in_file: whether a file may set it.
-        of_whole: what it asks for, where a part of a run cannot give it.
-        excludes: options that would do nothing beside this one, and why; ``{value}`` is this one's.
-        reads: by value of this option, the options that no other value reads.
+        of_whole: the results that it requests, if a shard cannot give them.
+        excludes: options without effect next to this one, and the reasons; ``{value}`` is the value of this one.
+        reads: by value of this option, the options that only this value uses.
     """
 
     name: str

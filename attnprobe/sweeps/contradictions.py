@@ -37,13 +37,18 @@ class Given:
 
     def called(self, name: str) -> str:
         """An option as its user wrote it: ``c.yaml:3: layer``, ``ATTNPROBE_LAYER`` or ``--layer``."""
+        if self.origins.get(name) != "file" or self.config is None:
+            return self.plain(name)
+        key = self.plain(name)
+        return f"{self.config.path}:{self.config.lines.get(key, 1)}: {key}"
+
+    def plain(self, name: str) -> str:
+        """An option as its user wrote it, without its line: ``layer``, ``ATTNPROBE_LAYER`` or ``--layer``."""
         option = self.option(name)
         origin = self.origins.get(name)
         if origin == "file" and self.config is not None:
-            lines = self.config.lines
-            keys = [key for key in lines if key in option.keys or key.replace("_", "-") in option.keys]
-            key = keys[0] if keys else option.long
-            return f"{self.config.path}:{lines.get(key, 1)}: {key}"
+            keys = [key for key in self.config.lines if key in option.keys or key.replace("_", "-") in option.keys]
+            return keys[0] if keys else option.long
         if origin == "environment":
             return variable(option.long)
         return f"--{option.long}"
@@ -54,12 +59,12 @@ class Given:
 
 
 def refuse_pairs(given: Given) -> None:
-    """Refuse pairs of options of which one would have no effect, or undo the other.
+    """Refuse two options if one would have no effect or undo the other.
 
-    What is merely redundant stands: a tolerance without matrix errors, repeats of a method that draws nothing.
+    Redundant options are allowed: a tolerance without matrix errors, repeats of a deterministic method.
 
     Raises:
-        UsageError: it names both, the one to drop where its user wrote it.
+        UsageError: it names both, and the place of the one to drop.
     """
     for option in given.options:
         if given.texts.get(option.name):
@@ -95,12 +100,12 @@ def _refuse_excluded(given: Given, option: Option) -> None:
     for other in changed:
         if other.name in option.excludes:
             why = option.excludes[other.name].format(value=value, flag=f"--{other.long}")
-            raise UsageError(f"{given.called(other.name)} and {option.long} exclude each other: {why}")
+            raise UsageError(f"{given.called(other.name)} and {given.plain(option.name)} exclude each other: {why}")
         readers = [reader for reader, names in option.reads.items() if other.name in names]
         if readers and value not in readers:
             [reader] = readers
-            instead = f"--{option.long} {reader} alone, and the {option.long} is {value}"
-            raise UsageError(f"{given.called(other.name)} is read by {instead}")
+            needed = f"--{option.long} {reader}"
+            raise UsageError(f"{given.called(other.name)} needs {needed}, but the {option.long} is {value}")
 
 
 def _refuse_with_shards(given: Given) -> None:
@@ -114,25 +119,24 @@ def _refuse_with_shards(given: Given) -> None:
     for option in given.options:
         if option.of_whole and given.texts.get(option.name) and given.origins.get(option.name) != "file":
             raise UsageError(
-                f"{given.called(option.name)} and shard exclude each other: {option.of_whole} need the whole run; "
-                "give it without --shard, once all shards have run"
+                f"{given.called(option.name)} and {given.plain('shard')} exclude each other: {option.of_whole} need "
+                "the whole run; give it without --shard, once all shards have run"
             )
 
 
 def _refuse_with_split_rows(given: Given) -> None:
     """Refuse split rows together with processes that share the devices, or with one GPU by its number."""
     number, jobs, device = (given.texts.get(name) for name in ("split_rows", "jobs", "device"))
+    rows = given.plain("split_rows")
     if jobs is not None and jobs > 1:
         raise UsageError(
-            f"{given.called('jobs')} and split-rows exclude each other: --split-rows {number} takes the "
-            "devices for one group at a time"
+            f"{given.called('jobs')} and {rows} exclude each other: --split-rows {number} takes the devices for one "
+            "group at a time"
         )
     if given.texts.get("backend") == "ray":
-        raise UsageError(
-            f"{given.called('backend')} ray and split-rows exclude each other: rows are split within one process"
-        )
+        raise UsageError(f"{given.called('backend')} ray and {rows} exclude each other: one process splits the rows")
     if device is not None and device.startswith("cuda:"):
         raise UsageError(
-            f"{given.called('device')} and split-rows exclude each other: {device} is one GPU; "
-            f"--device cuda takes the first {number}"
+            f"{given.called('device')} and {rows} exclude each other: {device} is one GPU; --device cuda takes the "
+            f"first {number}"
         )

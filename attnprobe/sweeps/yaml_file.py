@@ -36,7 +36,7 @@ class Config:
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Option] | None]) -> Config:
+def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Option]]) -> Config:
     """Read and check a sweep's file.
 
     Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
@@ -44,12 +44,11 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
     Lists may be YAML lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
 
     Args:
-        settings_of: the options of a command by what a file may call them (`Option.keys`), or None where there is no
-            such command.
+        settings_of: the options of a command by their names in a file (`Option.keys`). It refuses an unknown command.
 
     Raises:
-        UsageError: with ``file:line``: a file that is no YAML mapping, an unknown or doubled key (the nearest name is
-            offered), a value of the wrong type, a number that YAML reads in another base than 10, an empty list,
+        UsageError: with ``file:line``: a file that is not a YAML mapping, an unknown or repeated key (with the nearest
+            name), a value of the wrong type, a number that YAML reads in another base than 10, an empty list,
             options that exclude each other.
     """
     path = Path(path)
@@ -57,9 +56,10 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
     lines = {key: entry.line for key, entry in pairs.items()}
     contents = {key: entry.value for key, entry in pairs.items()}
     command = contents.pop("command", "error")
-    settings = settings_of(command) if isinstance(command, str) else None
-    if settings is None:
-        raise UsageError(f"{path}:{lines.get('command', 1)}: unknown command '{command}'")
+    try:
+        settings = settings_of(str(command))
+    except UsageError as error:
+        raise UsageError(f"{path}:{lines.get('command', 1)}: {error}") from None
     gates = contents.pop("gates", [])
     if not isinstance(gates, list) or ("gates" in lines and not gates):
         raise UsageError(f"{path}:{lines['gates']}: gates: a list is needed, such as [{{metric: …, max: …}}]")

@@ -15,7 +15,7 @@ UNCLAIMED = "not claimed"
 
 def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each property, and one for those whose tags the method does not have; then each failure with its
-    smallest case and the command that repeats it, once for all the properties that fail for one reason.
+    smallest case and the command that repeats it, once for all properties with the same reason.
 
     >>> print(conformance_table([{"property": "scale", "target": "softmax", "status": "ok", "cases": 4, "says": "s"}]))
     ✓ scale  4 cases  s

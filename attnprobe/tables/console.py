@@ -23,9 +23,9 @@ UNLIMITED = 10_000
 class Header:
     """The header of every table: the source's facts as data and as lines, and warnings (each fallback is one).
 
-    A line that repeats a warning is shown once, as the warning. ``first`` says in plain words what was measured.
-    ``inputs`` has statistics of Q, K and V, a row per layer and head (see `input_rows`), and ``measured`` the same in a
-    few lines. ``remarks`` are lines about the run. ``announced`` are warnings that the terminal has shown already.
+    A line that repeats a warning is shown once, as the warning. ``first`` is the measurement in plain words. ``inputs``
+    has the statistics of Q, K and V, a row per layer and head (see `input_rows`), and ``measured`` has them in a few
+    lines. ``remarks`` are lines about the run. ``announced`` are warnings that the terminal has shown already.
     """
 
     source: Mapping[str, Any] = field(default_factory=dict)

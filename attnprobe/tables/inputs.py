@@ -45,10 +45,10 @@ INPUTS_LEGEND = [
 
 
 def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, Any]]:
-    """One row per layer, window and head of the ``records``, with what is known of it from ``inputs``.
+    """One row per layer, window and head of the ``records``, with its statistics from ``inputs``.
 
     Args:
-        inputs: of `attnprobe.records.read.read_inputs`. records: of cells, which say what is meant and in which order.
+        inputs: of `attnprobe.records.read.read_inputs`. records: of cells; they select the rows and their order.
     """
     records = list(records)
     place_of = lambda record, layer: (identity(record["source"]), record["n"], layer, record["window"])

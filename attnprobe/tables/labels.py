@@ -31,7 +31,7 @@ __all__ = [
 R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
-# asked in turn
+# in the order in which they are tried
 TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
 MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)"}
 WEIGHTS = {"initialized": "random weights", "initialized-qkv": "pretrained but random W_Q, W_K, W_V"}

@@ -15,7 +15,7 @@ INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands
 
 
 def short_hashes(line: str) -> str:
-    """``line`` with every SHA-256 cut to its first 12 digits; JSON, Markdown and the manifest hold them whole.
+    """``line`` with every SHA-256 cut to its first 12 digits; JSON, Markdown and the manifest have all digits.
 
     >>> short_hashes("sha256 " + 16 * "53aa")
     'sha256 53aa53aa53aa…'
@@ -74,7 +74,7 @@ def per_cent(fraction: float | None) -> str:
 def aligned(column: Sequence[str]) -> list[str]:
     """The strings padded to one width, aligned at their decimal points (or ends).
 
-    Of pairs and spreads, as ``1.5 [0.8 – 2]`` or ``3 ± 0.1``, each number stands beneath its like.
+    In pairs and spreads, such as ``1.5 [0.8 – 2]`` or ``3 ± 0.1``, each number is aligned with its like.
 
     >>> aligned(["0.3124", "133.2", "", "12%"])
     ['  0.3124', '133.2   ', '        ', ' 12%    ']

@@ -71,13 +71,11 @@ class Column(Generic[Seen]):
     """One column of a table.
 
     Args:
-        heading: what stands above it; a terminal breaks it where it has a newline. cell: a row's text; a column that
-            is empty in every row is not shown.
-        meaning: its line of the legend, in few words. more: what else there is to know of it.
-        spare: a narrow terminal goes without the columns with the largest first, never without those at 0.
-        short: the name that ``--columns`` and the legend have for it, where that is not the heading; columns that
-            belong together share one. best: what makes a row its best.
-        key: whether it says what the row is of; ``--columns`` does not leave it out.
+        heading: a terminal breaks it at a newline. cell: a row's text; a column that is empty in every row is not
+            shown. meaning: its entry in the legend, in few words. more: further facts for the full legend.
+        spare: a narrow terminal drops the column with the largest number first, and never a column at 0.
+        short: its name in ``--columns`` and in the legend, if not the heading; related columns share one.
+        best: the rule for its best row. key: whether it identifies the row; ``--columns`` always keeps it.
     """
 
     heading: str
@@ -110,9 +108,9 @@ class Table:
     """A table of strings, for every format that people read.
 
     Attributes:
-        columns: those that one of its rows has something in. lines: cells; the first of a line may begin with a mark
+        columns: without those that are empty in all rows. lines: cells; the first of a line may begin with a mark
             (``!``, ``✗`` or ``–``) and a space.
-        best: the places (line, column) of what is best in its column.
+        best: the places (line, column) of the best cells of each column.
     """
 
     caption: str
@@ -168,8 +166,8 @@ def table_of(
     """The table of rows, without columns that are empty in all of them.
 
     Args:
-        among: the rows that decide on the columns, where several tables shall have the same.
-        rivals: of a row what it shares with those that it is compared with for the best; None takes no part.
+        among: the rows that decide which columns are shown, if several tables share them.
+        rivals: the key that a row shares with the rows that it competes with for the best; None does not compete.
 
     >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
     ['d']

@@ -35,16 +35,15 @@ def plain_tables(
 ) -> str:
     """Tables with the header above and the legend below.
 
-    Columns of words are on the left, others aligned at the decimal point. On a terminal a word that the line above
-    begins with too is not repeated; a pipe may be searched, so there each line says it all. A table that is wider than
-    the terminal goes without its spare columns, or where it names none some of the columns of numbers; then words are
-    wrapped.
+    Columns of words are on the left, others are aligned at the decimal point. A terminal shows the first word of
+    several lines once. A pipe has it on each line, so that lines can be searched. A table that is wider than the
+    terminal drops its spare columns, or without spare columns some of the columns of numbers. Then words are wrapped.
 
     Args:
         legend: sentences before those on columns.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
-        full: whether all provenance stands above, and below all that there is to know of every column, else
-            `LEGEND_LINES` lines on the columns that are shown.
+        full: whether the header has all provenance and the legend all facts on every column. Otherwise the legend has
+            `LEGEND_LINES` lines on the shown columns.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = width or stdout_width()

@@ -28,7 +28,7 @@ class Figure:
 
     Attributes:
         stem: what the names of its files begin with. draw: draws into a folder and returns the files.
-        nothing: why there may be none. remark: what to know of it where it is drawn.
+        nothing: the reason if there is none. remark: a note that is printed if it is drawn.
     """
 
     stem: str
@@ -42,11 +42,11 @@ class View:
     """The results of one command.
 
     Attributes:
-        command: its name, in JSON and in the names of files. title: in words, for people. result: what was found, in a
+        command: its name, in JSON and in the names of files. title: in words. result: the result in a
             sentence or two.
         rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
         tables: for people. legend: sentences of their legend, before those on columns.
-        columns: all that the tables may have, those that a run has nothing for included. fields: the names of all
+        columns: all columns that the tables may have, also those that are empty in this run. fields: the names of all
             fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         companions: other views, whose tables are written too. run: the run's folder, where there is one.
@@ -106,7 +106,7 @@ class View:
             width: the terminal's, for ``table``; None asks standard output.
             columns: names of the columns to show, in this order; of ``csv`` the names of its fields.
             above: lines of Markdown that stand first in ``github``, the summary of a CI job.
-            full: whether ``table`` has the whole legend and the whole provenance, as ``md`` and ``latex`` have.
+            full: whether ``table`` has the full legend and provenance, as ``md`` and ``latex`` have.
 
         Raises:
             UsageError: an unknown format or column, or columns of a format that has none.

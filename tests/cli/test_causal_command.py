@@ -48,9 +48,9 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
         "--out",
         "r",
     )
-    told = json.loads(out)
-    rows = {row["method"]: row for row in told["rows"]}
-    assert code == 0 and told["source"]["causal"] is True
+    answer = json.loads(out)
+    rows = {row["method"]: row for row in answer["rows"]}
+    assert code == 0 and answer["source"]["causal"] is True
     assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == (
         "skipped",
         "attention is causal, and linformer has no causal form",
@@ -102,11 +102,11 @@ def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
     assert again.causal and torch.equal(again.q, loaded(decoder, n=64, layer=1).q)
 
 
-@pytest.mark.parametrize(("told", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
-def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, told, code):
-    save_file(load_file(qkv), qkv, metadata={"causal": told})
+@pytest.mark.parametrize(("causal", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
+def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, causal, code):
+    save_file(load_file(qkv), qkv, metadata={"causal": causal})
     actual, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
-    assert actual == code and ("heads, causal" in " ".join(out.split())) == (told == "true")
+    assert actual == code and ("heads, causal" in " ".join(out.split())) == (causal == "true")
     assert code == 0 or "its causal 'perhaps' is neither true nor false" in err
 
 
@@ -194,9 +194,9 @@ def test_spectra_budgets_and_theorems_of_some_queries_are_of_their_rows(run, dec
     for row, values in zip(rows("spectrum", "--of", "softmax"), singular, strict=True):
         assert row["singular_values"] == pytest.approx(values.tolist(), rel=1e-5)
     error = lambda d: output_errors(exact_output(qkv), approximate("topk", qkv, d), qkv)["output_frobenius_relative"]
-    found = rows("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
-    assert [row["d"] for row in found] == [next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)]
-    assert found[0]["most"] == 30  # half of the keys, however few the queries are
+    measured = rows("budget", "--method", "topk", "--epsilon", 0.3, "--d-min", 1, "--scan")
+    assert [row["d"] for row in measured] == [next(d for d in range(1, 31) if error(d)[h] <= 0.3) for h in range(qkv.h)]
+    assert measured[0]["most"] == 30  # half of the keys, however few the queries are
     scores = (qkv.scale * qkv.q.double() @ qkv.k.double().mT).masked_fill(qkv.visible.hidden(60), 0.0)
     for row, largest in zip(rows("theory", "--theorem", "bounded-scores"), scores.abs().amax((1, 2)), strict=True):
         assert row["measured"] == pytest.approx(float(largest), rel=1e-6)

@@ -83,6 +83,12 @@ def test_methods_may_be_named_without_their_option(run, qkv, monkeypatch):
     assert code == 2 and "unknown method 'vmaen'; did you mean 'vmean'?" in err
 
 
+def test_a_bad_value_of_the_environment_is_named_by_its_variable(run, qkv, monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_N", "abc")
+    code, _, err = run("error", "--qkv", qkv)
+    assert code == 2 and err.startswith("attnprobe: ATTNPROBE_N: 'abc' is not a whole number")
+
+
 def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     code, _, err = run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
     assert code == 0, err

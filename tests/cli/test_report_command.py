@@ -459,7 +459,7 @@ BAD = {
     "no schema": ({"records.jsonl": '{"a": 1}'}, "its schema is null"),
     "another program's": (
         {"records.jsonl": '{"schema": 1, "key": "k"}'},
-        "r/records.jsonl:1: record k: field command: missing",
+        "r/records.jsonl:1: record k: field command: missing; the run has no valid record",
     ),
     "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version does not know"),
     "an unknown status": (
@@ -483,6 +483,13 @@ BAD = {
     "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "not a manifest"),
     "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "not a manifest: not valid JSON"),
 }
+
+
+def test_a_file_in_place_of_the_folder_is_refused(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    (tmp_path / "f").write_text("")
+    code, out, err = run("report", "r", "--out", "f")
+    assert (code, out, err) == (2, "", "attnprobe: --out f is not a directory\n")
 
 
 @pytest.mark.parametrize(("files", "says"), BAD.values(), ids=BAD)

@@ -35,7 +35,7 @@ def test_some_queries_are_selected_for(run, tmp_path):
 @pytest.mark.parametrize(
     "method, message",
     [
-        ("vmean", "the method has no set of keys for each row: choose a sparse method"),
+        ("vmean", "the method has no set of keys for each row; choose a sparse method, such as topk"),
         ("quest,topk", "quest,topk names 2 methods: name one"),
         ("qeust", "unknown method 'qeust'; did you mean 'quest'?"),
     ],

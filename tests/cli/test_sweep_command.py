@@ -72,10 +72,10 @@ def test_command_line_beats_environment_beats_file_beats_default(run, config, mo
     code, _, err = run("sweep", config, "--n", "48", "--out", "r")
     assert code == 0, err
     actual = json.loads(Path("r/manifest.json").read_text())
-    said = {name: (one["value"], one["origin"]) for name, one in actual["config"].items()}
-    assert said["n"] == ([48], "command line") and said["d"] == ([4], "environment")
-    assert said["seed"] == (7, "environment") and said["windows"] == (1, "default")
-    assert said["methods"] == (["nystromformer", "performer"], "file")
+    values = {name: (one["value"], one["origin"]) for name, one in actual["config"].items()}
+    assert values["n"] == ([48], "command line") and values["d"] == ([4], "environment")
+    assert values["seed"] == (7, "environment") and values["windows"] == (1, "default")
+    assert values["methods"] == (["nystromformer", "performer"], "file")
     assert {one["n"] for one in read_records("r")} == {48} and {one["d"] for one in read_records("r")} == {4, None}
 
 
@@ -208,8 +208,8 @@ def test_an_interruption_keeps_what_is_done_and_says_once_how_to_go_on(run, conf
     with monkeypatch.context() as patch:
         with_function(patch, "performer", interrupted)
         code, _, err = run("sweep", config, "--out", "r")
-    said = [line for line in err.splitlines() if "interrupted" in line]
-    assert code == 130 and len(said) == 1 and "--out r to resume" in said[0], err
+    lines = [line for line in err.splitlines() if "interrupted" in line]
+    assert code == 130 and len(lines) == 1 and "--out r to resume" in lines[0], err
     assert json.loads(Path("r/manifest.json").read_text())["status"] == "interrupted" and read_records("r")
     assert run("sweep", config, "--out", "r")[0] == 0 == run("sweep", config, "--out", "whole")[0]
     assert records_of("r") == records_of("whole")
@@ -326,17 +326,17 @@ def test_gates_of_the_file_are_a_table_an_exit_code_and_junit_xml(run, config):
 
 
 @pytest.mark.parametrize(
-    "gates, said",
+    "gates, message",
     [
         ("[{metric: output_spectral_relative}]", ":6: "),
         ("[{metric: output_spectral_relativ, max: 1}]", "output_spectral_relative"),
         ("[3]", ":6: "),
     ],
 )
-def test_gates_that_do_not_hold_together_are_refused_before_the_run(run, config, gates, said):
+def test_gates_that_do_not_hold_together_are_refused_before_the_run(run, config, gates, message):
     config.write_text(CONFIG + f"gates: {gates}\n")
     code, _, err = run("sweep", config, "--out", "r")
-    assert code == 2 and said in err and not Path("r").exists(), err
+    assert code == 2 and message in err and not Path("r").exists(), err
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)

@@ -71,7 +71,7 @@ def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=M
 
 def run(*values, **fields):
     """A run with one window for each list of values."""
-    return [cell(found, window=window, **fields) for window, found in enumerate(values)]
+    return [cell(value, window=window, **fields) for window, value in enumerate(values)]
 
 
 def redrawn(*values, **fields):
@@ -119,21 +119,21 @@ def test_seeds_that_differ_are_paired_by_window():
     """Window means 2, 102 against 2.5, 103.5 of other seeds: d_w = 0.5, 1.5."""
     a = run([1.0, 3.0], [101.0, 103.0], seed=0)
     b = [cell([x, x], window=w, seed=s) for w, x in ((0, 2.5), (1, 103.5)) for s in (1, 2)]
-    found = compare_runs(a, [*b, cell([7.0, 7.0], window=2, seed=1)])
-    row, alone = found.rows
+    comparison = compare_runs(a, [*b, cell([7.0, 7.0], window=2, seed=1)])
+    row, alone = comparison.rows
     assert (row["paired"], row["difference"], row["a"], row["b"]) == ("windows", 1.0, 52.0, 53.0)
     assert row["se"] == pytest.approx(0.5, rel=1e-14)
     assert (row["seeds_a"], row["seeds_b"], row["cells"]) == ([0], [1, 2], 4)
     assert (alone["verdict"], alone["cells"], alone["reason"]) == ("only in B", 1, "window 2; seed 1; heads 0-1")
     assert alone["metric"] is None and alone["a"] is None
-    assert found.notes == ["rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"]
+    assert comparison.notes == ["rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"]
 
 
 def test_runs_that_share_no_window_add_their_variances():
     a, b = run([1.0], [3.0]), [cell([2.0], window=5), cell([8.0], window=6), cell([5.0], window=7)]
-    found = compare_runs(a, b)
-    (row,) = found.rows
-    assert found.notes == [
+    comparison = compare_runs(a, b)
+    (row,) = comparison.rows
+    assert comparison.notes == [
         "rows without a cell in common (seeds: 0 in A, 0 in B), not paired, as windows or heads differ too: 1"
     ]
     ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
@@ -150,8 +150,8 @@ def test_where_there_is_no_standard_error_it_is_null():
     assert compare_runs(a, b).rows[0]["se"] is None  # B has one window
     still = only(run([1.0], [2.0]), redrawn([2.0], [3.0]))
     assert (still["se"], still["difference_in_se"], still["verdict"], still["p"]) == (0.0, None, "worse", 0.0)
-    found = compare_runs(run([0.0]), run([0.5]))
-    (zero,) = found.regressions
+    comparison = compare_runs(run([0.0]), run([0.5]))
+    (zero,) = comparison.regressions
     assert (zero["ratio"], zero["difference"], zero["verdict"]) == (None, 0.5, "worse")
 
 
@@ -165,10 +165,10 @@ def test_means_are_over_what_both_have():
 
 def test_a_run_equals_itself():
     records = run([1.0, 2.0], [3.0, 5.0]) + run([7.0, None], method="vmean", d=None) + run([0.5, 0.5], d=32)
-    found = compare_runs(records, records)
-    assert [row["verdict"] for row in found.rows] == ["same"] * 3 and found.regressions == []
-    assert all(row["difference"] == 0 and row["ratio"] == 1 for row in found.rows)
-    assert [row["d"] for row in found.rows] == [16, 32, None] and found.rows[2]["reference"]
+    comparison = compare_runs(records, records)
+    assert [row["verdict"] for row in comparison.rows] == ["same"] * 3 and comparison.regressions == []
+    assert all(row["difference"] == 0 and row["ratio"] == 1 for row in comparison.rows)
+    assert [row["d"] for row in comparison.rows] == [16, 32, None] and comparison.rows[2]["reference"]
 
 
 # --- verdicts
@@ -365,14 +365,14 @@ def test_a_method_that_lost_its_metric_is_a_regression():
     name = "matrix_spectral_relative"
     both = lambda one: {**one, "metrics": {**one["metrics"], name: [0.5, 0.5]}}
     a = [both(cell()), both(cell(method="mss"))]
-    found = compare_runs(a, [both(cell()), cell(method="mss")])
-    assert [(row["method"], row["metric"], row["verdict"]) for row in found.rows] == [
+    comparison = compare_runs(a, [both(cell()), cell(method="mss")])
+    assert [(row["method"], row["metric"], row["verdict"]) for row in comparison.rows] == [
         ("skyformer", METRIC, "same"),
         ("skyformer", name, "same"),
         ("mss", METRIC, "same"),
         ("mss", name, "worse"),
     ]
-    assert (found.rows[-1]["a"], found.rows[-1]["b"], found.rows[-1]["difference"]) == (0.5, None, None)
+    assert (comparison.rows[-1]["a"], comparison.rows[-1]["b"], comparison.rows[-1]["difference"]) == (0.5, None, None)
 
 
 # --- which cells and which metrics
@@ -416,13 +416,13 @@ def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
 
 def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
     a = [cell(), cell(method=LOWER_BOUND), cell(d=8)]
-    found = compare_runs(a, [cell(), cell(method="mss"), cell(method=LOWER_BOUND, d=4)])
-    assert [(row["method"], row["d"], row["verdict"]) for row in found.rows] == [
+    comparison = compare_runs(a, [cell(), cell(method="mss"), cell(method=LOWER_BOUND, d=4)])
+    assert [(row["method"], row["d"], row["verdict"]) for row in comparison.rows] == [
         ("skyformer", 8, "only in A"),
         ("skyformer", 16, "same"),
         ("mss", 16, "only in B"),
     ]
-    assert found.regressions == []
+    assert comparison.regressions == []
     vmean = cell(method="vmean", d=None)
     for a, b in (([cell()], [cell(d=8)]), ([cell(), vmean], [cell(d=8), vmean])):
         with pytest.raises(UsageError, match="nothing to compare"):
@@ -434,9 +434,9 @@ def test_metrics_by_default_and_by_name():
     name = "matrix_spectral_relative"
     both = [cell(metrics={METRIC: [1.0, 2.0], name: [1.0, 2.0], "bad_rows": [0, 0], "output_spectral": [1.0, 2.0]})]
     assert [row["metric"] for row in compare_runs(both, both).rows] == [METRIC, name]
-    found = compare_runs(both, [cell()])
-    assert [row["metric"] for row in found.rows] == [METRIC]
-    assert found.notes == [f"{name} was measured in A alone: not compared"]
+    comparison = compare_runs(both, [cell()])
+    assert [row["metric"] for row in comparison.rows] == [METRIC]
+    assert comparison.notes == [f"{name} was measured in A alone: not compared"]
     arguments = ["bad_rows", METRIC, "bad_rows"]
     assert [row["metric"] for row in compare_runs(both, both, arguments).rows] == arguments[:2]
     with pytest.raises(UsageError, match="--metric bad_rows: B did not measure it"):
@@ -511,13 +511,13 @@ def test_several_sources_stay_apart():
     random = {**SOURCE, "weights": "initialized", "weights_seed": 0}
     a = [cell([1.0]), cell([10.0], source=random)]
     b = [cell([10.0], source=random), cell([1.0])]
-    found = compare_runs(a, b)
-    assert [(row["a"], row["weights"], row["verdict"]) for row in found.rows] == [
+    comparison = compare_runs(a, b)
+    assert [(row["a"], row["weights"], row["verdict"]) for row in comparison.rows] == [
         (1.0, "pretrained", "same"),
         (10.0, "initialized", "same"),
     ]
-    assert found.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
-    text = comparison_view(found.rows, Header()).text("md")
+    assert comparison.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
+    text = comparison_view(comparison.rows, Header()).text("md")
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
     assert [(row["weights"], row["verdict"]) for row in part.rows] == [
@@ -529,7 +529,7 @@ def test_several_sources_stay_apart():
         compare_runs(a, other)
     far = cell(source={**random, "weights_seed": 7, "positions": "wrap", "dtype": "float64"})
     near = cell(source={**random, "dtype": "float16"})
-    for b in ([far, near], [near, far]):  # told by the pair that differs least
+    for b in ([far, near], [near, far]):  # decided by the pair that differs least
         with pytest.raises(UsageError, match="different sources: dtype float32 in A, float16 in B$"):
             compare_runs(a, b)
 
@@ -555,7 +555,7 @@ def test_records_of_other_commands_beside_those_of_error_are_passed_over():
 
 
 @pytest.fixture
-def found():
+def comparison():
     mine = dict(method="mine_%$&.py:fn", options={"x": "a|b"})
     a = run([1.0, 2.0], [1.5, 2.5]) + run([1.0], [1.0], **mine) + [cell(d=8)] + [cell(method="vmean", d=None)]
     a += run([1.0], [1.0], method="mss")
@@ -571,19 +571,19 @@ def found():
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_format_says_what_got_worse(found, format, monkeypatch):
+def test_every_format_says_what_got_worse(comparison, format, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    text = comparison_view(found.rows, Header({}, ["A: x", "B: y"])).text(format)
+    text = comparison_view(comparison.rows, Header({}, ["A: x", "B: y"])).text(format)
     assert "worse" in text and "only in A" in text and "skyformer" in text and "same" in text
     if format == "json":
         parsed = json.loads(text)
         assert set(parsed) == {"schema", "command", "source", "rows", "bounds", "run"}
-        assert parsed["command"] == "compare" and parsed["rows"] == json.loads(json.dumps(found.rows))
+        assert parsed["command"] == "compare" and parsed["rows"] == json.loads(json.dumps(comparison.rows))
     elif format == "jsonl":
-        assert [json.loads(line) for line in text.splitlines()] == found.rows
+        assert [json.loads(line) for line in text.splitlines()] == comparison.rows
     elif format == "csv":
         lines = list(csv.DictReader(io.StringIO(text)))
-        assert [line["a"] for line in lines] == ["" if r["a"] is None else repr(r["a"]) for r in found.rows]
+        assert [line["a"] for line in lines] == ["" if r["a"] is None else repr(r["a"]) for r in comparison.rows]
     elif format == "latex":
         body = re.sub(r"^%.*", "", text, flags=re.M)
         assert re.sub(r"\$[^$]*\$", "", body).isascii() and "ok became failed in 1 of 2 cells: a $<$b$>$" in body
@@ -592,24 +592,24 @@ def test_every_format_says_what_got_worse(found, format, monkeypatch):
         assert "V-Mean (ref.)" in text and "undecided" in text and "windows, 1 d.f." in text
 
 
-def test_markdown_tables_of_a_comparison_are_rectangular(found):
-    text = comparison_view(found.rows, Header()).text("md")
+def test_markdown_tables_of_a_comparison_are_rectangular(comparison):
+    text = comparison_view(comparison.rows, Header()).text("md")
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
     assert text.count("cells of one run alone") == 1 and "| skyformer | only in A | 8 | 1 |" in text
 
 
-def test_a_narrow_terminal_keeps_the_verdict(found, monkeypatch):
+def test_a_narrow_terminal_keeps_the_verdict(comparison, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for width in (50, 80, 120):
-        text = comparison_view(found.rows, Header()).text("table", width)
+        text = comparison_view(comparison.rows, Header()).text("table", width)
         text = " ".join(re.sub(r"\x1b\[\d*m", "", text).split())
         assert "worse" in text and "✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
 
 
-def test_a_line_of_the_log(found):
-    lines = [comparison_line(row) for row in found.regressions]
+def test_a_line_of_the_log(comparison):
+    lines = [comparison_line(row) for row in comparison.regressions]
     assert lines[0] == f"skyformer d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.750 became 3.812"
     assert lines[1].endswith("1.000 became 1.000 (ok became failed in 1 of 2 cells: a <b>)")
 

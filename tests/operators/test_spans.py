@@ -561,29 +561,29 @@ def test_a_sweep_takes_it_and_its_folder_does_not_depend_on_it(run, long_file, t
 
 
 @pytest.mark.parametrize(
-    "more, said",
+    "more, message",
     [
         (["--split-rows", 0], "split-rows=0: choose a number from 1 to 1024"),
         (["--split-rows", -1], "split-rows=-1: choose"),
         (["--split-rows", 1025], "split-rows=1025: choose"),
         (["--split-rows", "x"], "'x' is not a valid integer"),
-        (["--split-rows", 2, "--jobs", 2], "--jobs and split-rows exclude each other"),
+        (["--split-rows", 2, "--jobs", 2], "--jobs and --split-rows exclude each other"),
         (
             ["--split-rows", 2, "--backend", "ray", "--ray-address", "local"],
-            "--backend ray and split-rows exclude each",
+            "--backend ray and --split-rows exclude each",
         ),
-        (["--split-rows", 2, "--device", "cuda:1"], "--device and split-rows exclude each other: cuda:1 is one GPU"),
+        (["--split-rows", 2, "--device", "cuda:1"], "--device and --split-rows exclude each other: cuda:1 is one GPU"),
     ],
 )
-def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):
+def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, message):
     device = [] if "--device" in more else ["--device", "cpu"]
     code, _, err = run("error", "--qkv", qkv, *device, *more, "--out", tmp_path / "r")
-    assert code == 2 and said in err, err
+    assert code == 2 and message in err, err
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(
-    "text, line, said",
+    "text, line, message",
     [
         ("split-rows: 2\njobs: 2", 2, "jobs and split-rows exclude each other"),
         ("device: cuda:0\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:0 is one GPU"),
@@ -592,12 +592,12 @@ def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):
         ("command: spectrum\nsplit-rows: 2", 2, "unknown key 'split-rows' of command spectrum"),
     ],
 )
-def test_a_file_is_refused_with_its_line(run, qkv, tmp_path, text, line, said):
+def test_a_file_is_refused_with_its_line(run, qkv, tmp_path, text, line, message):
     (tmp_path / "c.yaml").write_text(text.replace("q.safetensors", str(qkv)))
     where = "" if line is None else f"c.yaml:{line}: "
     for more in ([], ["--dry-run"]):
         code, _, err = run("sweep", "c.yaml", *more)
-        assert code == 2 and where + said in err, err
+        assert code == 2 and where + message in err, err
 
 
 def asking(device="cpu", **rest):

@@ -129,11 +129,11 @@ def test_a_report_says_which_shards_are_missing(file, tmp_path):
 
 
 def test_records_of_other_settings_are_told_and_those_of_other_shards_are_not(file, tmp_path):
-    out, told = tmp_path / "r", []
+    out, notes = tmp_path / "r", []
     measure_errors(request(file, out, d=(6,)))
     for index in ("1/2", "2/2"):
-        measure_errors(request(file, out, shard=index), notify=told.append)
-    [line] = {line for line in told if "of other settings" in line}
+        measure_errors(request(file, out, shard=index), notify=notes.append)
+    [line] = {line for line in notes if "of other settings" in line}
     shown = open_run(out)
     other = sum(one["d"] == 6 for one in read_records(out))
     assert f"holds {other} records" in line and shown.left_out[0] == other

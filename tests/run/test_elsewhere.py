@@ -74,11 +74,11 @@ def bits(records):
 @pytest.mark.parametrize("command", [pytest.param("inject", marks=pytest.mark.slow), "stability"])
 def test_processes_make_the_records_of_one(command, measured, alone, tmp_path):
     lines = []
-    run, (expected, said) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)
+    run, (expected, notes) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)
     assert [one["key"] for one in run.outcome.records] == [one["key"] for one in expected.outcome.records]
     assert bits(read_records(run.path)) == bits(read_records(expected.path)) == bits(run.outcome.records)
     assert bits(read_inputs(run.path).records) == bits(read_inputs(expected.path).records)
-    assert lines == said  # the notes of processes are told once
+    assert lines == notes  # the notes of processes are printed once
     assert json.loads((run.path / "manifest.json").read_text())["processes"]
 
 

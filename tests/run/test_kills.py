@@ -43,7 +43,7 @@ def begin(out):
     if child:
         return child
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     try:
         main(["sweep", "sweep.yaml", "--out", out, "--jobs", str(jobs)])
     except SystemExit as stop:
@@ -63,7 +63,7 @@ while kills:
     time.sleep(took * (draw.random() ** 3 if draw.random() < 0.3 else draw.random()))
     os.kill(child, signal.SIGKILL)
     code = ended(child)
-    assert code in (0, -signal.SIGKILL), f"r{folder} exits {code} after a kill: {open('said').read()}"
+    assert code in (0, -signal.SIGKILL), f"r{folder} exits {code} after a kill: {open('stderr').read()}"
     if code == 0:  # it had ended before
         folder += 1
         continue
@@ -102,7 +102,7 @@ def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {
         "sweep.yaml",
         "beside",
-        "said",
+        "stderr",
         "whole",
         *(f.name for f in folders),
     }

@@ -201,11 +201,11 @@ def test_a_record_of_other_values_counts_as_not_measured_and_is_measured_again(s
     path = tmp_path / "r/records.jsonl"
     *rest, last = path.read_text().splitlines()
     path.write_text("\n".join([*rest, re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', last)]) + "\n")
-    told = []
+    notes = []
     request = ErrorRequest(**source, out=str(tmp_path / "r"), d=(8,), methods=("vmean",), n=(40,))
-    outcome = measure_errors(request, notify=told.append).outcome
+    outcome = measure_errors(request, notify=notes.append).outcome
     assert outcome.measured == 1 and len(path.read_text().splitlines()) == len(before) + 1
-    assert [line for line in told if "counts as not measured" in line and f"{path}:{len(before)}: record" in line]
+    assert [line for line in notes if "counts as not measured" in line and f"{path}:{len(before)}: record" in line]
     assert {one["key"]: one["metrics"] for one in read_records(path)} == {
         key: one["metrics"] for key, one in before.items()
     }

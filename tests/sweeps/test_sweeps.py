@@ -73,7 +73,7 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
 
 
 @pytest.mark.parametrize(
-    "text, line, said",
+    "text, line, message",
     [
         ("", 1, "a mapping"),
         ("- 1", 1, "a mapping"),
@@ -84,6 +84,7 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
         ("method: vmean\nmethods: svd", 2, "repeats the option"),
         ("command: nothing", 1, "unknown command 'nothing'"),
         ("command: [error]", 1, "unknown command"),
+        ("command: erorr", 1, "unknown command 'erorr'; did you mean 'error'?"),
         ("command: spectrum\nmethod: vmean", 2, "unknown key 'method' of command spectrum"),
         ("n: []", 1, "an empty list"),
         ("n:", 1, "no value"),
@@ -114,11 +115,11 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
         ("? [1]\n: 2", None, ""),
     ],
 )
-def test_what_does_not_hold_together_is_named_with_its_line(tmp_path, text, line, said):
+def test_what_does_not_hold_together_is_named_with_its_line(tmp_path, text, line, message):
     with pytest.raises(UsageError) as error:
         read(tmp_path, text)
     where = str(tmp_path / "c.yaml")
-    assert str(error.value).startswith(where if line is None else f"{where}:{line}: ") and said in str(error.value)
+    assert str(error.value).startswith(where if line is None else f"{where}:{line}: ") and message in str(error.value)
 
 
 def test_a_number_that_means_the_same_in_every_base_or_says_its_base_is_read(tmp_path):
@@ -128,7 +129,7 @@ def test_a_number_that_means_the_same_in_every_base_or_says_its_base_is_read(tmp
 
 @pytest.fixture
 def sweep(run, qkv, tmp_path):
-    """A sweep of a file with these lines, on the Q/K/V file of the tests: its exit code and what it said."""
+    """A sweep of a file with these lines, on the Q/K/V file of the tests: its exit code and its stderr."""
 
     def call(text, *options):
         (tmp_path / "c.yaml").write_text(text)
@@ -174,18 +175,18 @@ def test_a_split_is_of_wikitext_2_in_either_spelling(sweep, no_hub, tiny_bert, t
     assert code == 3 and "cannot reach the hub for Wikitext-2" in err
 
 
-@pytest.mark.parametrize("text, line, said", PAIRS)
-def test_what_cannot_go_together_is_refused_with_its_line(sweep, text, line, said):
-    code, told = sweep(text)
-    assert code == 2 and told.startswith(f"c.yaml:{line}: {said}"), told
+@pytest.mark.parametrize("text, line, message", PAIRS)
+def test_what_cannot_go_together_is_refused_with_its_line(sweep, text, line, message):
+    code, err = sweep(text)
+    assert code == 2 and err.startswith(f"c.yaml:{line}: {message}"), err
     assert sweep(text, "--dry-run")[0] == 2
 
 
 def test_what_goes_together_across_file_and_command_line(sweep, run, monkeypatch):
-    code, told = sweep("qkv: qkv.safetensors", "--model", "minilm")
-    assert code == 2 and told.startswith("--model and qkv exclude each other: --qkv qkv.safetensors holds Q, K and V")
-    code, told = sweep("force: true", "--retry-failed")
-    assert code == 2 and told.startswith("--retry-failed and force exclude")
+    code, err = sweep("qkv: qkv.safetensors", "--model", "minilm")
+    assert code == 2 and err.startswith("--model and qkv exclude each other: --qkv qkv.safetensors holds Q, K and V")
+    code, err = sweep("force: true", "--retry-failed")
+    assert code == 2 and err.startswith("--retry-failed and force exclude")
     assert "--retry-failed and force exclude" in run("error", "--force", "--retry-failed")[2]
     monkeypatch.setenv("ATTNPROBE_MODEL", "minilm")
     assert sweep("qkv: qkv.safetensors")[1].startswith("ATTNPROBE_MODEL and qkv exclude each other")
@@ -217,12 +218,12 @@ HOPELESS = [
 ]
 
 
-@pytest.mark.parametrize("text, line, said", HOPELESS)
-def test_a_gate_that_could_only_fail_is_refused_with_its_line(sweep, text, line, said):
-    code, told = sweep(text)
+@pytest.mark.parametrize("text, line, message", HOPELESS)
+def test_a_gate_that_could_only_fail_is_refused_with_its_line(sweep, text, line, message):
+    code, err = sweep(text)
     number = text.count("metric: ")  # the last one of each is the wrong one
     where = f"c.yaml:{line}: gate {number}: "
-    assert code == 2 and told.startswith(where) and said in told, told
+    assert code == 2 and err.startswith(where) and message in err, err
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

@@ -30,7 +30,7 @@ def probabilities(text: str, what: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""
     values = tuple(sorted({positive(part, what) for part in text.split(",")}))
     if values[-1] >= 1:
-        raise UsageError(f"{what}={values[-1]:g}: a probability is below 1")
+        raise UsageError(f"{what}={values[-1]:g}: choose probabilities above 0 and below 1, such as 0.05")
     return values
 
 

@@ -202,7 +202,7 @@ class _Bench:
     def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
         self.show(f"memory of {title(cell)}")
         device, peak = str(self.qkv.device), None
-        with attempt() as tried:  # the system may have killed the process; times are kept
+        with attempt() as tried:  # the system may have killed the process; the times stay
             peak = peak_bytes(load_call, path, cell.work, device, device=device)
         if not tried.ok:
             result["reason"] = f"no peak memory: {tried.reason}"

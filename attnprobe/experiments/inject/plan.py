@@ -126,8 +126,8 @@ def _refuse_methods(request: InjectRequest) -> None:
         if "decodes" not in one.entry.tags:
             able = ", ".join(name for name, entry in METHODS.items() if "decodes" in entry.tags)
             raise UsageError(
-                f"--phase decode: rows of {one.name} depend on how many keys there are, or it has no causal form; "
-                f"choose among {able}"
+                f"--phase decode: {one.name} cannot decode: it has no causal form, or its rows depend on the number of "
+                f"keys; choose from {able}"
             )
 
 
@@ -194,8 +194,7 @@ def _differing(
         "scale_inputs": [1],
     }
     return [
-        f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
-        + ", ".join(map(str, values))
+        f"{path}: its budgets are for {name.replace('_', ' ')} {about[name]}; here it is " + ", ".join(map(str, values))
         for name, values in facts_here.items()
         if about.get(name) is not None and values != [about[name]]
     ]

@@ -23,7 +23,7 @@ def theorem_list(format_: str) -> str:
 
 def _card(name: str) -> str:
     one = THEOREMS[name]
-    about = " · asked of every --method" if one.per_method else ""
+    about = " · tested for every --method" if one.per_method else ""
     lines = [one.paper, one.says, f"cost: {one.cost}{about}"]
     wrapped = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
     return "\n".join([one.name, *(f"  {line}" for line in wrapped)])

@@ -37,7 +37,7 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
         result=theory_result(rows),
         summary=summary,
         judged=summary,
-        figures={"theory": Figure("theory", draw, "nothing was found that could be drawn")},
+        figures={"theory": Figure("theory", draw, "no cell has a finding, so there is nothing to draw")},
     )
 
 

@@ -109,7 +109,7 @@ def selected_keys(approx: Approximation) -> Tensor:
         return approx.keys()
     operator = approx.operator
     if not isinstance(operator, Sparse):
-        raise Unsupported("the method has no set of keys for each row: choose a sparse method")
+        raise Unsupported("the method has no set of keys for each row; choose a sparse method, such as topk")
     of_row = torch.arange(operator.shape[1], device=operator.device) // operator.group
     return operator.index[:, of_row].masked_fill(operator.weight == 0, -1)
 

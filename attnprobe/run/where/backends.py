@@ -47,8 +47,8 @@ class Work(Protocol):
     def start(self, number: int, send: Send) -> tuple[Any, Callable[[Any, Any], None]]:
         """Called once in the ``number``-th process. Returns the facts of the process and a function that does a group.
 
-        The latter is called with a group and what its process is told of it; ``send(kind, value)`` hands the listener
-        what is found, as it is found; ``send("limit", value)`` is for the backend, a `Limit` or None.
+        That function is called with a group and its facts. ``send(kind, value)`` passes each result to the listener at
+        once. ``send("limit", value)`` is for the backend, with a `Limit` or None.
         """
         ...
 
@@ -158,8 +158,9 @@ class Crew(Protocol[One]):
 class Crewed:
     """A crew of ``size`` processes. Only this process receives results.
 
-    One that dies is replaced, and its group done again, `TRIES` times in all; then the group is lost. One that goes on
-    `GRACE` seconds beyond a limit is ended and replaced, and the rest of its group is done. What it sent before stands.
+    A process that dies is replaced, and its group is repeated, `TRIES` times in all; then the group is lost. A process
+    that continues `GRACE` seconds beyond a limit is ended and replaced, and the rest of its group is measured. Results
+    that it sent before stay.
 
     Args:
         hint: where to look when processes die before they can begin.

@@ -19,7 +19,7 @@ from .backends import Crewed, Died, Member, Work, raisable
 __all__ = ["Processes", "pool"]
 
 GRACE = 5.0  # seconds that a process has to end
-LOOK = 1.0  # seconds between two looks at who is alive
+LOOK = 1.0  # seconds between two checks for dead processes
 
 
 def pool(jobs: int) -> Crewed:
@@ -87,7 +87,7 @@ class Processes:
 def _without_interrupts() -> Iterator[None]:
     """Processes started in the block ignore Ctrl-C, which the terminal sends to all. This process ends them.
 
-    It hears of one itself once the block ends, whichever of its threads got it; ignored, it would be lost.
+    It gets its own interrupt when the block ends, in any of its threads; an ignored interrupt would be lost.
     """
     main = threading.current_thread() is threading.main_thread()
     heard: list[tuple[Any, ...]] = []

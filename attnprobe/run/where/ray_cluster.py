@@ -32,11 +32,11 @@ def cluster(
 ) -> Iterator[tuple[Crewed, str]]:
     """Join the cluster at an address for the length of a block; ``local`` starts one on this machine.
 
-    Gives the backend, and the device of its processes. What the cluster has is compared with what is asked before
-    anything runs: Ray itself waits for ever for a GPU that no node has.
+    Yields the backend, and the device of its processes. The request is compared with the resources of the cluster
+    before anything runs, because Ray waits for ever for a GPU that no node has.
 
     Raises:
-        UsageError: no address, Ray is not installed, what is asked does not fit or contradicts itself.
+        UsageError: no address, Ray is not installed, or a request that does not fit the cluster or contradicts itself.
         SourceError: there is no cluster.
     """
     _refuse(device, gpus)
@@ -124,7 +124,7 @@ def _refuse_form(address: str) -> None:
 
 
 def _joined(ray: Any, address: str) -> None:
-    """Connect. Ray's own lines are kept off the terminal."""
+    """Connect, and hide Ray's own lines from the terminal."""
     private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

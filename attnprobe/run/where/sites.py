@@ -56,7 +56,7 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
         exclusive: at most one process on each device, with all threads; several only where the request says so.
 
     Raises:
-        UsageError: a number that cannot be; a cluster that is not there, or has no room for what is asked.
+        UsageError: an impossible number, or a cluster that does not exist or is too small for the request.
     """
     _refuse(request)
     if request.backend == "ray":

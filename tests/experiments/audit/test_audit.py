@@ -172,4 +172,4 @@ def test_the_command_shows_verdicts_and_gates_them(run, file):
     (record,) = read_records(file.parent / "r")
     assert record["trials"] == 100 and np.isclose(rows[0]["rate"], record["statements"][0]["rate"][0])
     code, _, err = run("audit", "--qkv", file, "--delta", "2")
-    assert code == 2 and "a probability is below 1" in err
+    assert code == 2 and "choose probabilities above 0 and below 1" in err

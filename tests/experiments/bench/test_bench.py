@@ -411,7 +411,7 @@ def test_every_format_names_the_methods(bench, format_):
 
 
 @pytest.mark.parametrize(
-    "args, told",
+    "args, message",
     [
         (("--source", "file"), "source 'file'"),
         (("--method", "nystromfomer"), "did you mean 'nystromformer'"),
@@ -429,16 +429,16 @@ def test_every_format_names_the_methods(bench, format_):
             ("--method", "amm", "--n", "64", "--d", "8", "--quadratic-n", "32"),
             "amm costs n² p + 2 n d p: called up to n=3",
         ),
-        (("--model", "minilm"), "--model is read by --source model alone"),
-        (("--layer", "1"), "--layer is read by --source model alone"),
-        (("--source", "model", "--heads", "4"), "--heads is read by --source random alone"),
+        (("--model", "minilm"), "--model needs --source model, but the source is random"),
+        (("--layer", "1"), "--layer needs --source model, but the source is random"),
+        (("--source", "model", "--heads", "4"), "--heads needs --source random, but the source is model"),
         (("--format", "xml"), "format 'xml'"),
         (("--force", "--retry-failed"), "exclude each other"),
     ],
 )
-def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(bench, args, told):
+def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(bench, args, message):
     code, out, err = bench("--device", "cpu", "--out", "r", *args)
-    assert code == 2 and told in err and out == "" and not Path("r").exists(), err
+    assert code == 2 and message in err and out == "" and not Path("r").exists(), err
 
 
 def test_a_file_of_queries_is_a_source(bench, qkv):

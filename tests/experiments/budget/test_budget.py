@@ -486,8 +486,8 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
     assert one["metrics"]["unreached"]["mean"] == pytest.approx(1 / 3)
     files = budget_files(records)
     assert list(files) == ["budgets-half.json"]
-    told = files["budgets-half.json"]
-    assert {name: told[name] for name in ("schema", "method", "options", "metric", "epsilon", "n", "target")} == {
+    contents = files["budgets-half.json"]
+    assert {name: contents[name] for name in ("schema", "method", "options", "metric", "epsilon", "n", "target")} == {
         "schema": 1,
         "method": "half",
         "options": {},
@@ -496,7 +496,7 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
         "n": 48,
         "target": "softmax",
     }
-    assert [(b["layer"], b["head"], b["d"]) for b in told["budgets"]] == [(0, 0, None), (0, 1, 8), (0, 2, 20)]
+    assert [(b["layer"], b["head"], b["d"]) for b in contents["budgets"]] == [(0, 0, None), (0, 1, 8), (0, 2, 20)]
 
 
 def test_of_several_windows_the_file_has_the_largest_budget():
@@ -524,9 +524,9 @@ def test_of_several_windows_the_file_has_the_largest_budget():
         nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "holds_from")}
         return {**base, "window": window, "results": [{"epsilon": 0.1, "d": d, "fails_at": fails_at, **nulls}]}
 
-    (told,) = budget_files([record(0, [8, 9, 10], [[], [], []]), record(1, [12, None, 9], [[], [], [16]])]).values()
-    assert [(b["d"], b["no_counterexample"]) for b in told["budgets"]] == [(12, True), (None, None), (10, False)]
-    assert told["windows"] == 2
+    (contents,) = budget_files([record(0, [8, 9, 10], [[], [], []]), record(1, [12, None, 9], [[], [], [16]])]).values()
+    assert [(b["d"], b["no_counterexample"]) for b in contents["budgets"]] == [(12, True), (None, None), (10, False)]
+    assert contents["windows"] == 2
 
 
 def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
@@ -545,7 +545,7 @@ def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
     for record, x in zip(records, (qkv, scaled), strict=True):
         assert record["results"][0]["d"] == [one.d for one in budgets(x, "nystromformer", 0.9).heads]
     files = budget_files(records)
-    assert len(files) == 2 and [told["scale_inputs"] for told in files.values()] == [1.0, 4.0]
+    assert len(files) == 2 and [contents["scale_inputs"] for contents in files.values()] == [1.0, 4.0]
 
 
 def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):

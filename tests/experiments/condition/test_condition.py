@@ -561,8 +561,8 @@ def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(r
 
 def test_a_note_says_what_this_run_shows_of_condition_and_error():
     one = lambda rho, heads=12: {"spearman": rho, "spearman_count": heads}
-    (told,) = correlation_notes([one(-0.82), one(0.31), one(0.1), one(None)])
-    assert told == "ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows"
+    (note,) = correlation_notes([one(-0.82), one(0.31), one(0.1), one(None)])
+    assert note == "ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows"
     assert correlation_notes([one(0.5, 3)]) == ["ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row"]
     assert not correlation_notes([one(None)])
 

@@ -165,8 +165,8 @@ def test_what_a_selection_reads_and_scores_is_in_records_rows_and_columns(run, s
     of_row = keys.sum(-1).double()
     union = keys.any(0).sum(-1).double().mean()
     pages = 2 * (torch.arange(N) // 4 + 1).double().mean()
-    wanted = (of_row.mean(), of_row.quantile(0.1, 1).mean(), of_row.quantile(0.9, 1).mean(), pages, union)
-    for name, value in zip(names, wanted, strict=True):
+    expected = (of_row.mean(), of_row.quantile(0.1, 1).mean(), of_row.quantile(0.9, 1).mean(), pages, union)
+    for name, value in zip(names, expected, strict=True):
         assert rows["quest"][name]["mean"] == pytest.approx(float(value)), name
     assert rows["quest"]["kv_read"]["mean"] > rows["quest"]["realised_d"]["mean"]  # sets of heads differ
     assert rows["window"]["kv_read"]["mean"] == rows["window"]["realised_d"]["mean"]  # and windows do not

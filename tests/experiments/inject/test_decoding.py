@@ -148,8 +148,8 @@ def test_steps_are_rows_of_a_prefill_whose_earlier_rows_are_exact(models, text):
     late = replace(topk, function=behind_prefix)
     for method, layer in ((late, "all"), (topk, str(LAYERS - 1))):
         with injected(whole, method, d=8, layer=layer):
-            wanted = whole(input_ids=ids).logits[0, PREFIX : N - 1]
-        torch.testing.assert_close(behind(whole, ids, topk, layer=layer), wanted, rtol=0, atol=1e-4)
+            expected = whole(input_ids=ids).logits[0, PREFIX : N - 1]
+        torch.testing.assert_close(behind(whole, ids, topk, layer=layer), expected, rtol=0, atol=1e-4)
     with injected(whole, topk, d=8):
         prefilled = whole(input_ids=ids).logits[0, PREFIX : N - 1]
     assert (behind(whole, ids, topk) - prefilled).abs().max() > 1e-2
@@ -203,7 +203,7 @@ def test_an_encoder_is_refused(run, tiny_bert, text_file, tmp_path):
     code, _, err = run("inject", *args, "--phase", "decode", "--out", tmp_path / "r")
     assert code == 2 and "predicts the next word" in err and "bert model" in err
     code, _, err = run("inject", *args, "--prefix", 4, "--out", tmp_path / "r")
-    assert code == 2 and "--prefix is read by --phase decode alone" in err
+    assert code == 2 and "--prefix needs --phase decode, but the phase is prefill" in err
 
 
 def test_the_command_shows_steps_and_gates_greedy_decoding(run, models, text, tmp_path):

@@ -314,7 +314,7 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
     assert code == 0 and str(path.name) in err and len(actual.d) == LAYERS * HEADS
     assert len(set(actual.d.values()) - {None}) > 1 and None in actual.d.values()
     code, out, err = inject("bert", "--budgets", path, "--per-layer", "--out", "i")
-    assert code == 0 and "were found at" not in err
+    assert code == 0 and "its budgets are for" not in err
     records = [json.loads(line) for line in (tmp_path / "i/records.jsonl").read_text().splitlines()]
     assert [r["layer"] for r in records] == [None, 0, 1, 2]
     assert {(r["method"], *r["options"].items()) for r in records} == {("topk", ("renormalize", False))}
@@ -330,10 +330,10 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"model": "other"}, "its budgets were found at model other; here it is"),
-        ({"n": 64, "epsilon": 0.1}, f"its budgets were found at n 64; here it is {N}"),
-        ({"weights": "initialized"}, "its budgets were found at weights initialized; here it is pretrained"),
-        ({"scale_inputs": 2}, "its budgets were found at scale inputs 2; here it is 1"),
+        ({"model": "other"}, "its budgets are for model other; here it is"),
+        ({"n": 64, "epsilon": 0.1}, f"its budgets are for n 64; here it is {N}"),
+        ({"weights": "initialized"}, "its budgets are for weights initialized; here it is pretrained"),
+        ({"scale_inputs": 2}, "its budgets are for scale inputs 2; here it is 1"),
         ({"n": N, "weights": "pretrained", "scale_inputs": 1, "target": "softmax"}, None),
     ],
 )
@@ -352,7 +352,7 @@ EVIL = "open('executed', 'w').close()\n\ndef f(q, k, v, d, scale):\n    return v
 
 
 @pytest.mark.parametrize(
-    "said",
+    "contents",
     [
         {"method": "./evil.py:f", "options": {}},
         {"method": "evil.py:f", "options": {}},
@@ -365,9 +365,9 @@ EVIL = "open('executed', 'w').close()\n\ndef f(q, k, v, d, scale):\n    return v
     ids=str,
 )
 @pytest.mark.parametrize("named", [(), ("--method", "skyformer:sampler=iid")], ids=["unnamed", "another"])
-def test_a_file_of_budgets_brings_no_code_to_run(inject, tmp_path, said, named):
+def test_a_file_of_budgets_brings_no_code_to_run(inject, tmp_path, contents, named):
     (tmp_path / "evil.py").write_text(EVIL)
-    path = budgets_file(tmp_path / "b.json", **said)
+    path = budgets_file(tmp_path / "b.json", **contents)
     code, out, err = inject("bert", "--budgets", path, *named, "--out", "r")
     assert (code, out) == (2, "") and len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "executed").exists() and not (tmp_path / "r").exists()
@@ -496,7 +496,7 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "args, told",
+    "args, reason",
     [
         (("--n", 65), "n=65 is more than the 64 positions"),
         (("--d", 99), "d=99 exceeds"),
@@ -506,7 +506,7 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
         (("--lines", "--windows", 3), "has 0 lines of at least 20 tokens"),
         (("--method", "skyfromer"), "did you mean 'skyformer'"),
         (("--windows", 99), "choose at most"),
-        (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
+        (("--budgets", "b.json", "--d", 8), "--d and --budgets exclude each other"),
         (("--budgets", "b.json", "--method", "mss"), "budgets belong to skyformer:sampler=iid, but --method names mss"),
         (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
         (("--format", "xml"), "unknown format 'xml'"),
@@ -515,13 +515,13 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
         (("--qkv", "x"), "No such option"),
     ],
 )
-def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(inject, tmp_path, args, told):
+def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(inject, tmp_path, args, reason):
     path = budgets_file(tmp_path / "b.json")
     actual = json.loads(Path(path).read_text())
     Path(path).write_text(json.dumps({**actual, "budgets": actual["budgets"][:-1]}))
     some = () if {"--d", "--budgets"} & set(args) else ("--d", 8)
     code, out, err = inject("bert", "--out", "r", *some, *args)
-    assert code == 2 and told.lower() in err.lower() and out == "" and not Path("r").exists(), err
+    assert code == 2 and reason.lower() in err.lower() and out == "" and not Path("r").exists(), err
 
 
 def test_a_model_round_the_interface_exits_3(run, texts, tmp_path):
@@ -542,11 +542,11 @@ def test_running_again_measures_nothing_and_a_torn_run_goes_on(inject):
     assert inject(*args)[1] == out and Path("r/records.jsonl").read_text().splitlines() == lines
     Path("r/records.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]))
     code, again, _ = inject(*args)
-    told = lambda text: [
+    lines = lambda text: [
         {**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
         for row in json.loads(text)["rows"]
     ]
-    assert code == 0 and told(again) == told(out)
+    assert code == 0 and lines(again) == lines(out)
     assert len(Path("r/records.jsonl").read_text().splitlines()) == len(lines)
 
 

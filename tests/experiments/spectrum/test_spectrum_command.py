@@ -131,9 +131,9 @@ def test_the_table_says_medians_of_the_rows(run, qkv):
 def test_a_narrow_terminal_goes_without_columns(run, qkv):
     rows = json.loads(run("--qkv", qkv, "--format", "json")[1])["rows"]
     shown = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables(spectrum_tables(rows), [], Header(), width=70))
-    tables, told = re.split("(?=Left out)|(?= columns left out)", shown)
+    tables, legend = re.split("(?=Left out)|(?= columns left out)", shown)
     assert max(map(len, tables.splitlines())) <= 70
-    assert "stable rank" in tables and "--columns" in told and "entropy rank" not in tables
+    assert "stable rank" in tables and "--columns" in legend and "entropy rank" not in tables
     whole = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables(spectrum_tables(rows), [], Header(), width=200))
     assert "participation" in whole and "eft out" not in whole
 

@@ -477,8 +477,8 @@ def test_the_report_rebuilds_it_to_the_byte(small, run):
     for path in before:
         path.unlink()
     code, out, err = run("report", "r")
-    told = next(line for line in out.splitlines() if line.startswith("! task text"))  # on stderr while it measured
-    assert code == 0 and out.replace(f"{told}\n", "") == printed, err
+    warning = next(line for line in out.splitlines() if line.startswith("! task text"))  # on stderr while it measured
+    assert code == 0 and out.replace(f"{warning}\n", "") == printed, err
     assert all(path.read_bytes() == data for path, data in before.items())
     page = (folder / "report.html").read_text()
     assert "The first steps of training" in page and page.count("<svg") == 2

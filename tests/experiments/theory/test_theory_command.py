@@ -319,8 +319,8 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     records = measured(file, tmp_path, methods=("nystromformer,performer",), d=(16, 64)).records
     rows = theory_rows(records)
     worst = [row for row in rows if row["theorem"] == "worst"]
-    told = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
-    assert told == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
+    skipped = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
+    assert skipped == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
     assert {(row["method"], row["d"]) for row in worst if row["verdict"]} == {
         ("nystromformer", 16),
         ("performer", 16),
@@ -518,7 +518,7 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
 def test_the_list_runs_nothing(run):
     code, out, err = run("--list")
     assert code == 0 and not err and not Path("outputs").exists()
-    for part in ("frequency", "Nobody 2026, Theorem 1", "A share over seeds", "cost: n", "asked of every --method"):
+    for part in ("frequency", "Nobody 2026, Theorem 1", "A share over seeds", "cost: n", "tested for every --method"):
         assert part in out
     code, out, _ = run("--list", "--format", "json")
     assert [row["theorem"] for row in json.loads(out)["rows"]] == ["first", "frequency", "worst"]

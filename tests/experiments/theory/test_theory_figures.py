@@ -19,7 +19,7 @@ HEADS, SEEDS = [0, 1, 2], 4
 
 
 def finding(at=None, d=None, bound=(2.0, 3.0, 4.0), measured=(1.0, 5.0, 2.0), sense="at most", verdict=None, **details):
-    said = verdict or ["holds" if m <= b else "violated" for b, m in zip(bound, measured, strict=True)]
+    verdicts = verdict or ["holds" if m <= b else "violated" for b, m in zip(bound, measured, strict=True)]
     flat = {"bound": list(bound), "measured": list(measured), "lower": None, "upper": None, "slack": [1.0] * 3}
     return {
         "d": d,
@@ -30,7 +30,7 @@ def finding(at=None, d=None, bound=(2.0, 3.0, 4.0), measured=(1.0, 5.0, 2.0), se
         "met": [True] * 3,
         "vacuous": [False] * 3,
         "rounding": [0.0] * 3,
-        "verdict": said,
+        "verdict": verdicts,
         "details": details,
         **flat,
     }

@@ -516,7 +516,7 @@ def test_what_a_process_left_out_has_failed(file, alone, tmp_path, monkeypatch):
     records = measured("error", file, tmp_path / "r").outcome.records
     failed = [record for record in records if record["status"] == "failed"]
     assert len(failed) == 8 and {record["reason"] for record in failed} == {
-        "its process found other inputs than the one that keeps the records"
+        "its process read other inputs than the process that writes the records"
     }
     expected = bits(alone("error").outcome.records)
     assert {key for key, one in bits(records).items() if one == expected[key]} == expected.keys() - {

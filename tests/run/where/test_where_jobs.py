@@ -140,12 +140,12 @@ def test_no_process_outlives_a_run_that_is_killed(command, file, tmp_path):
     source = () if command.startswith("bench") else ("--qkv", file)
     arguments = (*command.split(), *source, "--n", "32", "--method", "./held.py:held", "--out", "r")
     run = [sys.executable, "-m", "attnprobe", *map(str, arguments)]
-    with open(tmp_path / "said", "w") as said:
-        process = subprocess.Popen(run, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
+    with open(tmp_path / "output", "w") as output:
+        process = subprocess.Popen(run, cwd=tmp_path, stdout=output, stderr=output, start_new_session=True)
     until = time.monotonic() + 90
     while not (tmp_path / "held").exists() and time.monotonic() < until and process.poll() is None:
         time.sleep(0.05)
-    assert len(alive(process.pid)) > 1, (tmp_path / "said").read_text()
+    assert len(alive(process.pid)) > 1, (tmp_path / "output").read_text()
     process.kill()
     process.wait()
     until = time.monotonic() + 10
