@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import COMMANDS, cli
 from attnprobe.figures.files import FILES
-from attnprobe.methods import METHODS, by_family
+from attnprobe.methods import METHODS
 from attnprobe.sources.random import RandomSource
 
 
@@ -363,18 +363,6 @@ def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
     ]
     assert metrics(direct) == metrics(read)
     assert json.loads(read)["source"]["origin"]["weights"] == "initialized"
-
-
-def test_methods_lists_and_explains(run):
-    code, out, _ = run("methods", "--format", "json")
-    rows = json.loads(out)["rows"]
-    assert code == 0 and [row["name"] for row in rows] == [entry.name for entry in by_family(kernels=True)]
-    assert set(rows[0]) >= {"name", "paper", "year", "targets", "kind", "tags", "budget", "cost", "options"}
-    code, out, _ = run("methods", "skyformer")
-    assert code == 0
-    for name in METHODS["skyformer"].options:
-        assert f"{name}=" in out and f"{name}: " in out  # its default, and its explanation
-    assert "stratified | iid | wor | rls | kmeans" in out
 
 
 def test_doctor_answers(run):

@@ -41,7 +41,7 @@ OTHER_FORMS = {"causal_target": "yardstick", "prefill": "prefill"}  # of methods
 
 def method_pages() -> dict[str, str]:
     """The text of every page by the name of its file; the registry is the only source."""
-    from ..methods import by_family
+    from ...methods import by_family
 
     return {"index.md": index_page(), **{file_name(entry): method_page(entry) for entry in by_family(kernels=True)}}
 
@@ -52,7 +52,7 @@ def file_name(entry: Any) -> str:
 
 def index_page() -> str:
     """Every method in a table of its family, and the table of contents of the site."""
-    from ..methods import FAMILIES, by_family
+    from ...methods import FAMILIES, by_family
 
     entries = by_family(kernels=True)
     lines = [INTRODUCTION]

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from .completion import complete_methods, plugin_names
-from .method_index import method_list
-from .options import debug_option, format_option
+from ..completion import complete_methods, plugin_names
+from ..method_index import method_list
+from ..options import debug_option, format_option
 
 EPILOG = """\b
 In Python:
@@ -30,18 +30,18 @@ def command(name: str | None, pages: str | None, long: bool, format_: str, debug
 
     --format other than table prints all facts of each method.
     """
-    from ..tables.view import check_format
-    from .streams import answer
+    from ...tables.view import check_format
+    from ..streams import answer
 
     check_format(format_)
     if name is None and pages is None and format_ == "table" and not long:
         return answer(method_list(plugin_names()))
-    from ..errors import UsageError
-    from ..methods import by_family, get
-    from ..methods.user import plugins
-    from ..tables.terminal import stdout_width
-    from ..tables.view import flat_view
-    from .streams import note
+    from ...errors import UsageError
+    from ...methods import by_family, get
+    from ...methods.user import plugins
+    from ...tables.terminal import stdout_width
+    from ...tables.view import flat_view
+    from ..streams import note
 
     if pages is not None:
         if name is not None or format_ not in ("table", "md"):
@@ -80,9 +80,9 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 def _write_pages(folder: Path) -> None:
     """Write the index and the methods' pages into ``folder``, and print its name."""
-    from ..errors import UsageError
-    from .method_pages import method_pages
-    from .streams import answer
+    from ...errors import UsageError
+    from ..streams import answer
+    from .pages import method_pages
 
     pages = method_pages()
     try:
