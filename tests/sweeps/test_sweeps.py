@@ -187,7 +187,7 @@ def test_what_goes_together_across_file_and_command_line(sweep, run, monkeypatch
     assert code == 2 and err.startswith("--model and qkv exclude each other: --qkv qkv.safetensors holds Q, K and V")
     code, err = sweep("force: true", "--retry-failed")
     assert code == 2 and err.startswith("--retry-failed and force exclude")
-    assert "--retry-failed and force exclude" in run("error", "--force", "--retry-failed")[2]
+    assert "--retry-failed and --force exclude" in run("error", "--force", "--retry-failed")[2]
     monkeypatch.setenv("ATTNPROBE_MODEL", "minilm")
     assert sweep("qkv: qkv.safetensors")[1].startswith("ATTNPROBE_MODEL and qkv exclude each other")
 
