@@ -257,7 +257,7 @@ KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
         "kernel",
         method_label,
         "E = O~ − O, of O in float64",
-        more="O is the exact output of Q, K and V rounded to the kernel's dtype; values are medians unless said otherwise",
+        more="O is the exact output of Q, K and V rounded to the kernel's dtype; medians unless said otherwise",
         key=True,
     ),
     Column("in", lambda row: row.get("kernel_dtype") or "", "the dtype that the kernel works in", spare=1, key=True),

@@ -337,7 +337,7 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
         ({"n": N, "weights": "pretrained", "scale_inputs": 1, "target": "softmax"}, None),
     ],
 )
-def test_budgets_that_were_found_on_something_else_are_told(inject, tmp_path, about, says):
+def test_budgets_for_another_setting_give_a_warning(inject, tmp_path, about, says):
     code, _, err = inject("bert", "--budgets", budgets_file(tmp_path / "b.json", **about))
     assert code == 0 and (says in err if says else "b.json" not in err), err
 
@@ -542,11 +542,11 @@ def test_running_again_measures_nothing_and_a_torn_run_goes_on(inject):
     assert inject(*args)[1] == out and Path("r/records.jsonl").read_text().splitlines() == lines
     Path("r/records.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]))
     code, again, _ = inject(*args)
-    lines = lambda text: [
+    untimed = lambda text: [
         {**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
         for row in json.loads(text)["rows"]
     ]
-    assert code == 0 and lines(again) == lines(out)
+    assert code == 0 and untimed(again) == untimed(out)
     assert len(Path("r/records.jsonl").read_text().splitlines()) == len(lines)
 
 
