@@ -1,4 +1,4 @@
-"""The columns of `error`'s tables, and of the tables of kernels below them."""
+"""The columns of `error`'s tables of methods."""
 
 from __future__ import annotations
 
@@ -18,29 +18,15 @@ from ...tables.methods import (
     shown,
     statistic,
 )
-from ...tables.numbers import method_label, per_cent, significant
+from ...tables.numbers import per_cent, significant
 from ...tables.table import Best, Column
 from .rows import ErrorRow
 
-__all__ = ["COLUMNS", "KERNEL_COLUMNS", "KERNEL_METRICS", "ROW_COLUMNS", "error_columns"]
+__all__ = ["BUDGET", "COLUMNS", "METHOD", "error_columns", "is_open", "statistic_cell"]
 
 
-KERNEL_METRICS = (
-    "cosine",
-    "max_abs",
-    "relative_frobenius",
-    "row_error_p50",
-    "row_error_p99",
-    "row_error_p99_9",
-    "rows_within",
-    "ratio_to_framework",
-    "ratio_to_framework_frobenius",
-    "framework_max_abs",
-    "framework_relative_frobenius",
-)
-
-
-def _statistic(metric: str, name: str, digits: int = 3) -> Callable[[ErrorRow], str]:
+def statistic_cell(metric: str, name: str, digits: int = 3) -> Callable[[ErrorRow], str]:
+    """The cell of a statistic of a metric."""
     return lambda row: significant(statistic(row, metric, name), digits)
 
 
@@ -188,7 +174,7 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column("guarded\nrows", _guarded_rows, "replaced by the method", spare=1, more="summed as bad rows are"),
     Column(
         "inverse\nresidual",
-        _statistic("inverse_residual", "median", 2),
+        statistic_cell("inverse_residual", "median", 2),
         "‖I − NZ‖_F/√d of core N, inverse Z",
         spare=6,
         more="median; repeated landmarks count",
@@ -212,7 +198,7 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
     ),
     Column(
         "scored\na row",
-        _statistic("scored", "mean"),
+        statistic_cell("scored", "mean"),
         "scores computed to choose the keys of a row",
         spare=7,
         short="scored",
@@ -220,7 +206,7 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
     ),
     Column(
         "keys\nread",
-        _statistic("kv_read", "mean"),
+        statistic_cell("kv_read", "mean"),
         "rows of K and V loaded for a query",
         spare=7,
         short="keys read",
@@ -236,103 +222,3 @@ def error_columns(rows: Sequence[ErrorRow]) -> list[Column]:
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
     return [column for column in COLUMNS if column.title not in absent]
-
-
-def _one_minus_cosine(row: ErrorRow) -> str:
-    """One minus the mean cosine. The digits of a cosine near 1 are all nines."""
-    mean = statistic(row, "cosine", "mean")
-    return "" if mean is None else significant(max(1 - mean, 0.0), 2)
-
-
-def _within(row: ErrorRow) -> str:
-    mean, tolerance = statistic(row, "rows_within", "mean"), row.get("row_tolerance")
-    return "" if mean is None else f"{100 * mean:.2f} % ({tolerance:g})"
-
-
-ROWS = "quantiles over rows of ‖E_i‖ / ‖O_i‖"
-FRAMEWORK = "max |E| over eager attention's"
-EAGER = "eager softmax attention in the kernel's dtype; median and worst head"
-KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
-    Column(
-        "kernel",
-        method_label,
-        "E = O~ − O, of O in float64",
-        more="O is the exact output of Q, K and V rounded to the kernel's dtype; medians unless said otherwise",
-        key=True,
-    ),
-    Column("in", lambda row: row.get("kernel_dtype") or "", "the dtype that the kernel works in", spare=1, key=True),
-    Column("1 − cosine", _one_minus_cosine, "mean over heads", spare=6),
-    Column("max |E|", _statistic("max_abs", "max"), "over all heads"),
-    Column("‖E‖F / ‖O‖F", _statistic("relative_frobenius", "median"), "median over heads"),
-    Column("row p50", _statistic("row_error_p50", "median"), ROWS, spare=3),
-    Column("row p99", _statistic("row_error_p99", "median"), ROWS, spare=5),
-    Column("row p99.9", _statistic("row_error_p99_9", "median"), ROWS, spare=2),
-    Column("rows within", _within, "share within the tolerance"),
-    Column(
-        "× framework",
-        _statistic("ratio_to_framework", "median"),
-        FRAMEWORK,
-        more=EAGER,
-    ),
-    Column("worst", _statistic("ratio_to_framework", "max"), FRAMEWORK, more=EAGER),
-    Column(
-        "× framework F",
-        _statistic("ratio_to_framework_frobenius", "median"),
-        "the same of ‖E‖F",
-        spare=4,
-    ),
-)
-
-
-def _log_normaliser(row: ErrorRow) -> str:
-    mean = significant(statistic(row, "log_normaliser_error", "mean"), 2)
-    spread = significant(statistic(row, "log_normaliser_error_sd", "mean"), 2)
-    return f"{mean} ± {spread}" if mean else ""
-
-
-OVER_HEADS = "mean over rows and heads"
-MASS = "the exact weight of the keys that the method uses"
-ROW_COLUMNS: tuple[Column[ErrorRow], ...] = (
-    METHOD,
-    BUDGET,
-    Column(
-        "mass",
-        _statistic("mass", "mean"),
-        MASS,
-        more=f"{OVER_HEADS}; 1 minus it is the lost mass, which is the total variation of a renormalised selection",
-    ),
-    Column(
-        "p10",
-        _statistic("mass_p10", "mean"),
-        "mass of the rows at the 10 % quantile",
-        more="mean over heads",
-    ),
-    Column(
-        "of best",
-        _statistic("mass_efficiency", "mean"),
-        "mass over the most that as many keys hold",
-        spare=1,
-        more="it separates the choice of keys from their number",
-    ),
-    Column("recall", _statistic("recall_k", "mean"), "share of the largest keys that are used", spare=4),
-    Column("TV", _statistic("tv", "mean"), "total variation of the rows", spare=3, best=best_of("tv", "mean")),
-    Column("KL", _statistic("kl", "mean"), "of rows, in nats", spare=6),
-    Column(
-        "row error\np50",
-        _statistic("row_error_p50", "mean"),
-        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
-        short="p50",
-        best=best_of("row_error_p50", "mean"),
-    ),
-    Column(
-        "\np99",
-        _statistic("row_error_p99", "mean"),
-        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
-        best=best_of("row_error_p99", "mean"),
-    ),
-    Column("ln D~ / D\nmean ± s.d.", _log_normaliser, "bias and noise of the log normaliser", spare=5, short="ln D"),
-    Column("keys", _statistic("keys", "mean"), "with a weight, mean", spare=2),
-    Column("k 90", _statistic("k_90", "mean"), "the least keys with a mass of 0.9", spare=2),
-    Column("needle", _statistic("needle_mass_kept", "mean"), "weight of the needle's keys", spare=2),
-    STATUS,
-)

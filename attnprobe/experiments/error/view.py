@@ -11,15 +11,17 @@ from ...tables.methods import OPEN, caption, grouped, marks_legend, notes, rival
 from ...tables.table import Table, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, ROW_COLUMNS, error_columns, is_open
+from .columns import COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
+from .kernel_columns import KERNEL_COLUMNS
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
 from .positions_figure import positions_figure
 from .result import error_result
+from .row_columns import ROW_COLUMNS
 from .rows import ErrorRow, summarise
 
 if TYPE_CHECKING:
