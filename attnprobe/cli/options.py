@@ -115,8 +115,8 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
     Raises:
         UsageError: it names the nearest column or field.
     """
+    from ..tables.choice import check_columns
     from ..tables.formats import check_fields
-    from ..tables.table import check_columns
     from ..tables.view import check_format
 
     names = output.columns or ()

@@ -9,11 +9,12 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..records.file import SCHEMA, encode_inf, strict_json
+from .choice import check_columns, chosen_columns, is_called
 from .console import Header
 from .formats import csv_of, github, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
 from .rows import AnyRow, Judged
-from .table import Column, Table, check_columns, chosen_columns, is_called, legend_of
+from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
 __all__ = ["FORMATS", "Figure", "View", "check_format", "flat_view"]

@@ -11,9 +11,10 @@ from text_tables import text_table
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.report import open_run, views
+from attnprobe.tables.choice import is_called, spelling
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
-from attnprobe.tables.table import Best, Column, is_called, spelling, table_of
+from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
 from attnprobe.tables.view import View
 
