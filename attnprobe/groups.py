@@ -63,7 +63,7 @@ def unfolded(x: Tensor, heads: int) -> Tensor:
 
 
 def tokens(x: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (h, u) of ``x`` (h or h_kv, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
+    """The rows ``index`` (h, u) of ``x`` (h or h_kv, n, p), as (h, u, p). An empty slot, -1, gets row 0."""
     h_kv, n, p = x.shape
     heads = torch.arange(len(index), device=x.device)[:, None] // (len(index) // h_kv)
     first = n * heads  # of the rows of all heads, one after another

@@ -23,8 +23,8 @@ class AttentionCall:
     """One call of one attention module: ``softmax(cap(scale · Q Kᵀ) + bias) V`` over the visible keys.
 
     Attributes:
-        module, call: the module's qualified name, and the index of this call of it (ALBERT has one module for all).
-        number: the index of this attention call in the forward, from 0, as in ``--layer``.
+        module, call: the module's qualified name, and the number of this call of it (ALBERT has one module for all).
+        number: the number of this attention call in the forward, from 0, as in ``--layer``.
         kind: the module's class.
         q: (b, h, n_q, p). k: (b, h_kv, n_k, p). v: (b, h_kv, n_k, p_v). All after RoPE and norms; h is a multiple of
             h_kv, and consecutive heads share keys.
@@ -36,7 +36,7 @@ class AttentionCall:
         pattern: the form of ``visible``: padding, causal, a window.
         cross: whether the queries and the keys are different tokens (cross attention).
         window: the sliding window of the model, which hides nothing in shorter inputs; None for no window.
-        positions: the keys at whose places the queries stand, (n_q,) int64; None: the queries are the last tokens.
+        positions: the numbers of the keys at the places of the queries, (n_q,) int64; None: the last tokens.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
     """
 
@@ -63,10 +63,12 @@ class AttentionCall:
 
     @property
     def heads(self) -> int:
+        """h, the number of query heads."""
         return self.q.shape[1]
 
     @property
     def kv_heads(self) -> int:
+        """h_kv, the number of heads of keys and values."""
         return self.k.shape[1]
 
     def facts(self) -> list[str]:
@@ -89,7 +91,7 @@ class AttentionCall:
         """Whether the queries are the last tokens, and each sees no token after itself."""
         if self.cross or not self.pattern.regular:
             return False
-        last_alone = self.cached and self.q.shape[2] == 1  # behind a cache; no key is after it
+        last_alone = self.cached and self.q.shape[2] == 1  # after a cache; no key is after it
         return self.pattern.right == 0 or (last_alone and self.pattern.right is None)
 
     @property
@@ -99,7 +101,7 @@ class AttentionCall:
 
     @property
     def sliding_window(self) -> int | None:
-        """w where keys at a distance of w or more are hidden, as in `QKV`; None where no key is hidden for that."""
+        """w if keys at a distance of w or more are hidden, as in `QKV`; None if no key is hidden by its distance."""
         return None if self.pattern.left is None else self.pattern.left + 1
 
     @property
@@ -150,7 +152,7 @@ class AttentionCall:
             yield start, stop, rows, largest
 
     def at(self, queries: Tensor) -> AttentionCall:
-        """The call with the queries of these tokens alone, of a call whose queries are all tokens."""
+        """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
         of = lambda x: x if x is None or x.shape[-2] == 1 else x[..., queries, :]
         return replace(self, q=of(self.q), visible=of(self.visible), bias=of(self.bias), positions=queries)
 
@@ -161,7 +163,7 @@ class AttentionCall:
         padded keys are removed.
 
         Raises:
-            Unsupported: the call has a mask, bias or cap that a `QKV` does not hold.
+            Unsupported: the call has a mask, bias or cap that a `QKV` cannot describe.
         """
         reason = self.beyond()
         if reason is not None:
@@ -222,7 +224,7 @@ def exact_rows(
 
 
 def blocks(q: Tensor, k: Tensor, bytes_each: int = 4) -> Iterator[tuple[int, int]]:
-    """Blocks of query rows whose scores stay below `BLOCK_BYTES`."""
+    """Yields ``(start, stop)`` of blocks of query rows whose scores have at most `BLOCK_BYTES`."""
     row = q.shape[0] * q.shape[1] * k.shape[2] * bytes_each
     step = max(1, BLOCK_BYTES // row)
     for start in range(0, q.shape[2], step):

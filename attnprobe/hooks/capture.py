@@ -2,7 +2,7 @@
 
 A function in transformers' attention interface calls the model's own eager attention, so the forward does not change.
 It records Q, K, V, the mask and further inputs (a bias, a cap, sinks) of the selected calls. Each capture is verified:
-exact attention, rebuilt in float64 from the captured tensors, must equal the model's own output.
+exact attention, recomputed in float64 from the captured tensors, must equal the model's own output.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def capture(
 ) -> dict[tuple[str, int], AttentionCall]:
     """Run ``model(**inputs)`` and return its attention calls, each verified, by module name and call.
 
-    It takes any model that uses transformers' attention interface: encoders, decoders, encoder-decoders, images. Each
-    call holds Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks of the model, and ``delta``, the
-    relative distance of the rebuilt attention from the model's own.
+    It takes any model that uses transformers' attention interface: encoders, decoders, encoder-decoders, vision models.
+    Each call has Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks of the model, and ``delta``, the
+    relative distance of the recomputed attention from the model's own. Cost: the forward, and exact attention in
+    float64 of each selected call, in blocks of rows.
 
     Args:
         model: in evaluation mode. inputs: the arguments of its forward.
@@ -83,7 +84,7 @@ def capture_all(
     """All attention calls of a forward, and the distance of the model's outputs under capture from its eager outputs.
 
     The distance is relative, the largest over the output tensors. It reveals a mask that never arrived at the
-    interface: the verification of a single call uses the mask that the call got.
+    interface. The verification of a single call cannot reveal it, because it uses the mask of that call.
 
     Raises:
         SourceError: see `capture`.
@@ -113,7 +114,7 @@ def capture_layers(
         name: the model's name in messages.
         layers: numbers of attention calls in the order of the forward.
         forward: calls the model; an exception stops it after the last selected layer.
-        queries: the tokens of the forward whose queries are kept and verified, (n_q,) int64; None is all.
+        queries: the tokens of the forward whose queries are captured and verified, (n_q,) int64; None is all.
         cached: whether these tokens follow a cache of keys.
 
     Raises:
@@ -237,7 +238,7 @@ def _step(query: Tensor, key: Tensor) -> int:
 
 
 def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
-    """Refuse what is not self-attention of a whole text that a `QKV` describes."""
+    """Refuse every call except self-attention over a complete text that a `QKV` describes."""
     n_q, n_k = call.q.shape[2], call.k.shape[2]
     if n_q != n_k and not (recorder.cached and call.cached and call.causal):
         raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")

@@ -1,7 +1,7 @@
 """transformers' attention interface: register a function, switch a model to it and back, and name its calls.
 
-transformers ≥ 5 hands every attention call to a registered function, after RoPE and the norms of q and k, before heads
-are repeated. A mask function must be registered under the same name, otherwise masks vanish silently.
+transformers ≥ 5 passes every attention call to a registered function, after RoPE and the norms of q and k, before heads
+are repeated. A mask function must be registered under the same name; without it masks are silently ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
 
 @contextmanager
 def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[None]:
-    """Send a model's attention calls to the function registered as ``name`` inside the block, then restore its own.
+    """A context in which the function that is registered as ``name`` gets a model's attention calls.
 
     ``called`` is the model's name in messages.
 
@@ -83,7 +83,7 @@ def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
     """The eager attention function of the file that defines a module.
 
     Raises:
-        SourceError: the file has none.
+        SourceError: the file has no such function.
     """
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
@@ -135,6 +135,7 @@ class Selection:
         return None if self.everything or self.patterns else max(self.numbers)
 
     def takes(self, number: int, path: str) -> bool:
+        """Whether the call ``number`` of the forward, of the module at ``path``, is selected."""
         return self.everything or number in self.numbers or any(fnmatchcase(path, p) for p in self.patterns)
 
     def missing(self, seen: Iterable[tuple[int, str]]) -> str | None:

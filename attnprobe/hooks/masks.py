@@ -1,6 +1,6 @@
-"""Recognises an attention mask from its values: padding, causal, a sliding window.
+"""Recognises the form of an attention mask from its values: padding, causal, a sliding window.
 
-A mask arrives as numbers to add to the scores. Numbers near the most negative one hide a key; all others are a bias.
+A mask has numbers that are added to the scores. Numbers near the most negative one hide a key; others are a bias.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
 
 
 def _behind_cache(seen: Tensor) -> Pattern | None:
-    """The pattern of queries behind keys that all of them see, from the keys of the queries themselves; else None.
+    """The pattern of queries after a cache of keys that all of them see, from the other keys; otherwise None.
 
-    A long text is read in parts behind a cache of keys. Of the keys in the cache one pass asks whether any is hidden.
+    A long text is read in parts with a cache of keys. Only one pass over the mask tests whether a cached key is hidden.
     """
     n_q, n_k = seen.shape[1:]
     cached = n_k - n_q

@@ -10,7 +10,7 @@ __all__ = ["quiet"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' log lines, progress bars and warnings inside the block."""
+    """A context in which transformers writes no log lines, progress bars and warnings."""
     import warnings
     from logging import CRITICAL
 

@@ -1,21 +1,22 @@
-"""The methods, one file a paper in the folder of its family, and `approximate`, which runs any of them.
+"""The methods, one file for each paper in the folder of its family, and `approximate`, which runs any of them.
 
 The names of draws:
 
 - ``indices`` (h, d) int64: rows of [Q; K]. Queries are 0 … n_q-1, keys follow.
 - ``order`` (h, n_q + n_k): a random order of [Q; K].
-- ``centroids`` (h, d, p), or ``query_centroids`` and ``key_centroids`` where Q and K have their own.
+- ``centroids`` (h, d, p), or ``query_centroids`` and ``key_centroids`` if Q and K have their own.
 - ``projection`` (h, d, p) float64: random rows with their norms, applied to √scale · Q and K.
 - ``pilot_rows``, ``columns`` (h, d): queries and keys, repeats included.
 - ``sampled_keys`` (h, n_q, u): keys of each query. ``top_queries`` (h, u): the queries with exact rows.
-- ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own.
+- ``sketch`` (h, n, d), and ``sketch_values`` if the values have their own.
 - ``blocks`` (h, n_b, r): the random key blocks of each query block, -1 in an empty slot.
 - ``rotations`` (h, rounds, f, p) float64: the directions of a hash.
 - ``pivot_numbers`` (h, d), ``halving_numbers`` (h, u) float64: uniform numbers from [0, 1).
-- ``generator_seed`` (h, 1) int64: the seeds of generators whose numbers are too many, or which a user's function takes.
-- ``row_keys`` (h, n_q) int64: what `attnprobe.rng.hashed_uniform` makes the numbers of each row of.
+- ``generator_seed`` (h, 1) int64: the seeds of the generators that a user's function gets.
+- ``row_keys`` (h, n_q) int64: the keys from which `attnprobe.rng.hashed_uniform` makes the numbers of each row.
 
-With a padding mask, indices count the valid tokens only.
+The causal form of `attnprobe.methods.dyadic` has the draws of each block, ``NAME:START-STOP``. With a padding mask,
+indices count the valid tokens only.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ def approximate(
     target: str = "softmax",
     **options: Any,
 ) -> Approximation:
-    """Run a method on all heads of ``qkv``.
+    """Run a method on all heads of ``qkv``: its operator (h, n_q, n_k), its output (h, n_q, p_v) and its draws.
 
-    With a padding mask the method runs on the valid tokens. Padded rows and columns of its operator are zero.
-    Causal Q, K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens. Inputs with
-    ``sink_logits`` have the rows of the method without them, times ``D~ / (D~ + exp(sink))`` with its own normalisers
-    ``D~``: only methods that state them (`Approximation.log_normalizer`) take such inputs.
-    ``diagnostics["bad_rows"]`` counts at least the output rows that are not finite, for every method.
+    With a padding mask the method runs on the valid tokens. Padded rows and columns of its operator are zero. Causal Q,
+    K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens. For inputs with ``sink_logits``
+    the rows of the method are multiplied by ``D~ / (D~ + exp(sink))`` with its own normalisers ``D~``; only methods
+    that state them (`Approximation.log_normalizer`) take such inputs. For every method ``diagnostics["bad_rows"]``
+    counts at least the output rows that are not finite.
 
     Args:
         method: a registered name (``attnprobe methods`` lists them), ``PATH.py:FUNCTION``, or a function of any of ``q,
@@ -124,7 +125,7 @@ def approximate(
 
 
 def _with_sinks(entry: Method, result: Approximation, logits: Tensor) -> Approximation:
-    """``result`` in the presence of a sink in each head: every row is scaled by the share that its keys keep."""
+    """``result`` with a sink in each head: every row is scaled by `sink_share`, the weight that its keys have."""
     if result.log_normalizer is None:
         raise Unsupported(f"heads have sinks of their own, and {entry.name} states no normaliser to add them to")
     log_sum = result.log_normalizer()

@@ -41,14 +41,15 @@ def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator,
 
     With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``. So ``B~ = L R`` with ``L =
     softmax_f(log φ_f(q_i) + t_f)`` and ``R = softmax_j(log φ_f(k_j))``, two matrices whose rows sum to 1. There is no
-    division, so nothing overflows or vanishes. A factor common to a query's features, or to all keys', cancels.
+    division, so nothing overflows or vanishes. A common factor of the features of one query, or of all keys, cancels.
 
     Args:
-        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf stands for a feature that is 0.
-        qkv: says which keys a query sees. Causal rows are those of `CausalFeatures`, windowed rows those of
-            `windowed_features`.
+        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf is the logarithm of a feature that is 0.
+        qkv: the inputs, for the keys that each query sees. Causal rows are those of `CausalFeatures`, windowed rows
+            those of `windowed_features`.
 
-    A query whose features are all 0, or that shares no feature with a key, gets a row of NaN and counts as bad.
+    If a query shares no feature with a key, its row is NaN and counts as bad. Cost of the operator ``(n_q + n_k) f``
+    exponentials; a product with c columns costs ``(n_q + n_k) f c`` multiply-adds.
 
     >>> operator, bad = from_log_features(torch.zeros(1, 4, 3), torch.zeros(1, 4, 3), QKV(*torch.ones(3, 1, 4, 2)))
     >>> operator.dense()[0, 0], bad
@@ -67,7 +68,7 @@ def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator,
     left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
     right = torch.softmax(log_k, 1)
     absent = total == float("-inf")
-    if right.device.type != "cpu" or absent.any():  # a GPU would have to be waited for to know
+    if right.device.type != "cpu" or absent.any():  # on a GPU the answer would have to be waited for
         right = right.masked_fill(absent, 0)
     return LowRank(left, None, right.mT), (~torch.isfinite(left.sum(-1))).sum(-1)
 
@@ -81,7 +82,7 @@ def log_feature_sums(log_q: Tensor, log_k: Tensor, qkv: QKV) -> Tensor:
 
 
 def _windows(qkv: QKV, sliding_window: int) -> Windows:
-    """The sliding windows as stretches of one length, which may reach over either end of the text."""
+    """The sliding windows as stretches of equal length, which may go beyond the ends of the text."""
     reach = min(sliding_window, qkv.n_k) - 1
     ahead = 0 if qkv.causal else reach
     return Windows(qkv.query_positions + ahead, reach + 1 + ahead, qkv.n_k, qkv.sinks)
@@ -110,14 +111,22 @@ def row_sums(low_rank: LowRank) -> Tensor:
 
 
 def with_rows(log_sums: Callable[[], Tensor], rows: Tensor, of_rows: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """What computes the normalisers (h, n_q) of an operator of which these rows (u,) are replaced."""
+    """A function that computes the normalisers (h, n_q) of an operator with replaced ``rows`` (u,).
+
+    Args:
+        log_sums: computes those of the operator, (h, n_q). of_rows: computes those of the replaced rows, (h, u).
+    """
     return lambda: log_sums().index_copy(1, rows, of_rows())
 
 
 def with_exact_rows(
     qkv: QKV, operator: Operator, log_sums: Callable[[], Tensor], exact: Tensor
 ) -> tuple[Operator, Callable[[], Tensor], int]:
-    """The operator and its normalisers with exact attention in the rows ``exact`` (n_q,) bool, and their entries."""
+    """The operator and its normalisers with exact attention in some rows, and the number of entries of these rows.
+
+    Args:
+        log_sums: computes the normalisers of the operator, (h, n_q). exact: the rows, (n_q,) bool.
+    """
     rows = exact.nonzero()[:, 0]
     if not len(rows):
         return operator, log_sums, 0
@@ -142,15 +151,15 @@ def segment_means(x: Tensor, count: int) -> Tensor:
 
 
 def softmax_in_place(scores: Tensor) -> Tensor:
-    """The softmax over the last dimension, written over ``scores``: allocating another tall factor would be slower.
+    """The softmax of ``scores`` (…, n) over the last dimension, in their memory, because new memory is slower.
 
-    If ``scores`` requires gradients, the result is new memory.
+    If ``scores`` requires gradients, the result has new memory.
     """
     return torch.softmax(scores, -1, out=None if scores.requires_grad else scores)
 
 
 def ragged(mask: Tensor) -> Tensor:
-    """The indices at which a bool ``mask`` (h, n) is true, per head, as (h, u) int64. Unused slots are -1.
+    """The indices at which a bool ``mask`` (h, n) is true, for each head, as (h, u) int64; -1 in unused slots.
 
     >>> ragged(torch.tensor([[True, False, True], [False, True, False]]))
     tensor([[ 0,  2],

@@ -1,8 +1,8 @@
 """The causal form of methods that summarise keys: exact recent keys, and summaries of dyadic blocks of earlier ones.
 
-A leaf are ℓ keys in a row, a block ``2^t`` leaves. The earlier leaves of a query fall into at most ``log₂(n/ℓ)``
-blocks, each twice as long as the next or more: those of the binary digits of their number. Source: merge and reduce,
-as in Gong et al. 2026 (Express), with a summary made from the keys of its block and not from other summaries.
+A leaf has ℓ consecutive keys, and a block has ``2^t`` leaves. The earlier leaves of a query form at most ``log₂(n/ℓ)``
+blocks, one for each binary digit 1 of their number. Source: merge and reduce, as in Gong et al. 2026 (Express). Here a
+summary is made from the keys of its block, not from other summaries.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ LEAF = 2  # times d: a block of d keys would be as long as its summary
 def dyadic(
     qkv: QKV, d: int, streams: Streams, summarise: Summarise, *, queries: bool = False, gaussian: bool = False
 ) -> Approximation:
-    """Causal rows over the keys of the own leaf, of ``2 d`` keys, exactly, and over summaries of the blocks before it.
+    """Causal rows: exact over the keys of the query's own leaf of ``2 d`` keys, and over summaries of earlier blocks.
 
     ``B~_ij = exp(S_ij) / D~_i`` in the leaf, and ``(L M R)_ij / D~_i`` in a block, with ``D~_i = Σ_leaf exp(S_ij) +
-    Σ_blocks L_i m``. A block is summarised from its own tokens and with its own draws, so no later token changes a row,
-    and decoding gives the rows of a whole text. Each block serves the queries of the next as many keys.
+    Σ_blocks L_i m``. A block is summarised from its own tokens and with its own draws. So no later token changes a row,
+    and decoding gives the same rows as the complete text. A block of b keys is used by the b queries after it.
 
     Args:
-        summarise: makes the summary of a block, and its draws, from the block as Q, K, V and its streams. If keys
-            are all that it has, they stand for the queries.
-        queries: the summary has queries of the block too, so all queries of the text are needed.
-        gaussian: the rows are those of ``exp(-‖q - k‖² s/2)``, which have no normaliser.
+        summarise: ``(block, streams) -> (summary, draws)`` for a block as Q, K, V. Without ``queries`` the block has
+            its keys in place of its queries.
+        queries: whether the summary needs the queries of the block. Then all queries of the text are needed.
+        gaussian: whether the rows are those of ``exp(-‖q - k‖² s/2)``, which have no normaliser.
 
     Cost: the summaries of n keys for each of ``log₂(n/2d)`` sizes, and ``n d log₂(n/2d)`` entries.
 
     Raises:
-        Unsupported: some queries of the text, where ``queries``.
+        Unsupported: ``queries``, and only some queries of the text are given.
     """
     if queries and not qkv.square:
         raise Unsupported(f"{streams.method}: its causal form summarises earlier queries; give all queries of the text")
@@ -73,7 +73,7 @@ def dyadic(
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Some rows, in the order of their places, and keys from ``column`` on: their summary, or None for the keys."""
+    """Some rows, in the order of their places, and the keys from ``column`` on; ``summary`` is None for exact keys."""
 
     rows: slice
     column: int
@@ -88,15 +88,18 @@ class _Piece:
 
 
 def _blocks(places: list[int], n_k: int, leaf: int) -> Iterator[tuple[int, int, int, slice]]:
-    """Queries from place ``first`` on and their keys ``start … stop - 1``: the leaves first, then blocks by size."""
+    """Yields ``(first, start, stop, rows)``: the queries from place ``first`` on, and their keys ``start … stop - 1``.
+
+    The leaves come first, then the blocks by size.
+    """
     inside = lambda first, last: slice(bisect_left(places, first), bisect_left(places, last))
-    found = [(start, start, min(start + leaf, n_k), inside(start, start + leaf)) for start in range(0, n_k, leaf)]
+    blocks = [(start, start, min(start + leaf, n_k), inside(start, start + leaf)) for start in range(0, n_k, leaf)]
     size = leaf
     while size < n_k:
         for start in range(0, n_k - size, 2 * size):
-            found.append((start + size, start, start + size, inside(start + size, start + 2 * size)))
+            blocks.append((start + size, start, start + size, inside(start + size, start + 2 * size)))
         size *= 2
-    return (one for one in found if one[3].start < one[3].stop)
+    return (one for one in blocks if one[3].start < one[3].stop)
 
 
 def _half(x: Tensor, scale: float) -> Tensor:
@@ -114,7 +117,7 @@ def _scores(qkv: QKV, q: Tensor, start: int, stop: int, gaussian: bool) -> Tenso
 def _merged(
     qkv: QKV, pieces: list[_Piece], order: Tensor, draws: dict[str, Tensor], d: int, gaussian: bool
 ) -> Approximation:
-    """The approximation whose rows, in ``order``, have these pieces."""
+    """The approximation of all pieces; ``order`` (n_q,) sorts the queries by their places."""
     shift = torch.full((qkv.h, qkv.n_q), 0.0 if gaussian else -torch.inf, dtype=torch.float64, device=qkv.device)
     mass, floor = torch.zeros_like(shift), torch.zeros_like(shift)
     if not gaussian:

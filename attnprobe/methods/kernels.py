@@ -1,8 +1,8 @@
-"""Kernels: implementations of exact softmax attention, some in low precision. They save time, not entries.
+"""Kernels: implementations of exact softmax attention, some in low precision. They compute all entries.
 
-The error of a kernel is rounding. It is therefore measured against exact float64 attention of *the inputs that the
-kernel gets*, next to the error of torch's own attention in the same dtype (see `attnprobe.kernel_errors`). Every kernel
-casts Q, K and V to ``dtype`` and casts its output back to their dtype.
+The error of a kernel is rounding. So it is measured against exact float64 attention of *the inputs that the kernel
+gets*, next to the error of torch's own attention in the same dtype (see `attnprobe.kernel_errors`). Every kernel casts
+Q, K and V to ``dtype`` and casts its output back to their dtype.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def flex(
             from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns where it is not compiled
+                warnings.simplefilter("ignore")  # torch warns if it is not compiled
                 if causal:
                     mask = create_block_mask(_not_behind, None, None, q.shape[1], k.shape[1], device=q.device.type)
                 run = _compiled() if compiled else flex_attention

@@ -1,4 +1,4 @@
-"""Finds the entry of a method by its registered name, ``PATH.py:FUNCTION``, a plugin's name, or the function itself."""
+"""Finds a method by its registered name, ``PATH.py:FUNCTION``, the name of a plugin, or its function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["get", "is_method"]
 
 
 def get(method: str | Method | Callable[..., Any]) -> Method:
-    """The entry of a method given by name, ``PATH.py:FUNCTION`` or ``selection:FILE``, or as a function.
+    """The method with a name, ``PATH.py:FUNCTION`` or ``selection:FILE``, or that of a function.
 
     A file is read at every call, so an edited file gives another method.
 
@@ -45,6 +45,6 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
 
 
 def is_method(name: str) -> bool:
-    """Whether the name has the form of a method: registered, a file's function or a plugin's. Nothing is imported."""
+    """Whether a name can be that of a method: registered, of a file, or of a plugin. Nothing is imported."""
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None
     return of_file or name in METHODS or name in KERNELS or name in plugins.installed()

@@ -15,7 +15,13 @@ __all__ = ["Option", "option_of", "word"]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a method: its name, its default, and its choices or types."""
+    """One option of a method.
+
+    Attributes:
+        name: the parameter of the method's function. default: its default.
+        choices: the allowed words; None for an option with types.
+        kinds: the allowed types; ``(str,)`` for an option with choices.
+    """
 
     name: str
     default: Any
@@ -23,7 +29,7 @@ class Option:
     kinds: tuple[type, ...]
 
     def coerce(self, value: Any, method: str) -> Any:
-        """``value``, a string from the command line or already typed, converted to this option's type.
+        """``value``, a text of the command line or a typed value, converted to the type of this option.
 
         Raises:
             UsageError: the value is not one of the choices or not of the type.
@@ -58,7 +64,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as written on a command line."""
+        """The default as it is written on a command line."""
         return word(self.default)
 
 

@@ -1,8 +1,8 @@
 """The registry of methods: the facts, claims and options of each.
 
-A method is a pure function ``method(qkv, d, *, streams, target="softmax", **options) -> Approximation``. Its
-keyword-only arguments with defaults *are* its options. The command line, the records and ``attnprobe methods`` all read
-the options from that signature.
+A method is a pure function ``method(qkv, d, *, streams, target="softmax", **options) -> Approximation``. Its options
+are its keyword-only arguments with defaults. The command line, the records and ``attnprobe methods`` read them from
+the signature.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .option import Option, option_of, word
 __all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Provenance", "by_family", "register"]
 
 METHODS: dict[str, Method] = {}
-KERNELS: dict[str, Method] = {}  # entries of kind kernel: implementations of exact attention
+KERNELS: dict[str, Method] = {}  # methods of kind kernel: implementations of exact attention
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
 FAMILIES = (
     "exact",
@@ -63,7 +63,7 @@ TAGS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a user's method comes from; ``sha256`` covers the file and the modules beside it that it imports."""
+    """The origin of a user's method. ``sha256`` covers its file and the modules of the same folder that it imports."""
 
     file: str
     sha256: str
@@ -84,15 +84,15 @@ class Method:
         budget: the meaning of ``d``; None for a method without a budget, whose ``d`` is null in records.
         cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
         oracle: the reference of its tests besides the literal twin: other software, or an identity.
-        limit: ``(n_q, n_k) ->`` the largest budget, None for no limit. ``limit_name`` is its name in messages.
-        least: the smallest budget under any options.
-        max_n: the longest sequence that it takes, None for no limit.
-        square: it needs as many keys as queries.
+        limit: ``(n_q, n_k) -> d``, the largest budget; None for no limit. ``limit_name`` is its name in messages.
+        least: the smallest budget for any options.
+        max_n: the longest sequence that it takes; None for no limit.
+        square: whether it needs as many keys as queries.
         validate: ``(target, **options)``, raises `UsageError` for options that contradict each other.
-        exact_at: ``n -> (d, options)`` at which it is exact, for methods with that tag.
-        small: options of checks on few tokens, which one block of the default size would hold.
-        joint: heads may choose keys together, so that a head's result depends on the other heads that are given.
-        takes_mask: it gets the padded inputs with their mask, and returns its result on the valid tokens.
+        exact_at: ``n -> (d, options)`` at which it is exact, for methods with the tag ``exact_at_full_budget``.
+        small: the options of checks on few tokens, because one default block would have all of them.
+        joint: whether heads choose keys together, so that the result of a head depends on the other heads.
+        takes_mask: whether it gets the padded inputs with their mask. It returns its result on the valid tokens.
         provenance: the origin of a user's method; None for the project's own.
     """
 
@@ -121,7 +121,7 @@ class Method:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """The options with their defaults, from the signature; read once, because type hints take a millisecond."""
+        """The options by name, from the signature. They are read once, because type hints take a millisecond."""
         hints = typing.get_type_hints(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         return {
@@ -136,17 +136,17 @@ class Method:
 
     @property
     def is_causal(self) -> bool:
-        """Whether it has a causal form, in which no row depends on later tokens."""
+        """Whether the method has a causal form, in which no row depends on later tokens."""
         return "causal" in self.tags
 
     def check_form(self, causal: bool, local: bool) -> None:
-        """Refuse causal or windowed Q, K, V unless the method has such a form, or is a yardstick for the exact matrix.
+        """Refuse causal or windowed Q, K, V, unless the method has a form for them or the tag ``causal_target``.
 
         Args:
-            local: a sliding window hides keys.
+            causal: whether the inputs are causal. local: whether a sliding window hides keys.
 
         Raises:
-            Unsupported: it is neither.
+            Unsupported: the method has no form for such inputs.
         """
         if "causal_target" in self.tags:
             return
@@ -156,11 +156,11 @@ class Method:
             raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")
 
     def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options converted to their types, without those that equal their default.
+        """The options with converted values, without those that equal their defaults.
 
         Raises:
             Unsupported: a target that the method does not take.
-            UsageError: an unknown option or an invalid value.
+            UsageError: an unknown option, an invalid value, or options that contradict each other.
         """
         if target not in self.targets:
             raise Unsupported(f"{self.name} does not take target={target}; it takes {', '.join(self.targets)}")
@@ -182,8 +182,8 @@ class Method:
         """``d`` as an integer, or None for a method without a budget.
 
         Raises:
-            UsageError: d is missing, or is not a whole number.
-            Unsupported: the method cannot take this budget or sequence length.
+            UsageError: d is missing, or is not an integer.
+            Unsupported: the method cannot take this budget or these numbers of queries and keys.
         """
         if self.max_n is not None and max(n_q, n_k) > self.max_n:
             raise Unsupported(f"{self.name}: n={max(n_q, n_k)} is above its limit of {self.max_n}; choose a smaller n")
@@ -212,7 +212,7 @@ class Method:
         return f"{self.paper}, {where}" if where else self.paper
 
     def row(self) -> dict[str, Any]:
-        """The method's facts as one row of ``attnprobe methods``."""
+        """The facts of the method, as a row of ``attnprobe methods``."""
         return {
             "name": self.name,
             "paper": self.paper,
@@ -243,7 +243,7 @@ class Method:
         """The text of ``attnprobe methods NAME``: facts, docstring, and options with defaults and allowed values.
 
         Args:
-            width: of its lines, at most.
+            width: the largest length of a line.
         """
         facts = {
             "paper": self.source,
@@ -275,11 +275,11 @@ class Method:
         return "\n".join(lines)
 
     def claimed(self) -> list[str]:
-        """The method's tags in words."""
+        """The tags of the method, in words."""
         return [self._claim(tag) for tag in self.tags]
 
     def _claim(self, tag: str) -> str:
-        """A tag in words, with the target and the options for which it is claimed."""
+        """A tag in words, with its target and options."""
         name, _, target = tag.partition("@")
         where = [f"target {target}"] if target else []
         if name == "exact_at_full_budget" and self.exact_at is not None:
@@ -290,7 +290,7 @@ class Method:
 
 
 def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """A decorator that enters the function in `METHODS`, or a kernel in `KERNELS`. ``facts`` are fields of `Method`."""
+    """A decorator that adds a function to `METHODS`, or a kernel to `KERNELS`. ``facts`` are fields of `Method`."""
 
     def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
         entry = Method(function=function, **facts)
@@ -303,6 +303,6 @@ def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
 
 
 def by_family(kernels: bool = False) -> list[Method]:
-    """All methods, with ``kernels`` the kernels too, sorted by family (in the order of `FAMILIES`) and name."""
+    """All methods, and all kernels if ``kernels``, sorted by family (in the order of `FAMILIES`) and name."""
     entries = [*METHODS.values(), *(KERNELS.values() if kernels else ())]
     return sorted(entries, key=lambda entry: (FAMILIES.index(entry.family), entry.name))

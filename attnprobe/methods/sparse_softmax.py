@@ -1,4 +1,4 @@
-"""The softmax of each row over chosen columns, and what its rows read."""
+"""The softmax of each row over selected columns, and the keys that its rows read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ BAND = 16  # rows of a band that share columns: one dense product, at most 15 co
 
 
 def band(centre: Tensor, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
-    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row, within the matrix, by groups of rows.
+    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row, by groups of rows.
 
-    ``centre`` (n_q,) int64 holds the c of each row; within a group they ascend by at most one. Returns the columns of
-    each ``group`` of rows, (⌈n_q/group⌉, u) int64, and a mask of the columns that each row has, (n_q, u) bool. Both are
-    on the CPU. u is at most ``first + left + right + group``, and at most n_k.
+    Args:
+        centre: c of each row, (n_q,) int64; within a group it grows by at most one from row to row.
+        n_k: the number of columns of the matrix. group: the number of rows of a group.
+
+    Returns:
+        The columns of each group, (⌈n_q/group⌉, u) int64, and whether each row has them, (n_q, u) bool, on the CPU. u
+        is at most ``first + left + right + group``, and at most n_k.
 
     >>> columns, has = band(torch.arange(4), 4, 0, 1, first=1, group=2)
     >>> columns
@@ -55,8 +59,8 @@ def banded_softmax(
     """`sparse_softmax` of each row over the columns of `band` that it sees, and their number per head.
 
     The centre of a row is the position of its query. Rows of ``skip`` (n_q,) bool are empty. With ``causal``, a row
-    leaves out the first columns that come after it, as it does for causal Q, K, V. Sixteen rows share their columns, so
-    the cost is ``n_q (u + 16) p`` multiply-adds for u columns a row; rows that do not follow one another share none.
+    leaves out first columns that come after it, as for causal Q, K, V. Sixteen consecutive rows share their columns, so
+    the cost is ``n_q (u + 16) p`` multiply-adds for u columns in a row. Other rows do not share columns.
     """
     centre, visible = qkv.query_positions.cpu(), qkv.visible
     steps = centre.diff()
@@ -73,7 +77,11 @@ def banded_softmax(
 
 
 def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
-    """The number of slots of `sparse_softmax` whose key each row sees, (h, n_q) int64."""
+    """The number of slots of `sparse_softmax` with a visible key, for each row, (h, n_q) int64.
+
+    Args:
+        index, group: as in `sparse_softmax`.
+    """
     index, visible = index.to(qkv.device), qkv.visible
     if visible is None:
         return (index >= 0).sum(2).repeat_interleave(group, 1)[:, : qkv.n_q]
@@ -86,11 +94,11 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
 
 
 def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
-    """What the rows of `sparse_softmax` read, for each head, as (h,) float64 on the CPU.
+    """The numbers of keys that rows of `sparse_softmax` read, as (h,) float64 on the CPU, by name.
 
-    ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and the quantiles of the number of keys that
-    a row sees in its slots, ``visited`` their sum. ``kv_read`` is the mean number of rows of K, and of V, that the
-    query heads of a KV head load together for a query.
+    ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and two quantiles over rows of the number of
+    visible keys in the slots of a row, and ``visited`` is their sum. ``kv_read`` is the mean over queries of the number
+    of distinct keys that the query heads of a KV head read together.
     """
     keys = seen_keys(qkv, index, group).double()
     mean = keys.mean(1).cpu()
@@ -119,23 +127,25 @@ def _keys_of_groups(qkv: QKV, index: Tensor, group: int) -> Tensor:
 
 
 def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
-    """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
+    """The sum of `seen_keys` over the rows of each head, as (h,) float64 on the CPU."""
     return seen_keys(qkv, index, group).sum(1).double().cpu()
 
 
 def sparse_softmax(
     qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None
 ) -> tuple[Sparse, Callable[[], Tensor]]:
-    """The softmax of each row over its given columns that it sees, (h, n_q, n_k), and what computes ``log D~``.
+    """The softmax of each row over its visible columns, (h, n_q, n_k), and a function that computes ``log D~``.
 
-    ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
-    the row's maximum cancels. A row without columns is zero. ``log D~_i = log Σ_{j in row i} exp(S_ij)``, (h, n_q).
+    ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, otherwise 0. The shift by
+    the maximum of the row cancels. A row without columns is zero. ``log D~_i = log Σ_{j in row i} exp(S_ij)``, (h,
+    n_q).
 
     Args:
-        index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at most once; -1 is an empty slot.
-        has: (n_q, u) bool, the columns of the group that each row has and sees; None means all that it sees.
+        index: the columns of each group of rows, (h, ⌈n_q/group⌉, u) int64, each at most once; -1 is an empty slot.
+        group: the number of rows of a group.
+        has: whether each row has, and sees, the columns of its group, (n_q, u) bool; None means all that it sees.
 
-    Cost ``n_q u p``. Keys are gathered for one block of groups at a time.
+    Cost ``n_q u p`` multiply-adds a head; memory ``n_q u`` weights a head, and the gathered keys of one block.
     """
     q, k, visible = qkv.q, qkv.shared_k, qkv.visible
     h, n_q, p = q.shape

@@ -1,4 +1,4 @@
-"""Metrics compare an operator with the exact one. Each is a float64 number per head."""
+"""Metrics compare an operator with the exact one. Most are float64 numbers of each head, (h,)."""
 
 from .condition import (
     CORES,

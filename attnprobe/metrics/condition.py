@@ -79,9 +79,12 @@ class Core:
 def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     """``A``, ``B`` and ``C`` of one head, (n_q, n_k) float64, one at a time, with their number of repeated rows.
 
-    A is ``exp(S - max S)``: the factor is common to all entries, so its condition number is that of ``exp(S)``, which
-    may overflow. Repeated queries repeat rows, repeated keys repeat columns; the larger count is returned. For causal
-    inputs all three are 0 above the diagonal, so equal queries have different rows.
+    A is ``exp(S - max S)``. All entries have the same factor, so its condition number is that of ``exp(S)``, which may
+    overflow. Repeated queries repeat rows, and repeated keys repeat columns; the number is the larger of both. For
+    causal inputs all three are 0 above the diagonal, so equal queries have different rows. Memory ``8 n_q n_k`` bytes.
+
+    Args:
+        row: the row of the head in Q, K and V.
     """
     inner = qkv.compressed()
     one = inner.head(row).to(dtype=torch.float64)
@@ -94,7 +97,7 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
 def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:
     """The cores that a method inverts; for Skyformer also the cores before and after each of its steps.
 
-    Skyformer computes the softmax target in its Gaussian form, so the raw ``SᵀĀS`` is built here from the drawn
+    Skyformer computes the softmax target in its Gaussian form, so the raw ``SᵀĀS`` is computed here from the drawn
     landmarks and divided by its largest entry. If the method has no ridge, ``SCS+ridge`` and ``N`` take γ = 0.1.
 
     Args:
@@ -144,7 +147,7 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
 
 
 def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
-    """The smallest and the largest eigenvalue of a scaled core N (h, d, d), and a verdict on Lemma 3's interval (0, 1].
+    """The extreme eigenvalues (h,) of scaled cores N (h, d, d), and verdicts on Lemma 3's interval (0, 1], h words.
 
     For a symmetric nonnegative kernel G, ``N = D^-½ G D^-½`` with ``D = diag(G 1)`` is similar to the row-stochastic
     ``D⁻¹ G``. So its largest eigenvalue is exactly 1, with eigenvector ``D^½ 1``. N is positive semidefinite if G is,
@@ -165,8 +168,8 @@ def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
 def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
     """``‖I - M Z_t‖_F / √d`` of the iteration of Razavi et al. (2014) on a core, for t = 0 … n_iter; (h, n_iter + 1).
 
-    The iteration and its start are `attnprobe.linalg.inverses.razavi` and ``start``; methods run six steps of it. Cost
-    ``5 d³`` a step. If it diverges, the residuals become infinite or NaN.
+    The iteration and its start are `attnprobe.linalg.inverses.razavi` and ``start``; methods run six steps of it. If it
+    diverges, the residuals become infinite or NaN. Cost ``5 d³`` multiply-adds a step.
     """
     core = core.double()
     z = start(core, rule)
@@ -182,7 +185,7 @@ def inverse_gradient(measured: Condition, log_scale: float = 0.0) -> float | Non
 
     ``d(M⁻¹) = -M⁻¹ dM M⁻¹`` is the linear map ``-(M⁻ᵀ ⊗ M⁻¹)`` of dM. Its norm (from Frobenius norm to Frobenius norm)
     is the product of the norms of its factors. The backward pass is the transposed map, of the same norm. The result is
-    None for a singular matrix, whose inverse has no derivative. It is about the inverse itself; for a few steps of an
+    None for a singular matrix, whose inverse has no derivative. This is for the inverse itself; for a few steps of an
     iteration see `iteration_gradient`.
 
     Args:
@@ -206,7 +209,9 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     at most 40 products. It is far below ``‖M⁻¹‖₂²`` while Z_t is far from the inverse, and tends to it as t grows.
 
     Args:
-        core: (h, d, d). rule: the start, as in `schulz_residuals`.
+        core: (h, d, d). rule: the start, as in `attnprobe.linalg.inverses.start`. n_iter: t.
+
+    Cost: at most 80 passes through the iteration, each a few times its ``4 t d³`` multiply-adds.
 
     >>> float(iteration_gradient(torch.eye(2, dtype=torch.float64)[None] / 2, "identity", 12).round(decimals=6)[0])
     4.0

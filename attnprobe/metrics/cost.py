@@ -63,7 +63,7 @@ def _on_cpu(once: Call, repeats: int) -> float:
 
 
 def _on_cuda(device: torch.device | str, once: Call, repeats: int) -> float:
-    with torch.cuda.device(device):  # whose stream the events are put into
+    with torch.cuda.device(device):  # events are recorded in its stream
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         first.record()
@@ -140,15 +140,15 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
 
     Args:
         make: ``make(*args)`` prepares the inputs and returns the call. ``make(*args, few=True)`` returns a small call
-            of the same kind. The small call runs first and may fail: it loads thread pools, kernels and libraries,
-            which are not a cost of the call. ``make`` must be importable by name: on a CPU it runs in a new process,
-            forked from one that has imported torch and computed nothing, so that no freed memory is reused unseen.
+            of the same kind. The small call runs first and may fail. It loads thread pools, kernels and libraries,
+            which are not a cost of the call. ``make`` must be importable by name. On a CPU it runs in a new process,
+            forked from one that has imported torch and computed nothing. So the call cannot reuse freed memory.
 
     On a CPU it is the growth of the resident set (Linux only), accurate to the pages that malloc keeps, about 0.1 MiB.
     On CUDA it is the growth of the memory of torch's allocator.
 
     Raises:
-        Exception: any exception of the call; BrokenProcessPool if the system ended its process.
+        Exception: any exception of the call. BrokenProcessPool: the system ended its process.
     """
     if torch.device(device).type == "cuda":
         _warm_up(make, args)

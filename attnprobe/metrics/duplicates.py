@@ -10,10 +10,11 @@ __all__ = ["repeated_rows"]
 
 
 def repeated_rows(qkv: QKV) -> int:
-    """The number of tokens whose query and key rows equal those of an earlier token bit by bit, in the first head.
+    """The number of valid tokens whose query and key equal those of an earlier token bit by bit, in the first head.
 
     In layer 0 of concatenated segments, equal tokens at the same position of two segments have equal rows. B and C are
-    then singular, and their condition numbers say nothing about attention.
+    then singular, and their condition numbers describe only these repetitions. It is 0 if the numbers of queries and
+    keys differ.
 
     >>> repeated_rows(QKV(*torch.ones(3, 1, 5, 2)))
     4

@@ -1,4 +1,4 @@
-"""Relative errors that guarantees are about: of normalisers, numerators, outputs and matrices, over heads or rows."""
+"""The relative errors of guarantees: of normalisers, numerators, outputs and matrices, over heads or rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ LARGEST = 2048  # queries, or keys, of a matrix whose spectral norm is computed 
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReference:
-    """The exact side of all repeats: outputs and normalisers in float64, and B with its norm where it is wanted.
+    """The exact outputs, normalisers and matrices with which all repeats of a method are compared.
+
+    Each is computed when it is first used.
 
     Attributes:
         qkv: the inputs, without a mask. target: ``softmax`` or ``gaussian``, which has no normaliser.
@@ -45,7 +47,7 @@ class GuaranteeReference:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """``‖o‖`` of each row, (h, n_q)."""
+        """``‖o_i‖`` of each row, (h, n_q) float64."""
         return linalg.vector_norm(self.output, dim=-1)
 
     @cached_property
@@ -59,23 +61,30 @@ class GuaranteeReference:
 
     @cached_property
     def dense(self) -> Tensor:
-        """B itself, (h, n_q, n_k)."""
+        """B as a dense matrix, (h, n_q, n_k) float64.
+
+        Raises:
+            Unsupported: more than 2048 queries and more than 2048 keys.
+        """
         if min(self.qkv.n_q, self.qkv.n_k) > LARGEST:
             raise Unsupported(f"the norm of a matrix of {self.qkv.n_q} rows in every repeat: choose some --queries")
         return exact(self.qkv, self.target).dense().double()
 
     @cached_property
     def norm(self) -> Tensor:
-        """``‖B‖₂``, (h,)."""
+        """``‖B‖₂``, (h,) float64. Cost O(n³)."""
         return _spectral_norm(self.dense)
 
     @full_precision()
     @torch.no_grad()
     def errors(self, approx: Approximation) -> dict[str, Tensor]:
-        """The relative errors of an approximation by quantity: (h, n_q) of each row, (h,) of the matrix.
+        """The relative errors of an approximation, by the names of `QUANTITIES`: (h, n_q), and (h,) for ``matrix``.
 
-        ``normaliser`` and ``numerator`` need a method that states its normaliser. Where an exact size is zero, the
-        error is 0 or infinite. What is not finite stays so.
+        ``normaliser`` and ``numerator`` need a method that states its normaliser. For an exact size of zero the error
+        is 0 or infinite. Errors of values that are not finite are not finite.
+
+        Raises:
+            Unsupported: see `dense`.
         """
         output = approx.output.double()
         found = {"output": _relative(output - self.output, self.sizes)}
@@ -96,7 +105,7 @@ def normaliser_ratio(approx: Approximation, log_normaliser: Tensor | None) -> Te
 
 
 def over_heads(errors: Tensor, sizes: Tensor | None = None) -> Tensor:
-    """``(Σ_i (s_i e_i)² / Σ_i s_i²)^½`` of the errors (h, n_q) of rows, (h,); all s are 1 without ``sizes``.
+    """``(Σ_i (s_i e_i)² / Σ_i s_i²)^½``, (h,), of errors e (h, n_q) and ``sizes`` s (h, n_q); None is 1 for all rows.
 
     With the norms of the exact rows as sizes it is the relative Frobenius error of the head.
 
@@ -109,7 +118,7 @@ def over_heads(errors: Tensor, sizes: Tensor | None = None) -> Tensor:
 
 
 def _relative(difference: Tensor, sizes: Tensor) -> Tensor:
-    """The norms of rows (h, n_q, c) over their sizes (h, n_q); 0 where both are zero."""
+    """The norms of rows (h, n_q, c) over their sizes (h, n_q), (h, n_q); 0 if both are zero."""
     norms = linalg.vector_norm(difference, dim=-1)
     return torch.where((norms == 0) & (sizes == 0), norms, norms / sizes)
 

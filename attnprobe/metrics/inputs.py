@@ -48,7 +48,7 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
     ``entropy``                  ``Σ_i H_i / n_q`` with ``H_i = -Σ_j B_ij ln B_ij``, in nats
     ``entropy_share``            ``entropy / ln n_k``: 1 if rows are uniform, NaN for one key
     ``sink_first``               ``Σ_i B_i0 / n_q``: the attention that the first (valid) token gets
-    ``sink_most``                ``max_j Σ_i B_ij / n_q``: that of the most attended token; ``1/n_k`` for uniform rows
+    ``sink_most``                ``max_j Σ_i B_ij / n_q``: the same for the most attended token; ``1/n_k`` if uniform
     ``stable_rank``              ``‖B‖_F² / ‖B‖₂²``
     ``q_norm_mean, k_, v_``      ``Σ_i ‖q_i‖ / n_q``
     ``q_norm_max, k_, v_``       ``max_i ‖q_i‖``
@@ -58,8 +58,8 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
 
     One pass computes scores and exponentials in float64, 64 rows of one head at a time, so no n x n matrix is stored.
     It takes memory O(n p), ``n_q n_k (p + 2)`` multiply-adds and an exponential for each entry of B. The standard
-    deviation needs no pass. With a_i and b_j the deviations from the means q̄ and k̄, ``S_ij - S̄ = scale (a_i·k̄ +
-    q̄·b_j + a_i·b_j)``. These terms are uncorrelated, so
+    deviation of all scores needs no pass. With a_i and b_j the deviations from the means q̄ and k̄, ``S_ij - S̄ = scale
+    (a_i·k̄ + q̄·b_j + a_i·b_j)``. These terms are uncorrelated, so
 
         ``σ² = scale² ( Σ_i (a_i·k̄)² / n_q + Σ_j (q̄·b_j)² / n_k + tr(AᵀA BᵀB) / (n_q n_k) )``,
 
@@ -78,7 +78,7 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
     inner = qkv.compressed()
     visible = inner.visible
     values = {name: torch.zeros(inner.h, dtype=torch.float64, device=inner.device) for name in OF_SCORES}
-    # heads one by one on a CPU, and all that fit elsewhere; those alone are copied to float64
+    # heads one by one on a CPU, on other devices all that fit; only these are copied to float64
     together, rows = block_shape(SoftmaxAttention(inner.q, inner.shared_k, inner.scale), CPU_BLOCK)
 
     def of(heads: slice) -> None:

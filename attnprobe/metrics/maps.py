@@ -24,15 +24,16 @@ def attention_maps(operator: Operator, blocks: int = MAP_BLOCKS) -> Tensor:
 
         ``M_st = Σ_{i in I_s} Σ_{j in J_t} B_ij / (|I_s| |J_t|)``
 
-    which is B itself if there are as many blocks as tokens, as in Figure 3 of Nyströmformer. Padded rows and columns
-    count as zeros.
+    With as many blocks as tokens it is B itself, as in Figure 3 of Nyströmformer. Padded rows and columns count as
+    zeros.
 
     The operator is applied once to the indicators of the key blocks, in its own dtype (float32 for half precision) and
     on its device; means are in float64. No n x n matrix is stored, only ``h n_q b_k`` numbers. Cost per head ``n² (p +
-    b_k)`` for exact attention, ``2 n d b_k`` for rank d. An entry that is not finite may make its whole row of blocks
+    b_k)`` for exact attention, ``2 n d b_k`` for rank d. An entry that is not finite may make all blocks of its row
     NaN, because inf · 0 is NaN.
 
     Args:
+        operator: (h, n_q, n_k).
         blocks: the largest number of blocks along each side.
 
     Raises:

@@ -26,7 +26,7 @@ MATRIX_METRICS = {
 }
 USUAL = 5  # the usual number of passes until an interval closes, for progress
 DENSE = 256  # keys; a matrix up to this size is computed densely: cheaper, and exact
-MEMORY = 2**24  # bytes of Krylov bases at a time on a CPU; elsewhere they have as many as a block of rows
+MEMORY = 2**24  # bytes of Krylov bases at a time on a CPU; on other devices as many as a block of rows
 SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
 
 Show = Callable[[str, float], None]
@@ -38,7 +38,7 @@ class ExactNorms:
     """The norms of an exact matrix B, per head, float64 (h,): all errors of its approximations are relative to them.
 
     Attributes:
-        value: ``‖B‖₂``. lower, upper: the ends of its interval, as those of ``‖E‖₂`` in `matrix_errors`.
+        value: ``‖B‖₂``. lower, upper: the ends of its interval, as for ``‖E‖₂`` in `matrix_errors`.
         frobenius: ``‖B‖_F``.
     """
 
@@ -48,7 +48,7 @@ class ExactNorms:
     frobenius: Tensor
 
     def open(self, tol: float) -> Tensor:
-        """Which intervals are wider than ``tol``; not those of matrices that are not finite."""
+        """Whether each interval is wider than ``tol``, (h,) bool; false for matrices that are not finite."""
         return self.upper > (1 + tol) * self.lower
 
 
@@ -94,8 +94,9 @@ def matrix_errors(
     Passes run in the dtype of ``exact``, or in float32 for half precision: then B is computed in float32 from the
     half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
     float32 cannot resolve to ``tol`` is measured again in float64. The errors are those of the operators as computed:
-    float32 entries of B are off by up to 5e-6 of ‖B‖. Up to 256 keys, E is computed densely and its norm is exact. A
-    pass costs about one exact attention; memory ``64 n_k`` for a block of rows and ``32 n_k`` for each pass and head.
+    float32 entries of B have errors up to 5e-6 of ‖B‖. Up to 256 keys, E is computed densely and its norm is exact. A
+    pass of a head costs ``n_q n_k (p + 2 s)`` multiply-adds with s = 32 (16 below 512 keys). Memory on a CPU: for each
+    thread two blocks of rows, at most ``max(2^18, 64 n_k)`` numbers each, and ``s n_k`` numbers for each pass and head.
 
     Args:
         tol: the relative width at which the interval of ``‖E‖₂`` counts as closed.
@@ -137,9 +138,12 @@ def shared_matrix_errors(
     Each approximation stops by its own rule, so its errors equal those of `matrix_errors` up to rounding.
 
     Args:
-        norms: `exact_norms` of the same matrix, tolerance and seed, which are then not computed again.
+        norms: `exact_norms` of the same matrix, tolerance and seed, to avoid computing them again.
         progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``, and with the
-            approximate share of the work done.
+            approximate share of the finished work.
+
+    Raises:
+        UsageError: shapes or padding masks that differ, or ``devices`` that do not exist.
     """
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
@@ -198,6 +202,7 @@ def _exact_norms(spectral: Interval, frobenius: Tensor) -> ExactNorms:
 
 
 def at_least_float32(op: Operator) -> Operator:
+    """The operator in float32 instead of half precision; other operators do not change."""
     return op.to(torch.float32) if torch.finfo(op.dtype).bits < 32 else op
 
 

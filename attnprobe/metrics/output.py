@@ -27,7 +27,7 @@ OUTPUT_METRICS = {
 
 
 CHUNK = 256  # rows of all heads compared at a time: they fit in the cache
-SAFE = 1e-250, 1e250  # within this range, squares and the sums and products of two of their roots are accurate
+SAFE = 1e-250, 1e250  # squares within this range, and products of two of their roots, are accurate
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +73,8 @@ def output_errors(
         approx: an approximation, or its output (h, n_q, p_v) in any dtype.
         qkv: the Q/K/V of both.
 
-    A head whose output is not finite has errors NaN. Cost ``n p_v²``, and ``2 n² p`` for the exact output, which is
-    computed in float64 for every dtype of ``qkv``. Accurate to 1e-15 relative.
+    A head with an output that is not finite has errors NaN. Cost ``n_q p_v²`` multiply-adds a head, and ``n_q n_k (p +
+    p_v)`` for the exact output, which is computed in float64 for every dtype of ``qkv``. The relative error is 1e-15.
 
     Raises:
         UsageError: shapes that differ.
@@ -109,15 +109,17 @@ def output_errors(
 
 
 def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str, Tensor]:
-    """The least output error of any operator of rank ``d``, per head, float64 (h,).
+    """The least output error of any operator of rank d, by the names of `output_errors`, (h,) float64 each.
 
-    ``σ_{d+1}(B V)`` in the spectral norm and ``(Σ_{i>d} σ_i(B V)²)^½`` in the Frobenius norm (Eckart & Young 1936,
-    for the n x p_v matrix ``B V``), absolute and relative. They are 0 for ``d ≥ p_v``: ``B V`` has rank at most p_v.
-    Methods whose rank exceeds d (sparse methods, methods with exact rows) may lie below.
+    It is ``σ_{d+1}(B V)`` in the spectral norm and ``(Σ_{i>d} σ_i(B V)²)^½`` in the Frobenius norm (Eckart & Young
+    1936, for the n_q x p_v matrix ``B V``), absolute and relative. It is 0 for ``d ≥ p_v``, because the rank of ``B V``
+    is at most p_v. Methods with a rank above d (sparse methods, methods with exact rows) may have smaller errors.
 
     Args:
-        exact: the exact output ``B V``, (h, n, p_v).
+        exact: the exact output ``B V``, (h, n_q, p_v).
         values: its singular values, (h, r) descending, to avoid computing them again.
+
+    Cost ``n_q p_v²`` for the singular values.
 
     >>> output = torch.diag(torch.tensor([4.0, 3.0, 0.0], dtype=torch.float64))[None]
     >>> float(lower_bound(output, 1)["output_spectral"]), float(lower_bound(output, 5)["output_spectral"])
@@ -138,7 +140,7 @@ def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str
 
 
 def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
-    """``reference @ V`` in float64, by the fused path if it is one of the two exact matrices."""
+    """``reference @ V`` in float64, (h, n_q, p_v), by `exact_output` if it is one of the two exact matrices."""
     operator = reference.operator if isinstance(reference, Padded) else reference
     inner = qkv.compressed()
     for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):

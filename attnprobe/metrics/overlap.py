@@ -1,4 +1,4 @@
-"""How much two selections of keys have in common, row by row."""
+"""The overlap of two selections of keys, row by row."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
 
     Args:
         first, second: keys (h, n_q, k) int64, each at most once, -1 in empty slots: see
-            `attnprobe.methods.selection.files.selected_keys`. Widths may differ. They may be of two methods, of two
-            layers, or of the heads of a group.
+            `attnprobe.methods.selection.files.selected_keys`. k may differ. They may belong to two methods, two layers,
+            or two heads of a group.
 
-    Cost: a sort of each row.
+    Cost: a sort of ``k₁ + k₂`` keys in each row.
 
     Raises:
-        UsageError: another number of heads or rows.
+        UsageError: different numbers of heads or rows.
 
     >>> selection_overlap(torch.tensor([[[0, 1, -1]]]), torch.tensor([[[1, 2]]]))
     tensor([[0.3333]], dtype=torch.float64)
@@ -35,7 +35,7 @@ def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
 
 
 def neighbour_overlap(keys: Tensor) -> Tensor:
-    """`selection_overlap` of the keys of each row and of the row before it, (h, n_q); NaN for the first row.
+    """`selection_overlap` of the keys (h, n_q, k) of each row and of the row before it, (h, n_q); NaN for the first.
 
     >>> neighbour_overlap(torch.tensor([[[0, 1], [0, 2]]]))
     tensor([[   nan, 0.3333]], dtype=torch.float64)

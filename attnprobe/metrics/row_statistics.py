@@ -1,4 +1,4 @@
-"""Row metrics of a head over its rows: means, quantiles, and the profile over positions, as records hold them."""
+"""Statistics of row metrics over the rows of a head: means, quantiles, and a profile over positions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  #
 
 
 def over_rows(by_metric: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The `OVER_ROWS` of row metrics, (h,) each: means, standard deviations and quantiles over the rows of a head.
+    """The `OVER_ROWS` of row metrics (h, n_q), (h,) each: means, standard deviations and quantiles over rows.
 
-    Rows whose value is not finite are left out; a head without a finite value has NaN.
+    Values that are not finite do not count; a head without a finite value has NaN.
     """
     values = {}
     for name, (metric, statistic) in OVER_ROWS.items():
@@ -49,11 +49,11 @@ def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[l
     """The means of the `PROFILED` metrics over queries with ``2^a … 2^(a+1) - 1`` tokens up to their own.
 
     Args:
-        positions: of the queries, (n_q,) int64.
+        values: row metrics by name, (h, n_q) each. positions: those of the queries, (n_q,) int64.
 
     Returns:
-        ``2^a`` of each bucket that holds a query, ascending; and by metric a list for each head with a mean for each
-        bucket, NaN without a finite value.
+        ``2^a`` of each bucket with a query, ascending; and for each metric a list for each head with the mean of each
+        bucket, which is NaN without a finite value.
     """
     bucket = torch.log2((positions + 1).double()).floor().long()
     buckets = bucket.unique()

@@ -1,4 +1,4 @@
-"""How each row of an approximation differs from its row of exact attention: mass, divergences, errors, needles."""
+"""Metrics of each row of an approximation against its row of exact attention: mass, divergences, errors, needles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ROW_METRICS", "row_metrics"]
 ROW_METRICS = {
     "mass": "m = Σ_{j ∈ S} P_j: the exact weight of the keys that the approximation uses",
     "mass_oracle": "the sum of the |S| largest P_j: the most that any |S| keys can hold",
-    "mass_efficiency": "mass / mass_oracle: what the choice of keys loses, whatever the budget",
+    "mass_efficiency": "mass / mass_oracle: the quality of the choice of keys, for any number of keys",
     "recall_k": "|S ∩ the k largest P_j| / k with k = |S|",
     "tv": "½ Σ_j |P~_j - P_j|, the total variation",
     "kl": "Σ_j P~_j ln(P~_j / P_j), in nats; NaN for rows with a negative weight",
@@ -74,25 +74,26 @@ def row_metrics(
     ``needle_mass``           ``Σ_needle P_j``, and ``needle_mass_kept`` ``Σ_needle P~_j``; only with ``needle``
     ========================  ========================================================================================
 
-    With sinks of heads (``qkv.sink_logits``), the sink is one more key of every row, which every selection holds and
-    whose value is zero. An approximation without a matrix has the metrics of outputs and of P; the others are NaN.
+    The sink of a head (``qkv.sink_logits``) counts as one more key of every row, with the value zero; every selection
+    has it. An approximation without a matrix has the metrics of outputs and of P; its other metrics are NaN.
 
     Args:
         reference: the exact softmax attention of ``qkv``.
         approx: its approximation.
-        needle: numbers of keys, int64.
+        needle: the numbers of the needle's keys, (m,) int64.
 
-    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^20 entries, so that memory is
-    O(block · n_k) and nothing is n x n. Cost ``n_q n_k (2 p + 2 p_v)`` multiply-adds and a sort of each row.
+    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^20 entries, and no n x n matrix
+    is stored. Cost for each head: ``n_q n_k (p + 2 p_v)`` multiply-adds, a sort of each row, and all rows of the
+    approximation.
 
     Raises:
         UsageError: a reference or an approximation of another shape; a needle beyond the keys.
-        Unsupported: a reference that is not softmax attention, whose rows are no distributions.
+        Unsupported: a reference that is not softmax attention, because its rows are not distributions.
 
     >>> from attnprobe import approximate, exact
     >>> qkv = QKV(*torch.randn(3, 1, 64, 8, generator=torch.Generator().manual_seed(0)), causal=True)
-    >>> found = row_metrics(exact(qkv), approximate("topk", qkv, 8), qkv)
-    >>> bool((found["mass_efficiency"] > 1 - 1e-9).all()), bool(((found["tv"] - 1 + found["mass"]).abs() < 1e-6).all())
+    >>> rows = row_metrics(exact(qkv), approximate("topk", qkv, 8), qkv)
+    >>> bool((rows["mass_efficiency"] > 1 - 1e-9).all()), bool(((rows["tv"] - 1 + rows["mass"]).abs() < 1e-6).all())
     (True, True)
     """
     inner, outer = qkv.compressed(), qkv.mask
@@ -134,7 +135,7 @@ def row_metrics(
 class _Head:
     """The rows of one head, exact and approximate.
 
-    A sink of the head is one more key, the last, which every selection holds and whose value is zero.
+    A sink of the head is one more key, the last, with the value zero; every selection has it.
     """
 
     qkv: QKV
@@ -229,7 +230,7 @@ class _Head:
 
 
 class _Sums:
-    """Sums over the keys of a block of rows, of which the metrics are made."""
+    """The sums over keys from which the metrics of a block of rows are computed."""
 
     def __init__(self, rows: int, p_v: int, device: torch.device) -> None:
         zeros = lambda *shape: torch.zeros(rows, *shape, dtype=torch.float64, device=device)
@@ -240,7 +241,7 @@ class _Sums:
         self.ahead = zeros().bool()  # whether a hidden key has weight
 
     def add(self, log_p: Tensor, weights: Tensor | None, values: Tensor, far: Tensor) -> None:
-        """Add some keys: ``ln P`` and P~ (b, keys), their values (keys, p_v), whether they are distant (b, keys)."""
+        """Add some keys: ``ln P`` and P~ (b, keys), values (keys, p_v), and whether keys are distant (b, keys)."""
         p = log_p.exp()
         hidden = log_p == -torch.inf
         log_p = log_p.clamp(min=LEAST)
@@ -265,7 +266,7 @@ class _Sums:
         self.js += (linalg.vecdot(p, log_p - log_mean) + linalg.vecdot(weights, log_weights - log_mean)) / 2
 
     def values(self, output: Tensor, matrix: bool) -> dict[str, Tensor]:
-        """The metrics that need no order of the keys."""
+        """The metrics that do not depend on the order of the keys, (b,) each, by name."""
         wanted = self.inside + self.outside
         size, norm = linalg.vector_norm(wanted, dim=-1), linalg.vector_norm(output, dim=-1)
         values = {
@@ -291,7 +292,7 @@ class _Sums:
 
 
 def _over_size(x: Tensor, size: Tensor) -> Tensor:
-    """``x / size``; 0 where x is, so that a row that is zero on both sides has no error."""
+    """``x / size``; 0 if x is 0, so that a row that is zero in both has no error."""
     return torch.where(x == 0, x, x / size)
 
 
@@ -307,7 +308,7 @@ def _angle(a: Tensor, b: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
 
 
 def _sorted(x: Tensor) -> Tensor:
-    """``x`` with ascending rows; numpy's sort is ten times faster on a CPU, and makes no indices."""
+    """``x`` (b, n) with ascending rows. On a CPU numpy sorts ten times faster, because it computes no indices."""
     if x.device.type == "cpu":
         return torch.from_numpy(np.sort(x.numpy(), axis=-1))
     return x.sort(-1).values

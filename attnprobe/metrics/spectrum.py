@@ -72,11 +72,12 @@ class Spectrum:
 
     @property
     def weights(self) -> Tensor:
-        """The weights behind shares: the energy ``σ²`` for singular values, ``|λ|`` for eigenvalues."""
+        """The weights of shares, (k,): the energy ``σ²`` for singular values, ``|λ|`` for eigenvalues."""
         return self.values.abs().square() if self.kind == "singular" else self.values.abs()
 
     @property
     def finite(self) -> bool:
+        """Whether all values are finite."""
         return bool(torch.isfinite(self.values.abs()).all())
 
     @property
@@ -97,7 +98,7 @@ class Spectrum:
         return participation_ratio(self.weights) if self.complete else None
 
     def rank(self, per_cent: float) -> int | None:
-        """The number of leading values with ``per_cent`` of all `weights`; None if the known values have less."""
+        """The least number of leading values with ``per_cent`` of all `weights`; None if the known values have less."""
         if self.complete:
             return rank_for(self.weights, per_cent / 100)
         return rank_for(self.weights, per_cent / 100, self.frobenius2) if self.kind == "singular" else None
@@ -117,10 +118,10 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
     """One of `MATRICES` except ``output`` as an operator on the valid tokens, in the dtype of ``qkv``.
 
     ``unnormalised`` and ``lifted-softmax`` are divided by their largest entry; its logarithm is the operator's
-    ``shift`` (h,). There is one shift a head, because a shift for each row would change the spectrum of A.
+    ``shift`` (h,). The shape is (h, n_q, n_k), and (h, n_q + n_k, n_q + n_k) for lifted kernels.
 
     Raises:
-        UsageError: an unknown name. Unsupported: a lifted kernel of causal inputs.
+        UsageError: an unknown name. Unsupported: a lifted kernel of causal or windowed inputs.
 
     >>> qkv = QKV(*torch.ones(3, 1, 3, 2))
     >>> attention_matrix(qkv, "lifted-gaussian").shape
@@ -147,12 +148,12 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
 def spectra(
     qkv: QKV, of: str | Operator = "softmax", kind: str = "singular", *, k: int | None = None, seed: int = 0
 ) -> list[Spectrum]:
-    """The spectrum of each head's matrix, one head at a time.
+    """The spectrum of the matrix of each head, a list of h. Heads are computed one at a time.
 
-    If the smaller side of the matrix is at most 4096, all values are computed in float64 from its dense entries (a Gram
-    matrix would lose everything below 1e-8 of σ₁). For larger matrices, and for a given small ``k``, the leading values
-    come from a block Krylov space with an error for each (`attnprobe.linalg.spectra.leading_singular_values`), and no n
-    x n matrix is stored.
+    If the smaller side of the matrix is at most 4096, all values are computed in float64 from its dense entries, in
+    O(n³). For larger matrices, and for a given ``k`` of at most an eighth of the size, the leading values come from a
+    block Krylov space with an error for each (`attnprobe.linalg.spectra.leading_singular_values`), and no n x n matrix
+    is stored.
 
     Args:
         of: one of `MATRICES`, or any operator, such as ``approximate(…).operator``.

@@ -1,4 +1,4 @@
-"""Where queries, keys and values come from: a model reading a text, or a file.
+"""The sources of queries, keys and values: a model that reads a text, a file, or random numbers.
 
 `resolve` turns a `SourceSpec` into a `Source` with its provenance; `load_qkv` is both steps in one call.
 """
@@ -80,6 +80,8 @@ def load_qkv(
     Raises:
         SourceError: a model, text, tokenizer, file or device is missing, damaged, refused or unreachable.
         UsageError: a layer or window that does not exist, or ``n`` below 2 or longer than the text.
+
+    Cost: one forward of the model up to ``layer``, or none if the cache has the tensors.
 
     >>> qkv = load_qkv(weights="initialized", text="embedded", n=64, device="cpu", notify=lambda line: None)
     >>> qkv.q.shape, qkv.scale, qkv.label["weights"]

@@ -1,8 +1,8 @@
 """The cache of captures between runs: Q, K and V of a model, and the facts about the model and its text.
 
-An entry is one file, ``KEY-SHA256.SUFFIX``. The name holds the hash of the bytes, so a damaged file is detected when it
-is read. An entry is written by a rename, so it is complete or absent. Several processes may read, write and evict at
-once.
+An entry is one file, ``KEY-SHA256.SUFFIX``. Its name has the hash of its bytes, so that damage is detected by reading.
+An entry is written by a rename, so it is complete or absent. Several processes may read, write and evict entries at the
+same time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Entry:
     """A file of the cache.
 
     Attributes:
-        key: of the capture. used: when it was last read or written, in seconds since 1970. size: in bytes.
+        used: the time of the last reading or writing, in seconds since 1970. size: in bytes.
     """
 
     path: Path
@@ -45,23 +45,25 @@ class Entry:
 
     @property
     def key(self) -> str:
+        """The key of the capture."""
         return self.path.name.partition("-")[0]
 
     @property
     def sha256(self) -> str:
+        """The hash of its bytes, by its name."""
         return self.path.stem.partition("-")[2]
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Entries in a folder of limited size. Beyond it, the least recently used entries are removed.
+    """Entries in a folder of limited size. If they exceed it, the least recently used ones are removed.
 
-    Faults of the folder never end a run: an unreadable entry is computed again, an unwritable one is not stored, and
+    Faults of the folder never end a run. An unreadable entry is computed again, an unwritable one is not stored, and
     ``notify`` gets a line.
 
     Args:
-        folder: made when the first entry is stored. largest: the bytes of all entries; 0 turns the cache off.
-        notify: called with a line for a person.
+        folder: it is created for the first entry. largest: the bytes of all entries; 0 turns the cache off.
+        notify: called with a line for the user.
     """
 
     folder: Path
@@ -166,7 +168,7 @@ class Cache:
                 excess -= entry.size
 
 
-#: keeps nothing
+#: stores nothing
 NO_CACHE = Cache(Path(), largest=0)
 
 

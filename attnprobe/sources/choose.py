@@ -1,7 +1,7 @@
 """Resolves a source: the named model and text, otherwise BERT-base on Wikitext-2, otherwise a local substitute.
 
-A named model, text or tokenizer never falls back. An unnamed one does, unless `strict`. Every substitution is reported
-in one line to the user and in the source's facts.
+A named model, text or tokenizer has no substitute. An unnamed one may have one, unless `strict`. Every substitution is
+reported to the user in one line, and stated in the facts of the source.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def resolve(
         timings: receives the times of ``imports``, ``model``, ``tokenising`` and, later, ``forward``.
 
     Raises:
-        SourceError: a named part is missing, damaged, refused or unreachable; with `strict` also an unnamed part.
+        SourceError: a named part is missing, damaged, refused or unreachable; with `strict` an unnamed part too.
+        UsageError: a wrong size of the cache or selection of queries.
     """
     device = choose_device(spec.device)
     if spec.qkv is not None:
@@ -116,9 +117,9 @@ def resolve(
 def _identity(
     spec: SourceSpec, folder: ModelFolder | None, weights: str, text: Text, device: torch.device
 ) -> str | None:
-    """The key of everything that determines Q, K and V of a source, found without loading any of it.
+    """The key of everything that determines Q, K and V of a source. Neither model nor tokenizer is loaded for it.
 
-    None if a file that it depends on cannot be read. The error is raised when the file is loaded.
+    It is None if a file that it depends on cannot be read. The error is raised when the file is loaded.
     """
     given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
     given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
@@ -136,10 +137,10 @@ def _identity(
 
 
 def _tokenizer_sha256(name: str | None) -> str | None:
-    """The hash of the tokenizer that is named, or else of the one that the built-in BERT-base takes.
+    """The hash of the named tokenizer, or of the cached one of the built-in BERT-base; None if there is none.
 
     Raises:
-        OSError, SourceError: it is not at hand, or cannot be read.
+        OSError, SourceError: it is not on this machine, or cannot be read.
     """
     if name is None:
         folder = cached_tokenizer()
@@ -156,7 +157,7 @@ def _tokenizer_sha256(name: str | None) -> str | None:
 
 
 def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrainedModel:
-    """The whole model of a hub id, a directory or ``minilm``, in float32 and evaluation mode, without a text.
+    """The model of a hub id, a directory or ``minilm``, with all layers, in float32 and evaluation mode.
 
     Raises:
         SourceError: it is missing, damaged, refused or unreachable.

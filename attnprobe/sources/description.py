@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Opened", "described"]
 
 MOST_UNKNOWN = 0.3
-WITH_SINKS = ("gpt_oss",)  # model types whose heads have sinks, which no setting of their configuration states
+WITH_SINKS = ("gpt_oss",)  # model types with sinks that their configuration does not state
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def described(
     """The facts of a source, its number of layers, and the special tokens of a segment, as JSON-able values.
 
     Args:
-        name: of the model. weights: as resolved. unknown: the share of unknown tokens in the text.
+        name: the model's name. weights: their resolved kind. unknown: the share of unknown tokens in the text.
 
     Raises:
-        SourceError: a vocabulary that does not fit the text, or a model that reads none.
+        SourceError: a vocabulary that does not fit the text, or a model that does not read text.
     """
     config, vocabulary = opened.config, opened.vocabulary
     layers, heads, p = _sizes(name, config)

@@ -28,7 +28,7 @@ __all__ = ["ENTRY", "EXTRA", "SCHEMA", "FileSource"]
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-EXTRA = ("sink_logits", "positions")  # tensors that a place may have
+EXTRA = ("sink_logits", "positions")  # optional tensors of a layer and window
 OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions)")
 PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
 FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
@@ -168,10 +168,10 @@ class FileSource(Source):
             raise SourceError(f"{self.name}: {where}{error}") from error
 
     def _rows(self, n: int, layer: int, window: int, positions: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The rows of Q that are read, and the places where they stand; None if they are the first n tokens.
+        """The selected rows of Q and their positions, (n_q,) int64 each; both None for the first n tokens.
 
         Args:
-            positions: those that the file states.
+            positions: the positions of all rows of Q, if the file states them.
         """
         stored, tokens = self._queries(layer, window), self._tokens(layer, window)
         if positions is None and stored == tokens and self.selection is None:
@@ -265,7 +265,7 @@ class FileSource(Source):
             raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
 
     def _number(self, name: str, layer: int) -> int | None:
-        """A whole number of the metadata, of all layers or by layer; None if there is none."""
+        """An integer of the metadata, for all layers or by layer; None if there is none."""
         value = self.entry.get(name)
         if isinstance(value, dict):
             value = value.get(str(layer))
@@ -275,12 +275,12 @@ class FileSource(Source):
             raise SourceError(f"{self.name}: its {name} {value!r} is not a whole number") from error
 
     def _tensor(self, file: Any, layer: int, window: int, name: str) -> Tensor | None:
-        """A tensor that not every place has."""
+        """An optional tensor of a layer and window; None if there is none."""
         name = self._name(layer, window, name)
         return file.get_tensor(name) if name in self._shapes else None
 
     def _attention_facts(self) -> dict[str, Any]:
-        """Which keys the queries of the file's layers see, as far as that is not all of them."""
+        """The facts ``causal``, ``sliding_window`` and ``sinks`` of the file, if they apply."""
         widths = [width for layer in self.available if (width := self._number("sliding_window", layer)) is not None]
         sinks = any(name.split(".")[-1] == "sink_logits" for name in self._shapes)
         sinks = sinks or any(self._number("sinks", layer) for layer in self.available)

@@ -29,7 +29,7 @@ def sha256_of(path: Path) -> str:
 
 
 def looks_like_a_path(name: str) -> bool:
-    """Whether ``name`` is a path: it cannot be a hub id (``NAME`` or ``OWNER/NAME``), or it exists.
+    """Whether ``name`` is a path: it does not have the form of a hub id (``NAME`` or ``OWNER/NAME``), or it exists.
 
     >>> looks_like_a_path("bert-base-cased"), looks_like_a_path("google-bert/bert-base-cased")
     (False, False)
@@ -44,7 +44,7 @@ def directory(name: str) -> Path:
     """The directory that a path-like argument names.
 
     Raises:
-        SourceError: it does not exist (the line offers the nearest name) or is a file.
+        SourceError: it does not exist (the message has the most similar name) or is a file.
     """
     path = path_of(name)
     if path.is_dir():
@@ -57,7 +57,7 @@ def directory(name: str) -> Path:
 
 
 def settings_sha256(folder: Path) -> str:
-    """The SHA-256 of configuration and tokenizer in a model's directory: of all its small files.
+    """The SHA-256 of all files of configuration and tokenizer in a model's directory.
 
     Raises:
         OSError: one of them cannot be read.
@@ -83,7 +83,7 @@ class Seal:
         """Refuse files that changed since they were hashed.
 
         Raises:
-            SourceError: the files changed; the line names them.
+            SourceError: the files changed. The message names them.
         """
         if self._now() != self._stamps and combined_sha256(self.files) != self.sha256:
             names = ", ".join(str(file) for file in self.files)
@@ -96,10 +96,11 @@ class Seal:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A directory with a model, under the user's name for it, which messages use.
+    """A directory with a model.
 
     Attributes:
-        seals: the hashes of its files, which must still hold after they are read.
+        name: the user's name of it, for messages. revision: that of the hub; None for a local directory.
+        seals: the hashes of its files, which must be the same after reading.
     """
 
     name: str
@@ -115,7 +116,11 @@ class ModelFolder:
         return replace(self, seals=(*others, *(of_tensors or [Seal(files)])))
 
     def hold(self) -> None:
-        """Refuse a directory whose files changed since they were hashed. Call it after reading them."""
+        """Refuse a directory whose files changed since they were hashed. Call it after reading them.
+
+        Raises:
+            SourceError: see `Seal.hold`.
+        """
         for seal in self.seals:
             seal.hold()
 

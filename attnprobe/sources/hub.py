@@ -1,8 +1,8 @@
 """The model hub: its reachability, its cache, and downloads.
 
-Without a network, each miss costs 20 to 50 seconds of retries in the hub's client. So the cache comes first. Then the
-hub's host is probed once per process, for two seconds at most, and not tried again if it does not answer. If the user
-set ``HF_HUB_OFFLINE`` or a proxy, that decides instead of the probe.
+Without a network, each failed request takes 20 to 50 seconds of retries in the hub's client. So the cache comes first.
+Then the hub's host is probed once per process, for at most two seconds. If it does not answer, it is not tried again.
+If the user set ``HF_HUB_OFFLINE`` or a proxy, there is no probe.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _answers: dict[str, bool] = {}
 def hub_reachable(timeout: float = 2.0) -> bool:
     """Whether the model hub answers, determined once per process in at most ``timeout`` seconds.
 
-    ``HF_HUB_OFFLINE`` decides if it is set. Behind a proxy the answer is yes until a download fails. Otherwise a TCP
-    connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a separate thread, because a name
-    look-up can hang. A "no" sets ``HF_HUB_OFFLINE=1`` for libraries that read it later, unless the user chose the
-    endpoint.
+    If ``HF_HUB_OFFLINE`` is set, it determines the answer. Behind a proxy the answer is yes until a download fails.
+    Otherwise a thread tries a TCP connection to the host of ``HF_ENDPOINT`` (default: huggingface.co); it is a thread,
+    because a name look-up can hang. If the answer is no, ``HF_HUB_OFFLINE=1`` is set for libraries that read it later,
+    unless the user chose the endpoint.
     """
     for name in OFFLINE:
         if os.environ.get(name):
@@ -60,7 +60,7 @@ def hub_reachable(timeout: float = 2.0) -> bool:
 
 
 def gave_no_answer() -> None:
-    """Remember that the hub failed over HTTP, so that nothing else in this process waits for it."""
+    """Remember that the hub failed over HTTP, so that this process does not wait for it again."""
     _answers[os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT] = False
 
 

@@ -37,10 +37,10 @@ class ModelSource(Source):
         folder: the model's directory, sealed if its tensors are read; None for the built-in configuration.
         weights: ``pretrained``, ``initialized`` or ``initialized-qkv``, as resolved.
         text: the text to read.
-        open: loads the configuration and the vocabulary; it may substitute, and then adds to ``fallback``.
+        open: loads the configuration and the vocabulary. If it uses substitutes, it adds lines to ``fallback``.
         device: the device of the model and of the tensors.
         fallback: the substitutions with their reasons, one line each.
-        cache: the tensors of earlier runs. identity: the key of everything that determines the tensors.
+        cache: stores the tensors of earlier runs. identity: the key of everything that determines the tensors.
         timings: receives the times of ``model``, ``tokenising``, ``forward`` and ``cache``.
 
     Raises:
@@ -164,7 +164,7 @@ class ModelSource(Source):
         return captured
 
     def _cached(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured] | None:
-        """What the cache holds, where it holds all of the layers."""
+        """The cached tensors of all layers; None if one of them is not in the cache."""
         captured = {}
         with stage(self.timings, "cache"):
             for layer in layers:
@@ -210,7 +210,11 @@ class ModelSource(Source):
         return segments
 
     def refuse_beyond(self, token: int) -> None:
-        """Refuse a token without an embedding in the model."""
+        """Refuse a token without an embedding in the model.
+
+        Raises:
+            SourceError: its number is beyond the rows of the embedding.
+        """
         if token >= self.config.get_text_config().vocab_size:
             raise SourceError(
                 f"tokenizer {self.facts['tokenizer']}: its token {token} is beyond the {self.config.vocab_size} "

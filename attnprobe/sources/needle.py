@@ -15,7 +15,7 @@ from ..rng import generator
 __all__ = ["Needle", "is_needle", "parse_needle"]
 
 WORD = "needle"
-MOST = 20_000  # statements: each name and value is another number of five digits
+MOST = 20_000  # statements; names and values are distinct numbers of five digits
 DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0}
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -64,8 +64,8 @@ class Needle:
         """``count`` token ids, and the indices of those that are the statements of the group in question.
 
         Args:
-            encode: gives the token ids of each line. prose: lines of which the rest is made, again from their start if
-                needed.
+            encode: returns the token ids of each line. prose: the lines of the other text, which repeat if necessary.
+            count: the number of tokens. window: the number of the text window.
 
         Raises:
             UsageError: ``count`` is too small for the statements and the question.
@@ -105,7 +105,7 @@ def parse_needle(name: str) -> Needle:
     """The needle of ``needle``, ``needle:pairs=64,seed=0`` or ``needle:chain=4,chains=8,seed=0``.
 
     Raises:
-        UsageError: another setting, a value that is not a whole number, or too many statements.
+        UsageError: an unknown setting, a value that is not an integer, or too many statements.
     """
     given: dict[str, int] = {}
     for part in filter(None, name.partition(":")[2].split(",")):
@@ -137,7 +137,7 @@ def _chain(names: Sequence[int], value: int) -> list[str]:
 
 
 def _filler(encode: Encode, prose: Sequence[str], room: int, draws: torch.Generator) -> list[list[int]]:
-    """Sentences of ``room`` tokens in all, from a random one on; the last may be cut."""
+    """Sentences with ``room`` tokens in total, from a random sentence on; the last one may be cut."""
     sentences = [f" {one}" for line in prose for one in re.split(r"(?<=[.!?])\s+", line.strip()) if one]
     start = int(torch.randint(len(sentences), (1,), generator=draws))
     encoded = [ids for ids in encode(sentences[start:] + sentences[:start]) if ids]

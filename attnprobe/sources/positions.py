@@ -1,8 +1,8 @@
 """One verified forward over ``n`` tokens, by the policy for sequences longer than the model's positions.
 
 ``segment``: each segment is read separately with positions from 0, and Q, K, V are concatenated (the papers' protocol).
-``wrap``: one sequence, whose positions restart with each segment. ``interpolate``: one sequence, whose table of
-position embeddings is stretched linearly to ``n`` rows. For shorter sequences the three are the same.
+``wrap``: one sequence, whose positions restart with each segment. ``interpolate``: one sequence, with a table of
+position embeddings that is interpolated linearly to ``n`` rows. For shorter sequences the three are the same.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "c
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 
-LONGEST = 8192  # tokens that a decoder reads in one forward, whose mask has n² numbers, if it gives some queries only
-PART = 512  # tokens of a forward behind a cache of keys
-TENSORS = ("q", "k", "v", "sink_logits", "positions")  # of what is captured
+LONGEST = 8192  # the most tokens that a decoder reads in one forward for some queries; its mask has n² numbers
+PART = 512  # tokens of a forward with a cache of keys
+TENSORS = ("q", "k", "v", "sink_logits", "positions")  # the tensors of a capture
 
 
 @dataclass(frozen=True)
 class Captured:
-    """Q (h, n, p), K and V (h_kv, n, ·) of one layer, as the model had them.
+    """Q (h, n, p), K and V (h_kv, n, ·) of one layer, as the model computed them.
 
     Attributes:
-        scale: of the scores. causal, sliding_window, sink_logits, positions: as in `QKV`.
-        delta: the relative distance of exact attention, rebuilt from these, from the model's own; proved to be small.
+        scale: the factor on the scores. causal, sliding_window, sink_logits, positions: as in `QKV`.
+        delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
+            verified to be small.
     """
 
     q: Tensor
@@ -56,18 +57,18 @@ class Captured:
     positions: Tensor | None = None
 
     def of(self, queries: Tensor) -> Captured:
-        """With the queries of these tokens alone."""
+        """The same capture with the queries of some tokens (n_q,) only."""
         return replace(self, q=self.q[:, queries], positions=queries)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name."""
+        """The tensors of the capture by name."""
         named = {name: getattr(self, name) for name in TENSORS}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @property
     def proved(self) -> dict[str, Any]:
-        """Its other facts, as JSON values."""
+        """The other facts of the capture by name, as JSON values."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in TENSORS}
 
 
@@ -90,7 +91,11 @@ def read(
     policy: str,
     queries: Tensor | None = None,
 ) -> dict[int, Captured]:
-    """What each of ``layers`` has for the tokens of ``segments``, with the queries of these tokens; None is all.
+    """The capture of each of ``layers`` for the tokens of ``segments``, by layer.
+
+    Args:
+        name: the model's name in messages. policy: that for more tokens than the model has positions.
+        queries: the tokens whose queries are captured, (n_q,) int64; None is all.
 
     Raises:
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
@@ -143,7 +148,7 @@ def _caches(model: PreTrainedModel) -> bool:
 def _in_parts(
     model: PreTrainedModel, name: str, tokens: Sequence[int], layers: Sequence[int], queries: Tensor
 ) -> dict[int, Captured]:
-    """What each layer has for a long text, read in parts behind a cache of keys, so that no mask has n² numbers."""
+    """The capture of each layer for a long text, read in parts with a cache of keys, so that no mask has n² numbers."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)
@@ -174,7 +179,7 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
 
 
 def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
-    """The batches of segments, concatenated along the tokens. The first segments, the longest, show the window."""
+    """The captures of batches of segments, concatenated along the tokens. The longest segments show the window."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():

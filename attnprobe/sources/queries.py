@@ -1,4 +1,4 @@
-"""Which of a text's tokens are queries, where not all of them are."""
+"""A selection of the tokens of a text as queries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Queries:
     - the name of a file: the numbers in it, between white space or commas.
 
     Raises:
-        UsageError: the text is none of these. SourceError: the file is missing, or holds something else.
+        UsageError: a form without a positive number. SourceError: the file is missing, or has other contents.
 
     >>> Queries("every:4").positions(10)
     tensor([3, 7])
@@ -58,7 +58,11 @@ class Queries:
 
     @cached_property
     def count(self) -> int:
-        """The number behind ``last:``, ``every:`` or ``random:``."""
+        """The number of ``last:``, ``every:`` or ``random:``.
+
+        Raises:
+            UsageError: it is not a positive integer.
+        """
         text = self.text.partition(":")[2]
         if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) == 0:
             raise UsageError(f"queries: {self.kind}:{text} needs a positive number, as in {self.kind}:64")
@@ -66,7 +70,11 @@ class Queries:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The named tokens, sorted."""
+        """The numbers of the selected tokens, sorted, for numbers and files.
+
+        Raises:
+            SourceError: the file is missing, cannot be read, or has other contents.
+        """
         if self.kind == "numbers":
             return tuple(sorted(set(parse_numbers(self.text, "queries"))))
         path = path_of(self.text)
@@ -83,14 +91,14 @@ class Queries:
 
     @cached_property
     def fact(self) -> str:
-        """The selection as text, which determines its tokens: for a file its numbers, by their hash."""
+        """The selection as a text that determines its tokens; for a file this is the hash of its numbers."""
         if self.kind not in ("numbers", "file"):
             return f"{self.kind}:{self.count}"
         digest = hashlib.sha256(",".join(map(str, self.numbers)).encode()).hexdigest()
         return self.text.replace(" ", "") if self.kind == "numbers" else f"{len(self.numbers)} tokens, sha256 {digest}"
 
     def positions(self, n: int) -> Tensor:
-        """The numbers of the selected tokens of ``n``, ascending, int64.
+        """The numbers of the selected ones of ``n`` tokens, ascending, (n_q,) int64.
 
         Raises:
             UsageError: ``n`` tokens are too few for the selection.

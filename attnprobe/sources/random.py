@@ -1,4 +1,4 @@
-"""Queries, keys and values of independent normal numbers, for measurements that depend on shapes only."""
+"""Queries, keys and values of independent normal numbers, for measurements that depend only on shapes."""
 
 from __future__ import annotations
 

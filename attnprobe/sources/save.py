@@ -19,12 +19,14 @@ __all__ = ["save_qkv"]
 
 
 def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
-    """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, replacing the file atomically.
+    """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, and return the path.
 
-    All tensors are in memory until the end: (h + 2 h_kv)·n·p numbers per layer and window.
+    The file is replaced atomically. All tensors are in memory until the end: ``(h + 2 h_kv) n p`` numbers for each
+    layer and window.
 
     Raises:
-        UsageError: the path cannot be written, or see `Source.check`.
+        UsageError: the path cannot be written; a mask, or causal layers beside others, which the format cannot store;
+            see also `Source.check`.
     """
     if not str(path).strip():
         raise UsageError("the file to write has no name")
@@ -68,7 +70,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, str]], None]]:
-    """Yields a function that writes ``path`` through a temporary file next to it, which is created at once."""
+    """Yields a function that writes ``path`` by a temporary file next to it. The temporary file is created at once."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

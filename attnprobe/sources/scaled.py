@@ -20,8 +20,8 @@ def scaled(qkv: QKV, factor: float) -> QKV:
         ``Q' = √s Q,  K' = √s K:  S' = scale · Q'K'ᵀ = s S,  B' = softmax(s S),  C'_ij = exp(-s ‖q_i - k_j‖² scale/2)``
 
     The factor s is an inverse temperature of both targets: every exponent is s times as large, and the entries of A and
-    C are raised to the power s. It differs from a change of ``scale``: methods that read Q and K directly (features
-    without a scale, hashes, norms) see larger tensors, as with a model of larger weights.
+    C are raised to the power s. It differs from a change of ``scale``, because methods that read Q and K directly
+    (features without a scale, hashes, norms) get larger tensors, as with a model of larger weights.
 
     Raises:
         UsageError: a factor that is not positive, or products that overflow the dtype.
@@ -61,7 +61,7 @@ class ScaledSource(Source):
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
         layers_qkv = self.source.qkv(n, layers, window)
-        self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known once it was read
+        self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known only after a forward
         return {layer: scaled(qkv, self.factor) for layer, qkv in layers_qkv.items()}
 
     def remembered(
@@ -75,5 +75,5 @@ class ScaledSource(Source):
 
 
 def scaled_inputs(source: Source, factors: Sequence[float]) -> list[Source]:
-    """A scaled source for each factor. For 1 it is the source itself, so that its facts and cell keys do not change."""
+    """A scaled source for each factor. For 1 it is the source itself, so its facts and cell keys do not change."""
     return [source if factor == 1 else ScaledSource(source, factor) for factor in factors]

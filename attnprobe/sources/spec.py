@@ -100,8 +100,8 @@ class Source(ABC):
 
     Attributes:
         facts: everything that determines the tensors, as JSON values, for records and titles.
-        layers: the number of layers (in a file: one more than the highest).
-        available: the layers that exist, which "all" selects.
+        layers: the number of layers; for a file one more than its highest layer.
+        available: the existing layers, which "all" selects.
         heads: the number of heads of a layer.
         device: the device of the tensors.
     """
@@ -111,17 +111,18 @@ class Source(ABC):
     heads: int
     device: torch.device
 
-    _last: tuple[tuple[Any, ...], dict[str, dict[str, Tensor]]] | None = None  # a place, and what is remembered of it
+    _last: tuple[tuple[Any, ...], dict[str, dict[str, Tensor]]] | None = None  # the last place, and its results
 
-    default_n: int = 512  #: the default sequence length; for a file all its tokens
+    default_n: int = 512  #: the default sequence length; for a file all of its tokens
 
     @property
     def head_numbers(self) -> tuple[int, ...]:
-        """The numbers of the heads that exist."""
+        """The numbers of the existing heads."""
         return tuple(range(self.heads))
 
     @property
     def available(self) -> tuple[int, ...]:
+        """The existing layers."""
         return tuple(range(self.layers))
 
     @abstractmethod
@@ -135,25 +136,30 @@ class Source(ABC):
 
     @abstractmethod
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        """Q, K, V of ``n`` tokens of text window ``window`` at each of ``layers``, from one forward."""
+        """Q, K, V of ``n`` tokens of text window ``window`` at each of ``layers``, by layer, from one forward.
+
+        Raises:
+            UsageError: see `check`. SourceError: the origin is damaged or refused.
+        """
 
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """The result of ``make``, which depends only on the Q, K and V of a place.
+        """The result of ``make``, tensors by name, which depends only on the Q, K and V of a place.
 
-        Answers about the last place are held in memory; some sources keep all of them between runs.
+        The results of the last place stay in memory. Some sources store all of them between runs.
 
         Args:
             what: the name of the result, with every setting that it depends on.
+            n, layer, window, heads: the place.
         """
         place = n, layer, window, tuple(heads)
         if self._last is None or self._last[0] != place:
             self._last = place, {}
-        answers = self._last[1]
-        if what not in answers:
-            answers[what] = make()
-        return answers[what]
+        results = self._last[1]
+        if what not in results:
+            results[what] = make()
+        return results[what]
 
     @abstractmethod
     def describe(self) -> list[str]:
@@ -161,7 +167,7 @@ class Source(ABC):
 
 
 def attention_lines(facts: Mapping[str, Any]) -> list[str]:
-    """A line with which keys the queries of a source see, if they do not all see all.
+    """A line about the keys that queries of a source see; no line if every query sees all keys.
 
     >>> attention_lines({"causal": True, "sliding_window": 4096})
     ['attention: causal, sliding window 4096']
@@ -176,7 +182,11 @@ def attention_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def check_sizes(n: int, windows: int) -> None:
-    """The part of `Source.check` that is common to all sources."""
+    """The part of `Source.check` that is common to all sources.
+
+    Raises:
+        UsageError: fewer than 2 tokens, or fewer than 1 window.
+    """
     if n < 2:
         raise UsageError(f"n={n}: attention needs at least 2 tokens")
     if windows < 1:
@@ -189,7 +199,7 @@ def check_memory(numbers: int, what: str) -> None:
     Nothing is refused on systems that do not report their memory.
 
     Raises:
-        UsageError: they are too large; the line has both sizes.
+        UsageError: they are too large. The message has both sizes.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

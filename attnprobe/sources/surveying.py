@@ -25,10 +25,11 @@ COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "del
 def survey(name: str, weights: str = "pretrained") -> list[str]:
     """Lines about every attention call of a model, from one forward over 32 tokens (or one image).
 
-    ``mask`` is the mask of that input; a window wider than the input is taken from the model's configuration. ``delta``
-    is the relative distance between exact attention, rebuilt from the captured tensors, and the model's own. The last
-    column says whether a `QKV` describes the call, so that methods can run on it, or why not. ``causal`` and ``local``
-    are the tags that these methods need; with ``sinks``, they state their normaliser.
+    ``mask`` is the mask of that input; a window wider than the input comes from the model's configuration. ``delta`` is
+    the relative distance between exact attention, recomputed from the captured tensors, and the model's own. The last
+    column says whether a `QKV` describes the call, so that methods can run on it, or the reason why it does not.
+    ``causal`` and ``local`` are the tags that methods need for the call; with ``sinks`` they must state their
+    normaliser.
 
     Raises:
         SourceError: the model is missing, bypasses transformers' attention interface, or reads neither text nor images.

@@ -35,7 +35,7 @@ class Text:
     Attributes:
         name: its name in records and titles.
         readings: how many times in a row it may be read to give more tokens than it has.
-        needle: makes a text of any length from the lines, see `Needle`; None for the lines themselves.
+        needle: makes a text of any length from the lines, see `Needle`; None if the text is the lines themselves.
     """
 
     name: str
@@ -51,7 +51,7 @@ def open_text(name: str, split: str = "test") -> Text:
 
     Raises:
         SourceError: a file that is missing, empty or not UTF-8; a data set that cannot be reached.
-        UsageError: settings of ``needle:`` that it does not have.
+        UsageError: wrong settings of ``needle:``.
     """
     if name == EMBEDDED:
         return embedded()
@@ -103,7 +103,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
 
 @contextmanager
 def quiet_datasets(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
-    """Silence ``datasets`` inside the block, and keep it off the network if ``offline``."""
+    """A context in which ``datasets`` prints nothing, and does not use the network if ``offline``."""
     bars, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
     before = datasets.config.HF_HUB_OFFLINE
     datasets.disable_progress_bars()

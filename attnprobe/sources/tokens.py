@@ -1,8 +1,8 @@
 """Cuts the tokens of a text into windows of segments.
 
-A segment holds as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` if the tokenizer has these. A
-window of ``n`` tokens is ``⌈n / positions⌉`` segments, of which the last may be shorter. It starts in the text where
-the window before it ended. The policy for long sequences changes positions only, not these tokens.
+A segment has as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` if the tokenizer has these. A window
+of ``n`` tokens has ``⌈n / positions⌉`` segments; the last may be shorter. A window starts in the text after the one
+before it. The policy for long sequences changes only positions, not these tokens.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> s
         A notice if the text is read more than once, otherwise None.
 
     Raises:
-        UsageError: the text is too short; the line has the tokens needed, the tokens present, and a way out.
+        UsageError: the text is too short. The message has the needed and the present tokens, and a way out.
     """
     each = layout.text_tokens(n)
     if stream.text.needle is not None:

@@ -1,7 +1,7 @@
 """Tokenizers: from a tokenizer.json, a WordPiece vocab.txt, a model's directory, or built from the text itself.
 
-All become a ``tokenizers.Tokenizer`` without truncation and padding (some published files set both, which would cut and
-pad every line). A ``vocab.txt`` is read here because ``BertTokenizerFast(vocab_file=…)`` of transformers 5 silently
+Each becomes a ``tokenizers.Tokenizer`` without truncation and padding: some published files set both, which would cut
+and pad every line. A ``vocab.txt`` is read here, because ``BertTokenizerFast(vocab_file=…)`` of transformers 5 silently
 maps every word to [UNK].
 """
 
@@ -120,7 +120,11 @@ def open_tokenizer(name: str) -> Vocabulary:
 
 
 def of_folder(name: str, folder: Path) -> Vocabulary | None:
-    """The tokenizer in a model's directory; None if the directory has no tokenizer file."""
+    """The tokenizer in a model's directory; None if the directory has no tokenizer file.
+
+    Raises:
+        SourceError: the file is damaged, or has no form that `tokenizers` reads.
+    """
     longest = _longest(folder)
     if (folder / "tokenizer.json").is_file():
         return _of_json(name, folder / "tokenizer.json", longest)
@@ -158,9 +162,9 @@ def wordpiece(tokens: Sequence[str], *, cased: bool) -> Tokenizer:
 
 
 def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
-    """A cased WordPiece vocabulary of the text's own words, with at most ``size`` entries, the same in every run.
+    """A cased WordPiece vocabulary of the words of the text, with at most ``size`` entries, the same in every run.
 
-    It holds the five special tokens, the characters, the ``##`` characters, then the words by (-count, word). (The
+    It has the five special tokens, the characters, the ``##`` characters, then the words by (-count, word). (The
     training of WordPiece in ``tokenizers`` is not deterministic.)
     """
     from tokenizers import normalizers, pre_tokenizers

@@ -1,7 +1,7 @@
 """Models and their weights: pretrained from a directory, random, or pretrained with random W_Q, W_K, W_V.
 
-Random weights are drawn for each parameter, from a generator seeded by the parameter's name. So they do not depend on
-the number of layers built, on the device, or on torch's global random state, which does not change.
+The random weights of a parameter come from a generator that is seeded by the name of the parameter. So they do not
+depend on the number of layers, on the device, or on torch's global random state, which does not change.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, with_decoder: bool = 
 
 
 def language_kind(config: PreTrainedConfig) -> str | None:
-    """The kind of language model: ``causal`` predicts the next word, ``masked`` predicts masked words; None neither."""
+    """The kind of language model: ``causal`` predicts next words, ``masked`` predicts masked words; None for others."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
     architectures = " ".join(getattr(config, "architectures", None) or ())
@@ -100,7 +100,10 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
     """The model in a directory with its language-model head of `language_kind` ``kind``; otherwise as `pretrained`.
 
     Returns:
-        The model and None. If the weights hold no such head: the model without a head, and the reason.
+        The model and None. If the weights have no such head: the model without a head, and the reason.
+
+    Raises:
+        SourceError: see `pretrained`.
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 

@@ -1,6 +1,6 @@
 """The conformance kit: the properties of every method, for your own methods in tests or by ``attnprobe check``."""
 
-from . import claims  # noqa: F401  (puts the tags' properties beside the others)
+from . import claims  # noqa: F401  (registers the properties of tags after the others)
 from .cases import Case, Fault
 from .examine import Verdict, check_method, examine
 from .registry import PROPERTIES, Property

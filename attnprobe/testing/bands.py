@@ -22,9 +22,9 @@ def magnitude(operator: Operator) -> torch.Tensor:
     A product of factors is accurate to eps times the product of their norms, not of the result. For ``L M R`` entry (i,
     j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far above ``|(L M R)_ij|`` if M is an inverse with cancellation. Factors
     without a middle are features, each computed from its own token with its own relative error: ``|L| |R|``, which
-    equals the result for positive factors. There are two exceptions, where the error has one size for all entries: R
-    with orthonormal rows, from a decomposition of the whole matrix; and L, or L above Rᵀ, as an orthonormal basis of
-    sampled columns.
+    equals the result for positive factors. In two cases the error has one size for all entries: if R has orthonormal
+    rows, from a decomposition of the entire matrix; and if L, or L above Rᵀ, is an orthonormal basis of sampled
+    columns.
     """
     if isinstance(operator, LowRank):
         rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
@@ -87,6 +87,7 @@ def factor_of(qkv: QKV) -> float:
 
 
 def eps(dtype: torch.dtype) -> float:
+    """The distance of 1 from the next number of a dtype."""
     return torch.finfo(dtype).eps
 
 
@@ -102,6 +103,9 @@ def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor
 
 
 def output_band(approx: Approximation, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
-    """The allowed error of each entry of the output: that of the operator, plus rounding to the output's dtype."""
+    """The allowed error of each entry of the output, (h, n_q, p_v).
+
+    It is that of the operator, and the rounding to the output's dtype.
+    """
     inner = entry_band(approx.matrix(), qkv, dtype) @ qkv.v.double().abs()
     return inner + eps(qkv.dtype) * approx.output.double().abs()

@@ -34,7 +34,11 @@ class Skip(Exception):
 
 
 def demand(holds: Any, otherwise: str) -> None:
-    """Raise `Fault` with the message ``otherwise`` unless ``holds``."""
+    """Check that ``holds`` is true.
+
+    Raises:
+        Fault: it is false; the message is ``otherwise``.
+    """
     if not bool(holds):
         raise Fault(otherwise)
 
@@ -44,8 +48,12 @@ class Case:
     """A method with its target and options, the shape of its inputs, the size of their scores, a dtype and a seed.
 
     Entries of operators are compared within `entry_band`, which follows from the norms of the factors. The computation
-    inside a user's function is not known, so its results may differ by half the digits: the square root of the dtype's
+    of a user's function is not known, so its results may differ by half of the digits: the square root of the dtype's
     eps times the largest entry of the head.
+
+    Attributes:
+        n, h, p, p_v: the numbers of tokens and heads, the head dimension and the value dimension. d: the budget.
+        score: the standard deviation of the scores.
     """
 
     method: Method
@@ -73,7 +81,7 @@ class Case:
     def run(
         self, qkv: QKV | None = None, d: int | None = None, seed: int | None = None, **options: Any
     ) -> Approximation:
-        """The method on ``qkv``, by default on its own inputs. Its `small` options take the place of its defaults."""
+        """The method's result on ``qkv``, by default on `qkv()`. The method's `small` options replace its defaults."""
         return approximate(
             self.method,
             self.qkv() if qkv is None else qkv,
@@ -117,7 +125,11 @@ class Case:
         self.near(*pairs, what)
 
     def near(self, got: Tensor, expected: Tensor, band: Tensor, what: str) -> None:
-        """Demand that entries differ by at most ``band``."""
+        """Demand that entries differ by at most ``band``; all three have the same shape.
+
+        Raises:
+            Fault: an entry differs by more. The message has the worst one.
+        """
         error = (got.double() - expected.double()).abs()
         if (error <= band).all():
             return
@@ -127,7 +139,7 @@ class Case:
         raise Fault(f"{what}: at {_named(place)} {float(got[index]):.6g} against {float(expected[index]):.6g}")
 
     def random(self, *shape: int) -> Tensor:
-        """Normal numbers in float64, the same for equal shapes."""
+        """Normal numbers of a shape, float64, the same for equal shapes."""
         return torch.randn(shape, generator=generator(self.seed, "check", *shape), dtype=torch.float64)
 
     def with_(self, **changes: Any) -> Case:

@@ -61,13 +61,13 @@ def examine(
 ) -> list[Verdict]:
     """Check every property of a method, by default at score scales 1 and 6, in float32 and float64.
 
-    A failing case is reduced to fewer heads, tokens and dimensions and a smaller budget while it fails in the same way,
-    so that the reported case is small. Inputs are seeded normal numbers.
+    A failing case is reduced to fewer heads, tokens and dimensions and a smaller budget as long as it fails with the
+    same exception. So the reported case is small. Inputs are seeded normal numbers.
 
     Args:
         method: as in `attnprobe.approximate`; options follow a colon in a name.
         only: names of properties; empty for all. target: one of the method's targets; None for all.
-        fixed: fields of `Case` that are not varied.
+        fixed: fixed fields of `Case`. progress: called with the finished and all checks, and the name of the next.
 
     Raises:
         UsageError: an unknown method, option, property or target, or an impossible size.
@@ -95,7 +95,7 @@ def examine(
 
 
 def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> list[Verdict]:
-    """`examine` for a test: raises if a property fails, with the smallest case of each failure.
+    """`examine` for a test. It raises if a property fails, with a small case of each failure.
 
     Args:
         settings: ``only`` and ``target`` as in `examine`; others are fixed fields of `Case`.

@@ -18,7 +18,10 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def make(h=2, n=20, p=8, p_v=5, *, n_k=None, score=1.0, dtype=torch.float64, seed=0, label=None) -> QKV:
-    """Normal Q, K, V, rounded to float32 first, so that a float32 run and a float64 run see the same numbers."""
+    """Normal Q (h, n, p), K (h, n_k, p) and V (h, n_k, p_v), rounded to float32 first.
+
+    So runs in float32 and in float64 have the same numbers.
+    """
     g = generator(seed, "inputs")
     n_k = n if n_k is None else n_k
     q, k, v = (torch.randn(h, rows, width, generator=g) for rows, width in ((n, p), (n_k, p), (n_k, p_v)))

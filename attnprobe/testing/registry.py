@@ -16,7 +16,13 @@ __all__ = ["PROPERTIES", "Property", "in_kit"]
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its name, its statement, the function that checks it, and the cases on which it is checked."""
+    """A property of methods.
+
+    Attributes:
+        name: its name on the command line. says: its statement. hold: the function that checks a case.
+        scores, dtypes: the cases on which it is checked.
+        tag: the tag of the methods that it applies to; None for all methods.
+    """
 
     name: str
     says: str
@@ -30,7 +36,7 @@ PROPERTIES: dict[str, Property] = {}
 
 
 def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """A decorator that enters a function in `PROPERTIES`. Further keywords are fields of `Property`."""
+    """A decorator that adds a function to `PROPERTIES`. Further keywords are fields of `Property`."""
 
     def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
         PROPERTIES[name] = Property(name, says, function, **where)

@@ -1,7 +1,7 @@
-"""Thinformer (Carrell et al. 2025): what a coreset of equal weights does to the numerators of attention.
+"""Thinformer (Carrell et al. 2025): the error of the numerators of attention with a coreset of equal weights.
 
-J are the d keys that ``thinformer`` retains, ``w_j = n_k/d`` for them and 0 for others, β the scale of the scores,
-``A = exp(β Q Kᵀ)``, ``N = A V`` and ``N~ = A diag(w) V``.
+J are the d keys that ``thinformer`` selects; ``w_j`` is ``n_k/d`` for them and 0 for other keys. β is the scale of the
+scores, ``A = exp(β Q Kᵀ)``, ``N = A V`` and ``N~ = A diag(w) V``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are co
 def log_discrepancies(x: Tensor, u: Tensor) -> Tensor:
     """``ln √(u_cᵀ h u_c)`` for ``h_jl = exp(x_j·x_l)``, x (n, p) and u (n, c), as (c,) float64; -∞ if it vanishes.
 
-    ``h = D G D`` with the Gaussian kernel G and ``D = diag(exp(‖x_j‖²/2))``, whose largest entry is taken out.
+    ``h = D G D`` with the Gaussian kernel G and ``D = diag(exp(‖x_j‖²/2))``, which is divided by its largest entry.
+    Cost ``n² (p + c)``.
 
     >>> log_discrepancies(torch.zeros(3, 2).double(), torch.tensor([[1.0], [1.0], [-1.0]]).double())
     tensor([0.], dtype=torch.float64)
@@ -51,8 +52,8 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
     ``A_ij = ⟨φ(q_i), φ(k_j)⟩`` in the Hilbert space of ``exp(β x·y)``. So ``(N~ - N)_ic = ⟨φ(q_i), Σ_j (w_j - 1) v_jc
     φ(k_j)⟩`` is at most ``exp(β ‖q_i‖²/2) √(u_cᵀ h u_c)`` with ``u_c = (w - 1) ∘ v_c`` and ``h = exp(β K Kᵀ)``: the
-    discrepancy that kernel halving keeps small. ``share`` is the largest share of its own bound that an entry reaches.
-    The paper's bound of the discrepancy itself has constants and is not checked.
+    discrepancy that kernel halving makes small. ``share`` is the largest ratio of an error to the bound of its own
+    entry. The paper's bound of the discrepancy itself has unknown constants and is not checked.
     """
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "thinformer"):

@@ -24,14 +24,14 @@ __all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
 
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"
-STEP = 2**0.25  # ratio of successive budgets tried
+STEP = 2**0.25  # the ratio of successive budgets
 SHARP = 1e-3  # relative to ‖C̄‖; a smaller λ needs quadrature in float64
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
-    """The coherence ``β = min_i d_stat / (2n ℓ_i)`` of leverage scores ℓ (…, 2n) with sum ``d_stat`` (…).
+    """The coherence ``β = min_i d_stat / (2n ℓ_i)``, (…), of leverage scores ℓ (…, 2n) with sum ``d_stat`` (…).
 
-    Chen et al. 2021, before theorem 2. It is at least d_stat/2n and at most 1; it is 1 if all scores are equal.
+    It is at least d_stat/2n and at most 1; it is 1 if all scores are equal. Source: Chen et al. 2021, before theorem 2.
 
     >>> chen2021_coherence(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor(1.0))
     tensor(0.5000)
@@ -44,16 +44,16 @@ def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delt
 
         ``d ≥ c (d_stat/β) log(2n/δ)``,   c = 9.822,
 
-    Chen et al. 2021, theorem 2, which leaves c open. Derivation: ``ψ_i`` are the columns of ``C̄^½ (C̄ + μI)^-½``,
+    Chen et al. 2021, theorem 2, which does not state c. Derivation: ``ψ_i`` are the columns of ``C̄^½ (C̄ + μI)^-½``,
     ``W = Σ ψ_i ψ_iᵀ`` and ``Ŵ = (2n/d) Σ_t ψ_{i_t} ψ_{i_t}ᵀ``. Then Ŵ has mean W, ``‖W‖ ≤ 1``, and the terms have norm
     at most ``R_μ = 2n max ℓ_i(μ)``. The Laplace transform of a sum of positive semidefinite terms (Tropp 2012, lemma
-    3.4 and section 5) gives ``P(λ_max(W - Ŵ) ≥ t) ≤ 2n exp(-(d/R_μ)(t + (1 - t) ln(1 - t)))``. Outside this event
-    ``C̄ - C~ ⪯ μ C̄^½ (C̄^½ S Sᵀ C̄^½ + μI)⁻¹ C̄^½ ⪯ μ/(1 - t) I`` (Alaoui & Mahoney 2015). This is λI for ``μ = (1 - t)
+    3.4 and section 5) gives ``P(λ_max(W - Ŵ) ≥ t) ≤ 2n exp(-(d/R_μ)(t + (1 - t) ln(1 - t)))``. Outside this event ``C̄
+    - C~ ⪯ μ C̄^½ (C̄^½ S Sᵀ C̄^½ + μI)⁻¹ C̄^½ ⪯ μ/(1 - t) I`` (Alaoui & Mahoney 2015). This is λI for ``μ = (1 - t)
     λ``, and ``R_μ ≤ R_λ/(1 - t) = d_stat/(β (1 - t))``. The best t is 0.71533. The theorem also covers a ridge on the
     core of at most ``(1 - t) λ d/2n``.
 
     Args:
-        d_stat, coherence: of the lifted kernel at λ. n: the number of tokens, half the rows of ``[Q; K]``.
+        d_stat, coherence: those of the lifted kernel at λ, (…). n: the number of tokens, half the rows of ``[Q; K]``.
 
     Raises:
         UsageError: δ not in (0, 1).
@@ -132,9 +132,9 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """For each ε: the smallest d that reaches ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability 1 - δ, by bisection.
 
-    With nested samples a larger d never does worse, so each seed has one smallest d, and the (1 - δ)-quantile over
-    seeds is an order statistic. Budgets are tried in steps of a factor 2^¼ up to 2n. The measured d is one of them: at
-    most 19 % above the smallest, and infinite if 2n do not suffice. The interval counts seeds by Clopper and Pearson;
+    With nested samples a larger d is never worse, so each seed has one smallest d, and the (1 - δ)-quantile over seeds
+    is an order statistic. The budgets are steps of a factor 2^¼ up to 2n. The measured d is one of them: at most 19 %
+    above the smallest, and infinite if 2n landmarks do not suffice. The interval counts seeds by Clopper and Pearson;
     with too few seeds its upper end is infinite.
     """
     facts_of_heads, smallest = [], []
@@ -204,7 +204,7 @@ def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
 
 
 def _grid(rows: int) -> list[int]:
-    """The budgets to try, from 1 to N in steps of a factor 2^¼."""
+    """The budgets from 1 to N in steps of a factor 2^¼."""
     budgets = {1, rows}
     size = 1.0
     while (size := size * STEP) < rows:
@@ -218,7 +218,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
     smallest = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
         indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
-        z = lifted.nystrom(indices) if lifted.holds else None  # N x N, like C̄, which is in memory then
+        z = lifted.nystrom(indices) if lifted.holds else None  # N x N, as large as C̄
 
         def suffices(place: int, ridge: float, indices=indices, z=z) -> bool:
             d = grid[place]

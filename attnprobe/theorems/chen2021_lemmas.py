@@ -62,7 +62,7 @@ def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="d³ for each seed",
 )
 def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The extreme eigenvalues of the scaled core over uniform landmarks, the worst of all seeds, at γ = 0.1.
+    """The extreme eigenvalues of the scaled core over uniform landmarks at γ = 0.1, the worst of all seeds.
 
     ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1, so the printed lemma is false for every core: 1 is
     always an eigenvalue, with eigenvector ``D^½ 1``, because the core is similar to a row-stochastic matrix. The

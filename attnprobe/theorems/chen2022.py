@@ -36,7 +36,7 @@ __all__ = [
 
 SKETCHES = ("gaussian", "optimal", "uniform")
 LEAST = sqrt(1 / 3)  # the lower bound of β in Lemma 1
-ORDERS = range(2, 65, 2)  # the orders of the moments tried
+ORDERS = range(2, 65, 2)  # the orders of the moments
 
 
 def chen2022_error_bound(d: int, beta: float, delta: float) -> float:
@@ -71,7 +71,7 @@ def chen2022_sampling_failure(d: int, epsilon: float, beta: float) -> float:
 def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
     """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, and any B and V.
 
-    The paper says ``d = Ω(ε⁻² log(1/δ))`` without a constant. The bound here is the lesser of two. The first is ``2/(d
+    The paper has ``d = Ω(ε⁻² log(1/δ))`` without a constant. The bound here is the lesser of two. The first is ``2/(d
     ε²)``, by Markov from ``E‖·‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``. The second is the least ``(3 m_l / ε)^l`` over
     even l, with ``m_l^l = E|χ²_d/d - 1|^l``: the moments of a vector's length bound those of a product (Kane & Nelson
     2014, Theorem 6.2). The central moments of χ²_d obey ``μ_l = 2 (l - 1) (μ_{l-1} + d μ_{l-2})``.
@@ -90,8 +90,8 @@ def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
 def chen2022_column_spread(column_squares: Tensor, column_largest: Tensor, n: int) -> float:
     """C, the least number with ``B_ji² ≤ C ‖B^(i)‖² / n`` for all entries: from 1 (constant columns) to n.
 
-    Source: Lemma 1 of Chen et al. 2022, whose pilots see every column only for a bounded C. Its text calls C a lower
-    bound; its proof uses it as this upper bound.
+    Source: Chen et al. 2022, Lemma 1, whose pilots sample every column well only for a bounded C. Its text calls C a
+    lower bound; its proof uses it as this upper bound.
 
     Args:
         column_squares: ``‖B^(i)‖²``, (n_k,). column_largest: ``max_j B_ji``, (n_k,). n: the number of rows of B.
@@ -104,8 +104,8 @@ def chen2022_pilots_needed(spread: float, n: int, delta: float) -> float:
     """``10 C ln(2n/δ)``: the pilot rows for which ``β ≥ √(1/3)`` has probability 1 - δ (Lemma 1 with its constant).
 
     With C of `chen2022_column_spread`, ``n B_ji² / (C ‖B^(i)‖²)`` for a uniform row j lies in [0, 1] and has mean 1/C.
-    By Chernoff, the mean over d rows differs from it by half or more with probability at most ``2 exp(-d / (10 C))``
-    for one column. If no column differs so much, ``p̂_i ≥ √(1/2) / √(3/2) p_i``. The paper says ``d = Ω(log n)``.
+    By Chernoff, for one column the mean over d rows differs from 1/C by half of it or more with probability at most ``2
+    exp(-d / (10 C))``. If no column differs so much, ``p̂_i ≥ √(1/2) / √(3/2) p_i``. The paper has ``d = Ω(log n)``.
 
     >>> round(chen2022_pilots_needed(1.0, 512, 0.1))
     92
@@ -117,7 +117,7 @@ def zhou2021_sparsity(qkv: QKV) -> Tensor:
     """Informer's sparsity measure ``M_i = ln Σ_j exp(S_ij) - (1/n_k) Σ_j S_ij`` of every query, (h, n_q) float64.
 
     Source: Zhou et al. 2021, equation 2; Chen et al. 2022, section 3.3.1. ``M_i - ln n_k`` is the logarithm of the
-    arithmetic over the geometric mean of row i of A.
+    arithmetic over the geometric mean of row i of A. Cost ``n_q n_k p`` multiply-adds a head.
     """
     q, k = qkv.q.double(), qkv.k.double()
     mean = (qkv.scale * q * k.mean(1, keepdim=True)).sum(-1)
@@ -131,7 +131,7 @@ def zhou2021_sparsity(qkv: QKV) -> Tensor:
     cost="n² p_v for each sketch, budget and seed",
 )
 def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The frequency with which each sketch (Gaussian, optimal sampling, uniform sampling) breaks the guarantee, and δ.
+    """The frequency with which each sketch (Gaussian, optimal, uniform sampling) violates the guarantee, against δ.
 
     The assumption is that the bound of the failure probability for this d and ε is at most δ. The guarantee is vacuous
     for ``‖BV‖_F ≤ ε ‖B‖_F ‖V‖_F``: then the approximation ``0`` satisfies it too.

@@ -45,14 +45,14 @@ def chen2022_vector_failure(d: int, epsilon: float) -> float:
     cost="n² to choose x, and n d for each sketch and seed",
 )
 def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The frequency with which each sketch breaks the guarantee for the hardest row of B and column of V, against δ.
+    """The frequency with which each sketch violates the guarantee for the hardest row of B and column of V, against δ.
 
     The hardest x is the one whose length varies most under sampling (`SketchedHead.hardest`); for a Gaussian S all
     vectors are alike. It is chosen independently of the draws, so each seed is one trial of one event. The assumption,
     for all sketches, is that d suffices for a Gaussian S by `chen2022_vector_failure`. For a sampling sketch the
     verdict says whether it has the guarantee at this d too. No sampling of fewer than n entries has it for every x,
-    because it can miss the one nonzero entry of a vector. Vacuous for ``ε ≥ 1``, where ``S = 0`` has it. ``share`` is
-    the share of columns of V and seeds that break it.
+    because it can miss the only nonzero entry of a vector. The guarantee is vacuous for ``ε ≥ 1``, because ``S = 0``
+    has it. ``share`` is the share of columns of V and seeds that violate it.
     """
     heads = SketchedHead.of(qkv)
     for sketch in SKETCHES:

@@ -35,7 +35,7 @@ ROWS = 256  # rows of B in memory at a time
 
 
 def composite_norm(x: Tensor) -> Tensor:
-    """``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` of the last two dimensions. It is not a norm: the triangle inequality fails.
+    """``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` of X (…, n, c), (…). It is not a norm: the triangle inequality fails.
 
     Source: Dong et al. 2021, section 2.
 
@@ -47,7 +47,7 @@ def composite_norm(x: Tensor) -> Tensor:
 
 
 def residual(x: Tensor) -> Tensor:
-    """``res(X) = X - 1xᵀ`` of (…, n, c), with the best of three x: the columns' means, medians and midranges.
+    """``res(X) = X - 1xᵀ`` of X (…, n, c), (…, n, c), with the best of three x: means, medians or midranges of columns.
 
     Medians minimise ``‖·‖₁``, midranges the largest entry. The least ``‖·‖_{1,∞}`` over all x has no formula; the best
     of these three is an upper bound of it.

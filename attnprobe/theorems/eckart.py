@@ -47,9 +47,9 @@ def eckart1936_distance(values: Tensor, rank: Tensor) -> Tensor:
 
 
 def rank_bound(operator: Operator) -> Tensor:
-    """An upper bound of the rank of each head's matrix from its structure, (h,) int64 on the CPU.
+    """An upper bound of the rank of the matrix of each head from its structure, (h,) int64 on the CPU.
 
-    Row normalisers do not raise the rank, replaced rows add their number, and ranks of summands add up. A sparse
+    Row normalisers do not increase the rank, replaced rows add their number, and ranks of summands are added. A sparse
     matrix, a multiple of I, and exact attention may have full rank.
 
     >>> rank_bound(

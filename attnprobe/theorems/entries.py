@@ -1,4 +1,4 @@
-"""Largest entries of an error matrix ``X~ - X``, as logarithms: their exponents exceed what float64 can hold."""
+"""The largest entries of an error matrix ``X~ - X``, as logarithms, because the entries may overflow float64."""
 
 from __future__ import annotations
 

@@ -57,12 +57,12 @@ class Finding:
 
     @property
     def contradicted(self) -> Tensor:
-        """Whether the whole measured interval, rounding included, lies beyond the bound, (h,) bool."""
+        """Whether the entire measured interval, rounding included, is beyond the bound, (h,) bool."""
         return self._nearest > self.bound if self.sense == "at most" else self._nearest < self.bound
 
     @property
     def lost(self) -> Tensor:
-        """Whether there is nothing to compare: the measurement, its interval or its bound is NaN, (h,) bool."""
+        """Whether nothing can be compared: the measurement, its interval or its bound is NaN, (h,) bool."""
         return self._nearest.isnan() | self.measured.isnan() | self.bound.isnan()
 
     def verdicts(self) -> list[str | None]:
@@ -72,7 +72,7 @@ class Finding:
            violated (the field ``vacuous`` is set independently);
         2. ``vacuous``: every matrix fulfils the promise, so a measurement decides nothing;
         3. None: the measurement or its bound is NaN, which is a failure and not a verdict;
-        4. ``violated``: the whole measured interval, rounding included, lies beyond the bound;
+        4. ``violated``: the entire measured interval, rounding included, is beyond the bound;
         5. ``holds``.
         """
         flags = zip(*(x.tolist() for x in (self.met, self.vacuous, self.lost, self.contradicted)), strict=True)
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def _nearest(self) -> Tensor:
-        """The end of the measured interval nearest to fulfilling the promise, with its rounding."""
+        """The end of the measured interval that is nearest to the promise, with its rounding, (h,)."""
         if self.sense == "at most":
             return (self.measured if self.lower is None else self.lower) - self.rounding
         return (self.measured if self.upper is None else self.upper) + self.rounding

@@ -29,8 +29,12 @@ def frequency(
     """The frequency of an event (trials, h) bool, with the interval of Clopper and Pearson.
 
     Args:
-        certain, possible: for trials known only within bounds: whether the event certainly happened, and whether it
-            possibly happened. The ends of the interval count these. None is ``happened``.
+        happened: whether the event happened, (trials, h) bool.
+        certain, possible: for trials that are known only within bounds: whether the event certainly happened, and
+            whether it possibly happened. The ends of the interval count these. None is ``happened``.
+
+    Raises:
+        UsageError: no trials.
 
     >>> measured = frequency(torch.tensor([[True], [True], [False], [True]]))
     >>> float(measured.value), round(float(measured.lower), 3), round(float(measured.upper), 3)
@@ -64,10 +68,10 @@ def binomial_tail(k: int, n: int, p: float) -> float:
 
 
 def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDENCE) -> tuple[float, float]:
-    """An interval that contains the q-quantile of the values' distribution with probability at least ``level``.
+    """An interval that contains the q-quantile of the distribution of the values with probability at least ``level``.
 
-    Its ends are order statistics: the probability that j or more of n values lie at or below the quantile is that of j
-    or more successes in n trials of probability q. An end is infinite if there are too few values.
+    Its ends are order statistics. The probability that j or more of n values are at or below the quantile is that of j
+    or more successes in n trials of probability q. With too few values an end is infinite.
 
     >>> quantile_interval(range(1, 21), 0.5)
     (6, 15)

@@ -40,7 +40,11 @@ class Norms:
 
 
 class Lifted:
-    """C̄ and C of one head, streamed, in the dtype of Q and K but at least float32."""
+    """C̄ and C of one head, streamed, in the dtype of Q and K, but at least float32.
+
+    Args:
+        qkv: Q, K and V of a layer. row: the row of the head.
+    """
 
     def __init__(self, qkv: QKV, row: int) -> None:
         inner = qkv.compressed()
@@ -67,7 +71,7 @@ class Lifted:
         return GaussianAttention(self.q, self.k, self.scale)
 
     def norm(self, op: Operator) -> float:
-        """``‖op‖₂``, computed as the error of a zero matrix."""
+        """``‖op‖₂`` of an operator of one head, computed as the error of a zero matrix."""
         zeros = torch.zeros(1, max(op.shape[1:]), 1, dtype=torch.float64, device=op.device)
         zero_matrix = LowRank(zeros[:, : op.shape[1]], None, zeros[:, : op.shape[2]].mT)
         errors = shared_matrix_errors(op.to(torch.float64), [zero_matrix], tol=SHARP)[0]
@@ -77,10 +81,11 @@ class Lifted:
         """Z (N, d) float64 with ``Z Zᵀ = C̄ S (SᵀC̄S + γI)⁻¹ SᵀC̄``, γ = 1e-12, for d rows of X.
 
         ``Z = C̄ S R⁻¹`` with the Cholesky factor ``RᵀR = SᵀC̄S + γI``. The factor of a leading block is the leading
-        block of R, so the leading columns of Z belong to nested samples, whose matrices grow in the Loewner order. The
-        ridge allows repeated landmarks; it is multiplied by ten until the factorisation succeeds. It only lowers C~,
-        and the theorem covers it. It must be small: at 1e-7 the norm of ``C̄ - C~`` is up to 8 % larger, because rows
-        far from all landmarks are extrapolated along small eigenvalues of the core. Cost ``N d (p + d)``.
+        block of R. So the leading columns of Z belong to nested samples, whose matrices increase in the Loewner order.
+        The ridge allows repeated landmarks; it is multiplied by ten until the factorisation succeeds. It only decreases
+        C~, and the theorem covers it. It must be small: at 1e-7 the norm of ``C̄ - C~`` is up to 8 % larger, because
+        rows far from all landmarks are extrapolated along small eigenvalues of the core. Cost ``N d (p + d/2)``
+        multiply-adds.
         """
         x = self.x[0].double()
         landmarks = x[indices.to(x.device)][None]
@@ -99,19 +104,22 @@ class Lifted:
 
         ``C̄ - C~`` is positive semidefinite for every S: it is ``C̄^½ (I - P) C̄^½`` with a projector P, or above that
         with a ridge on the core. So the order holds if its largest eigenvalue is at most the ridge, that is, if
-        ``ridge·I - C̄ + C~`` has a Cholesky factor. C̄ is dense. Cost ``N³/3 + N² d``, less than for eigenvalues.
+        ``ridge·I - C̄ + C~`` has a Cholesky factor. C̄ is dense. Cost ``N³/6 + N² d`` multiply-adds, less than for
+        eigenvalues.
         """
         shifted = torch.addmm(self.held, z, z.mT, beta=-1)
         shifted.diagonal().add_(ridge)
         return int(torch.linalg.cholesky_ex(shifted)[1]) == 0
 
     def order(self, z: Tensor, budgets: Sequence[int], lambdas: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``‖C̄ - C~‖₂`` of the leading columns of Z, (c,), and whether ``C~ ⪯ C̄ ⪯ C~ + λI``, three times (c, L) bool.
+        """``‖C̄ - C~‖₂`` (c,) of the leading columns of Z, and three answers (c, L) to whether ``C~ ⪯ C̄ ⪯ C~ + λI``.
 
-        The three are: whether it holds by the estimate, whether it certainly holds, and whether it possibly holds. If
-        C̄ is dense, all three are the result of `within`, which runs only if a Ritz value, a lower bound of the norm,
-        does not decide; the norm is that Ritz value, to 1e-4. For larger kernels they come from a certified interval
-        of the norm.
+        The order holds by the estimate, certainly, or possibly. If C̄ is dense, the norm is a Ritz value, a lower bound
+        within 1e-4, and all three answers are that of `within`, which runs only if the Ritz value is at most λ. For
+        larger kernels they come from a certified interval of the norm.
+
+        Args:
+            budgets: the c numbers of leading columns. lambdas: λ, (L,).
         """
         if not self.holds:
             norms = self.errors(z, budgets)
@@ -142,16 +150,16 @@ class Lifted:
 
     @property
     def holds(self) -> bool:
-        """Whether C̄ is computed densely in float64."""
+        """Whether C̄ is dense in float64: for at most 4096 queries and 4096 keys."""
         return self.tokens <= EXACT_TOKENS
 
     @cached_property
     def held(self) -> Tensor:
-        """The dense C̄ (N, N) float64, ``8 N²`` bytes, kept as long as this object lives."""
+        """The dense C̄ (N, N) float64, ``8 N²`` bytes for the lifetime of this object."""
         return held(self.kernel)
 
     def errors(self, z: Tensor, budgets: Sequence[int], *, block: bool = False) -> Norms:
-        """``‖C̄ - C~‖₂`` of the leading columns of Z, or ``‖C - C~‖₂`` of the block of queries and keys.
+        """``‖C̄ - C~‖₂`` of the leading columns of Z, or ``‖C - C~‖₂`` with ``block``, (c,) each.
 
         They are computed in the dtype of Q and K; a small error that float32 cannot resolve is computed in float64.
         """

@@ -37,7 +37,7 @@ Errors = dict[str, tuple[Tensor, Tensor, Tensor]]  # value, lower and upper of e
 def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The share of seeds with a relative error above ε, for each method, d and ε, of the matrix and of the output.
 
-    A definition has no assumption: the verdict says whether the method has the property on these inputs. A method
+    A definition has no assumption. The verdict says whether the method has the property on these inputs. A method
     without draws runs once. If a method cannot take a budget or has no operator, nothing is measured, and the verdict
     is that the assumption is not met. ``details["errors"]`` are the errors of each seed, (h, seeds), which give the
     verdict for any other ε and δ.
@@ -56,10 +56,15 @@ def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: ExactOutput | None = None) -> Errors:
-    """The relative spectral errors of the matrix and of the output of each run, with the ends of their intervals.
+    """The relative spectral errors of the runs and the ends of their intervals, (runs, h) each, by part.
 
-    An error that is not finite counts as infinite, with its ends: it exceeds every ε. A zero error is 0 even if the
-    exact output is zero. If a run has no operator, there is no part ``matrix``.
+    The parts are ``output`` and ``matrix``; without an operator there is no part ``matrix``. An error that is not
+    finite counts as infinite, with its ends, so it exceeds every ε. An error of zero is 0 even if the exact output is
+    zero.
+
+    Args:
+        runs: results of a method for several seeds. target: ``softmax`` or ``gaussian``.
+        output: the exact output, to avoid computing it again.
     """
     output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
     errors = [output_errors(output, run, qkv) for run in runs]

@@ -1,4 +1,4 @@
-"""The registry of theorems: each has one function that checks it, and a name with the paper and the statement."""
+"""The registry of theorems: a name, the paper, the statement, and the function that checks it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["THEOREMS", "Setting", "Theorem", "get_theorem", "theorem"]
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of the theorems on one layer, and the functions that they may call.
+    """The parameters of checks on one layer, and the functions that they may call.
 
     Args:
         budgets: the values of d. epsilons: relative errors. delta: the allowed probability of failure.
@@ -28,7 +28,7 @@ class Setting:
             Raises `Unsupported` if the method cannot take the setting.
         methods: the methods for a statement about any method (`Theorem.per_method`); empty for other theorems. The
             caller passes one method at a time, so that an unsupported method does not affect the others.
-        quadrature: whether traces are estimated by quadrature; None does so above n = 4096.
+        quadrature: whether traces are estimated by quadrature; None is true above n = 4096.
         target: the exact matrix that ``run`` approximates, as in `attnprobe.exact`.
     """
 
@@ -51,12 +51,13 @@ class Theorem:
     """One theorem.
 
     Attributes:
-        paper: author, year and place in the paper. says: the statement in one line. cost: its leading term.
+        name: its name on the command line. paper: author, year and place in the paper.
+        says: the statement in one line. cost: the leading term of the check's multiply-adds.
         check: ``check(qkv, setting)`` yields findings, each for all heads of a layer.
         per_method: whether the statement is about any method, and so checked for each method separately.
-        decompositions: about how many decompositions of an n x n matrix the check takes for a head, for each draw.
+        decompositions: the approximate number of decompositions of an n x n matrix for each head and draw.
         per_seed, per_budget: whether it draws for each seed, and for each budget.
-        causal: whether it is about rows over any keys, those of causal and of windowed attention too.
+        causal: whether it holds for rows over any keys, and so for causal and windowed attention too.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Theorem:
     causal: bool = False
 
     def draws(self, budgets: int, seeds: int) -> int:
-        """How many draws the check makes."""
+        """The number of draws of the check for these numbers of budgets and seeds."""
         return (seeds if self.per_seed else 1) * (budgets if self.per_budget else 1)
 
 
@@ -79,7 +80,11 @@ THEOREMS: dict[str, Theorem] = {}
 
 
 def theorem(name: str, *, paper: str, says: str, cost: str, **facts: Any) -> Callable[[Check], Check]:
-    """Register the decorated function as the check of a theorem; ``facts`` are the other attributes of `Theorem`."""
+    """A decorator that registers a function as the check of a theorem; ``facts`` are other attributes of `Theorem`.
+
+    Raises:
+        ValueError: the name is registered already.
+    """
 
     def registered(check: Check) -> Check:
         if name in THEOREMS:
@@ -91,10 +96,10 @@ def theorem(name: str, *, paper: str, says: str, cost: str, **facts: Any) -> Cal
 
 
 def get_theorem(name: str) -> Theorem:
-    """The theorem of that name.
+    """The theorem with a name.
 
     Raises:
-        UsageError: an unknown name; the message offers the nearest one.
+        UsageError: an unknown name. The message has the most similar one.
     """
     if name not in THEOREMS:
         raise unknown("theorem", name, THEOREMS)

@@ -1,4 +1,4 @@
-"""A method's approximations at the budgets that it can take."""
+"""The approximations of a method at all possible budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def runs(setting: Setting, method: str) -> Iterator[tuple[int, Approximation]]:
     """Yields ``(d, approximation)`` for every budget that ``method`` can take, with the first seed.
 
     Raises:
-        Unsupported: the method takes none of the budgets; the reason is that of the last.
+        Unsupported: the method can take none of the budgets. The message is that of the last.
     """
     unsupported, any_run = None, False
     for d in setting.budgets:

@@ -26,7 +26,9 @@ ROUNDING = 64  # eps of float64, times the root of the core's condition, within 
 
 
 def residuals(kernel: Tensor, pivots: Tensor) -> Tensor:
-    """``r_j = h_jj - h_jS h_SS⁺ h_Sj`` of kernels (h, n, n) and their rows S (h, d), (h, n); not below 0.
+    """``r_j = h_jj - h_jS h_SS⁺ h_Sj``, at least 0, of kernels (h, n, n) and ``pivots`` S (h, d), as (h, n).
+
+    Cost ``n d²`` and O(d³).
 
     >>> residuals(torch.tensor([[[1.0, 0.5], [0.5, 1.0]]]).double(), torch.tensor([[0]]))
     tensor([[0.0000, 0.7500]], dtype=torch.float64)
@@ -38,7 +40,7 @@ def residuals(kernel: Tensor, pivots: Tensor) -> Tensor:
 
 
 def chen2025_trace(values: Tensor, d: int) -> float:
-    """The least bound of the expected trace of the residual after d pivots, from eigenvalues (n,), largest first.
+    """The least bound of the expected trace of the residual after d pivots, from the eigenvalues (n,), descending.
 
     ``E tr(h - h_S) ≤ 2 Σ_{i>k} λ_i`` for every k with ``d ≥ k + min(k ln(1/η), k + k ln₊ 2^k)``, ``η = Σ_{i>k} λ_i /
     Σ λ_i``: theorem 3.1 of Chen et al. 2025 at ε = 1. The trace never grows, so the bound is at most ``tr h``.
@@ -67,9 +69,9 @@ def chen2025_trace(values: Tensor, d: int) -> float:
 def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The largest error of an entry against the bound of the head, both over the largest entry of A.
 
-    ``A_ij = ⟨φ(τ q_i), φ(k_j/τ)⟩`` in the Hilbert space of ``exp(β x·y)``, and W projects φ(k_j/τ) onto those of S.
-    What is left has the norm √r_j, and φ(τ q) the norm ``exp(β τ² ‖q‖²/2)``. ``share`` is the largest share of its
-    own bound that an entry reaches. A bound above 1 exceeds every entry of A.
+    ``A_ij = ⟨φ(τ q_i), φ(k_j/τ)⟩`` in the Hilbert space of ``exp(β x·y)``, and W projects φ(k_j/τ) onto those of S. The
+    rest has the norm √r_j, and φ(τ q) has the norm ``exp(β τ² ‖q‖²/2)``. ``share`` is the largest ratio of an error to
+    the bound of its own entry. A bound above 1 exceeds every entry of A.
     """
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "wildcat"):
@@ -128,7 +130,8 @@ def _log_errors(block: Entries, noise: float) -> Tensor:
 def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The mean over seeds of ``Σ_j r_j`` as a share of ``Σ_j h_jj``, against the bound at the best k.
 
-    The interval is of three standard errors. ``best`` is the share that no d pivots can go below, ``Σ_{i>d} λ_i``.
+    The interval has three standard errors on each side. ``best`` is the smallest possible share for d pivots, ``Σ_{i>d}
+    λ_i / Σ λ_i``.
     """
     k = qkv.k.double()
     k = k - k.mean(1, keepdim=True)

@@ -35,7 +35,13 @@ def chen2022_quality(estimated: Tensor, optimal: Tensor) -> float:
 
 
 class SketchedHead:
-    """One head of the checks: column and row norms of B, the optimal p, and the errors of sketches."""
+    """One head of the checks: column and row norms of B, the optimal p, and the errors of sketches.
+
+    Args:
+        qkv: Q, K and V of a layer. row: the row of the head.
+
+    Cost ``n_q n_k (p + p_v)`` multiply-adds, in blocks of rows.
+    """
 
     def __init__(self, qkv: QKV, row: int) -> None:
         self.q, self.k, self.v = (x[row].double() for x in (qkv.q, qkv.k, qkv.v))
@@ -62,10 +68,14 @@ class SketchedHead:
         return [cls(qkv, row) for row in range(qkv.h)]
 
     def probabilities(self, sketch: str) -> Tensor:
+        """The sampling probabilities of the sketch ``optimal`` or ``uniform``, (n_k,)."""
         return self.optimal if sketch == "optimal" else torch.full_like(self.optimal, 1 / len(self.optimal))
 
     def sketch_errors(self, sketch: str, d: int, setting: Setting) -> Tensor:
-        """``‖BV - BSSᵀV‖_F / (‖B‖_F ‖V‖_F)`` of each seed, (R,)."""
+        """``‖BV - BSSᵀV‖_F / (‖B‖_F ‖V‖_F)`` for each of R seeds, (R,), for a sketch of size d.
+
+        Cost ``n_q n_k p_v`` multiply-adds a seed.
+        """
         images = []
         for seed in setting.seeds:
             stream = setting.streams("skeinformer-jl", seed).head(self.number, sketch)
@@ -77,7 +87,7 @@ class SketchedHead:
         return self._errors(images)
 
     def hardest(self, p: Tensor, of: str) -> Tensor:
-        """The x among the rows of B or the columns of V whose ``‖Sᵀx‖²`` varies most under sampling with p, (n_k,).
+        """The row of B or column of V, as ``of`` says, whose ``‖Sᵀx‖²`` varies most under sampling with p, (n_k,).
 
         The variance of ``‖Sᵀx‖²`` for d draws is ``(Σ_i x_i⁴/p_i - ‖x‖⁴) / d``. The result is zero if all vectors are.
         """
@@ -124,7 +134,10 @@ class SketchedHead:
         return estimated, torch.tensor(chen2022_quality(estimated, self.optimal), dtype=torch.float64)
 
     def sampled_by_pilots(self, d: int, setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
-        """β, the squared error and its exact mean for each seed, (R,) each; the last two over ``‖B‖_F² ‖V‖_F²``."""
+        """β, the squared error and its exact mean for each seed, (R,) each, with d pilots and d columns drawn by p̂.
+
+        The last two are divided by ``‖B‖_F² ‖V‖_F²``.
+        """
         betas, images, means = [], [], []
         for seed in setting.seeds:
             p, beta = self.pilot(d, setting, seed)
@@ -153,5 +166,5 @@ class SketchedHead:
 
 
 def shares(weights: Tensor) -> Tensor:
-    """The weights divided by their sum; uniform if all are zero."""
+    """The weights (n,) divided by their sum, (n,); uniform if all are zero."""
     return weights / weights.sum() if weights.any() else torch.full_like(weights, 1 / len(weights))

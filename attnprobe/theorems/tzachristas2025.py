@@ -1,7 +1,7 @@
-"""Tzachristas et al. 2025: the error of a row when only its k largest weights are kept and renormalised.
+"""Tzachristas et al. 2025: the error of a row that is truncated to its k largest weights and renormalised.
 
-P is a row of exact attention, P^ its truncation to the k largest weights, τ the mass that is lost. The paper's k is d
-here. Causal rows are rows like any other.
+P is a row of exact attention, P^ its truncation to the k largest weights, τ the lost mass. The paper's k is our d. The
+statements hold for causal rows too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["gaussian_keys", "largest_distance"]
 
 PAPER = "Tzachristas et al. 2025 (top-k theory)"
 ROUNDING = 64  # eps of the dtype of Q, K and V, within which two sides of an identity are equal
-LEAST_KEYS = 64  # that a row sees: the rule for Gaussian scores is of many keys
+LEAST_KEYS = 64  # of a row; the rule for Gaussian scores holds for many keys
 BLOCK = 256
 
 
@@ -60,7 +60,7 @@ def largest_distance(values: Tensor) -> Tensor:
     decompositions=0,
 )
 def topk_tv(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The largest difference of the sides of both identities over the rows of a head; equal but for rounding."""
+    """The largest difference of the two sides over the rows of a head, for both identities, against rounding."""
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "topk"):
         measured = row_metrics(exact(wide), approx, wide)
@@ -109,7 +109,8 @@ def topk_gaussian(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The mean over rows of k_ε against the rule at each row's own standard deviation of scores.
 
     The verdict says whether real rows need more keys than Gaussian ones. The rule is asymptotic in the number of keys,
-    so rows that see fewer than 64 are left out. ``kurtosis`` is the mean excess kurtosis of the scores: 0 for Gaussian.
+    so rows that see fewer than 64 keys do not count. ``kurtosis`` is the mean excess kurtosis of the scores: 0 for
+    Gaussian.
     """
     wide = qkv.to(dtype=torch.float64)
     for epsilon in setting.epsilons:
@@ -131,7 +132,7 @@ def topk_gaussian(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def _head_keys(qkv: QKV, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one head, means over rows: the least keys that leave a mass of ε, those of the rule, the excess kurtosis."""
+    """Means over the rows of one head, () each: k_ε, its value by the rule, and the excess kurtosis of scores."""
     visible, needed, ruled, kurtosis = qkv.visible, [], [], []
     for start, stop in row_blocks(qkv.n_q, BLOCK):
         scores = qkv.scale * qkv.q[0, start:stop] @ qkv.k[0].mT
@@ -165,7 +166,7 @@ def _head_keys(qkv: QKV, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
 def bounded_scores(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The largest |score| of a head against √ln n, which is the assumption: beyond it no such algorithm exists.
 
-    The slack says how far a head is from that regime.
+    The slack is the ratio of both.
     """
     largest, bound = input_statistics(qkv)["score_max"], log(qkv.n_k) ** 0.5
     finding = _at_most("bounded-scores", None, largest, torch.full((qkv.h,), bound), None)

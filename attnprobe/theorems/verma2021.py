@@ -5,7 +5,7 @@ iteration, δ the shift. For the lemma and the theorem, K is a symmetric matrix 
 λ_N, δ̄ the mean of λ_{d+1} … λ_N, C~ d sampled columns of ``K - δ̄ I``, and P the projector on the range of C~. ``K^ss =
 C~ U C~ᵀ + δ I`` is the spectral shifting model with its best U and δ. Our d is the paper's c. All in float64.
 
-Four points of the paper cannot be right, and are reported:
+Four points of the paper are wrong or do not apply to attention:
 
 - The δ of equation 2 has the numerator ``tr A - tr(A⁺ A²)``, which is zero for every A (``shift-delta-zero``).
 - Equation 12 bounds the norm of a difference by an expression with the factor ``1 - ‖A⁺ - Z*‖``. The triangle
@@ -38,7 +38,7 @@ __all__ = ["verma2021_delta_numerator", "verma2021_error_bound", "verma2021_tail
 
 EPS = torch.finfo(torch.float64).eps
 ROWS = 256  # rows of B in memory at a time
-HELD = 4096  # tokens up to which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB
+HELD = 4096  # the most tokens for which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB
 MATRICES = ("C̄", "(B + Bᵀ)/2", "θI + rank d")
 SIGNS = {"plus": 1, "minus": -1}
 
@@ -71,7 +71,7 @@ def verma2021_error_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor, sign:
 
 
 def verma2021_tail(values: Tensor, d: int) -> Tensor:
-    """``Σ_{i>d} λ_i² - (Σ_{i>d} λ_i)² / (N - d)``: the squared error of the best rank d with a shift.
+    """``Σ_{i>d} λ_i² - (Σ_{i>d} λ_i)² / (N - d)``, the squared error of the best rank d with a shift, of λ (N,).
 
     It is computed as ``Σ_{i>d} (λ_i - δ̄)²`` with δ̄ the mean of the tail. Source: Verma 2021, Theorem 1 (Wang et al.
     2014): ``‖K - K^ss‖_F² ≤ η`` times this, if the sampled columns have η times the best rank-d error.

@@ -5,8 +5,8 @@ A is the core, softmax over the landmarks (their ``A_S``). Z_k is the k-th itera
 
 Because ``A Z_0 = A Aᵀ / (‖A‖₁ ‖A‖_∞)``, every E_k is a symmetric function of A Aᵀ, and one step is exactly ``E ← ¾ E³ +
 ¼ E⁴``. The norms follow ``e ← ¾ e³ + ¼ e⁴`` from ``e_0 = 1 - g``, with the gap ``g = σ_r² / (‖A‖₁ ‖A‖_∞)`` of the
-smallest nonzero singular value. So g alone determines the number of steps. While e is near 1, a step only multiplies
-``1 - e`` by 13/4; the third order begins after about ``ln(1/g) / ln(13/4)`` steps.
+smallest nonzero singular value. So g alone determines the number of steps. As long as e is near 1, a step only
+multiplies ``1 - e`` by 13/4. The third order begins after about ``ln(1/g) / ln(13/4)`` steps.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ EPS = torch.finfo(torch.float64).eps
 MOST_STEPS = 60
 PAPER_STEPS = 6
 CONVERGED = 1e-8
-HELD = 4096  # tokens up to which Lemma 2 is checked: it decomposes n x n matrices, one head at a time
+HELD = 4096  # the most tokens for which Lemma 2 is checked: it decomposes n x n matrices, one head at a time
 
 
 def xiong2021_next_residual(residual: Tensor) -> Tensor:
-    """``¾ e³ + ¼ e⁴``: the residual after one step from a residual e ≤ 1; at most ``e³``.
+    """``¾ e³ + ¼ e⁴``, at most ``e³``: the residual (…) after one step from a residual e ≤ 1, (…).
 
     ``Z ← ¼ Z (13 I - AZ (15 I - AZ (7 I - AZ)))`` takes ``E = A A⁺ - A Z`` to ``¾ E³ + ¼ E⁴``. Source: Xiong et al.
     2021, Lemma 1 and equation 11, which state the third order without this constant.
@@ -60,7 +60,7 @@ def xiong2021_gap(core: Tensor) -> Tensor:
 
 
 def xiong2021_residual_after(gap: Tensor, steps: int) -> Tensor:
-    """``‖A A⁺ - A Z_steps‖₂`` in exact arithmetic, from the gap of a core alone.
+    """``‖A A⁺ - A Z_steps‖₂`` in exact arithmetic, (h,), from the gaps of cores alone, (h,).
 
     >>> round(float(xiong2021_residual_after(torch.tensor(1e-4, dtype=torch.float64), 6)), 3)
     0.889
@@ -69,7 +69,10 @@ def xiong2021_residual_after(gap: Tensor, steps: int) -> Tensor:
 
 
 def xiong2021_steps(gap: Tensor, residual: float = CONVERGED) -> Tensor:
-    """The steps after which the residual is at most ``residual`` in exact arithmetic; NaN if 60 do not suffice."""
+    """The least number of steps with a residual of at most ``residual`` in exact arithmetic, (h,), from gaps (h,).
+
+    It is NaN if 60 steps do not suffice.
+    """
     steps = torch.full_like(gap, float("nan"))
     for step, e in zip(range(MOST_STEPS + 1), _in_exact_arithmetic(gap), strict=False):
         steps = torch.where(steps.isnan() & (e <= residual), torch.full_like(steps, step), steps)
@@ -77,7 +80,7 @@ def xiong2021_steps(gap: Tensor, residual: float = CONVERGED) -> Tensor:
 
 
 def _in_exact_arithmetic(gap: Tensor) -> Iterator[Tensor]:
-    """``e_0, e_1, …`` from a gap, without end. Near 1 it computes ``1 - e``, which would be lost in rounding of e."""
+    """Yields ``e_0, e_1, …`` from a gap, without end. For e near 1 it computes ``1 - e`` itself, to avoid rounding."""
     e, t = 1 - gap, gap
     while True:
         yield e

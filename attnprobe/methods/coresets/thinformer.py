@@ -1,6 +1,7 @@
-"""Thinformer (Carrell et al. 2025): attention to few keys that kernel halving chooses among all, each as likely.
+"""Thinformer (Carrell et al. 2025): attention to a coreset of keys of equal weights, chosen by kernel halving.
 
-n₀ is the largest power of four up to n_k, S a bucket of keys, g the paper's oversampling: it retains ``2^g √n₀`` keys.
+n₀ is the largest power of four up to n_k, S the size of a bucket of keys, and g the paper's oversampling: it selects
+``2^g √n₀`` keys.
 """
 
 from __future__ import annotations
@@ -46,26 +47,27 @@ def _check(target: str, *, delta: float) -> None:
 def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", delta: float = 0.5) -> Approximation:
     """``B~_ij = exp(S_ij) / Σ_{l in J} exp(S_il)`` for the keys j of a coreset J, with equal weights.
 
-    Of n_k keys every ``⌊n_k/n₀⌋``-th is kept, n₀ in number (standard thinning: for other lengths than powers of four
-    the last keys are never used). Then rounds of kernel halving: consecutive buckets are halved at once, and each
-    round has buckets of twice the size, ``4^(g+1)`` at first. So the last round halves all keys that are left. The
-    kernel is ``exp(s k·k') (v·v' + b²)``, ``b = max |v|``. Source: Carrell et al. 2025 (KH-Compress), and their code.
+    Standard thinning selects every ``⌊n_k/n₀⌋``-th of n_k keys, n₀ keys in all. If n_k is not a power of four, the last
+    keys are never used. Then there are rounds of kernel halving. A round halves every bucket of consecutive keys. The
+    buckets of the first round have ``4^(g+1)`` keys; their size doubles in each round, so the last round has one
+    bucket. The kernel is ``exp(s k·k') (v·v' + b²)``, ``b = max |v|``. Source: Carrell et al. 2025 (KH-Compress), and
+    their code.
 
-    A fair coin exchanges the halves of each bucket, so each of the n₀ keys is in J with probability ``d/n₀``: ``D~ =
-    (n_k/d) Σ_J exp(S_ij)`` is unbiased for the kept keys. Their code has one coin for all buckets and heads.
+    A fair coin exchanges the halves of each bucket, so each of the n₀ keys is in J with probability ``d/n₀``. So ``D~ =
+    (n_k/d) Σ_J exp(S_ij)`` is unbiased if n_k = n₀. Their code has one coin for all buckets and heads.
 
-    d counts the keys used, a power of two up to n₀. The paper has ``d = 2^g √n₀``; below ``√n₀`` there are more rounds
-    of halving all keys that are left.
+    The number of used keys is d, rounded down to a power of two, and at most n₀. The paper has ``d = 2^g √n₀``. For a d
+    below ``√n₀`` more rounds halve all remaining keys.
 
     Options:
         delta: the paper's failure probability. Halving S keys has ``δ_S = δ S² / (4^(g+1) · rounds · n₀)``.
 
     Shapes: weights (h, n_q, d) in the Q/K/V's dtype; kernels and choices in float64. Draws: ``halving_numbers`` (h, u)
     from [0, 1): in each round one for each pair of keys, then one for each bucket. The operator depends on V through
-    the choice. Cost ``2 n d p`` for the attention, and ``4 d²`` entries of kernels a round.
+    the selection. Cost ``2 n d p`` for the attention, and ``4 d²`` entries of kernels in each round.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and a
-    coreset of d keys of each earlier block.
+    Causal inputs have the form of `attnprobe.methods.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
+    and a coreset of d keys of each earlier block.
 
     Raises:
         Unsupported: d above n_k. UsageError: ``delta`` outside its range.
@@ -75,8 +77,8 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
     index, numbers = _chosen(qkv, d, streams, delta)
     scores = qkv.scale * qkv.q @ tokens(qkv.shared_k, index).mT
     used = index.shape[1]
-    kept = len(_thinned(qkv.n_k))
-    inclusion = 0.0 if qkv.n_k > kept else used / kept
+    thinned = len(_thinned(qkv.n_k))
+    inclusion = 0.0 if qkv.n_k > thinned else used / thinned
     rows = torch.ones(qkv.h, qkv.n_q, dtype=torch.float64, device=qkv.device)
     return Approximation.of(
         Columns(torch.softmax(scores, -1), index, qkv.n_k),
@@ -90,12 +92,12 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
 
 def _chosen(qkv: QKV, d: int, streams: Streams, delta: float) -> tuple[Tensor, Tensor]:
     """The keys of the coreset (h, d'), and the numbers that chose them."""
-    kept = _thinned(qkv.n_k)
-    rounds = _rounds(len(kept), d, delta)
+    thinned = _thinned(qkv.n_k)
+    rounds = _rounds(len(thinned), d, delta)
     count = sum(size // 2 * buckets + buckets for size, buckets, _ in rounds)
     of_heads = [streams.head(head, "halving") for head in qkv.heads]
     numbers = torch.stack([torch.rand(count, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])
-    index = kept.to(qkv.device).expand(qkv.h, -1)
+    index = thinned.to(qkv.device).expand(qkv.h, -1)
     return _coreset(qkv, index, rounds, numbers.to(qkv.device)), numbers
 
 

@@ -1,4 +1,4 @@
-"""WildCat (Schröder & Mackey 2026): few keys drawn by randomly pivoted Cholesky, with weights for all the others.
+"""WildCat (Schröder & Mackey 2026): few keys drawn by randomly pivoted Cholesky, with weights for all other keys.
 
 S are the keys drawn, our ``d`` is the paper's ``r``. β is the scale of the scores, τ the temperature, ``h(x, y) =
 exp(β x·y/τ²)`` the kernel of the keys.
@@ -63,24 +63,24 @@ def wildcat(
     reproduction of all keys' kernel functions by those of S, so for every entry ``|A_ij - (L W)_ij| ≤ exp(β τ²
     ‖q_i‖²/2) (h_jj - h_jS h_SS⁻¹ h_Sj)^½``. Source: Schröder & Mackey 2026, and their code.
 
-    τ trades the two factors of this bound: a large τ makes h smooth, and the bound on queries large. W may be negative,
-    and so may entries of B~. The authors clip each output to the range of its column of V. That is no linear map of V
-    and left out: here the output is B~ V.
+    A large τ makes the second factor of this bound small, because h is smooth, and the first factor large. W may be
+    negative, and so may entries of B~. The authors clip each output to the range of its column of V. That is not a
+    linear map of V and not included: here the output is B~ V.
 
     Options:
-        tau: τ; none chooses it.
-        temperature: with ``keys``, τ² is 3.94582, the default of the authors' code, which takes queries to be as long
-            as keys. ``queries`` multiplies it by ``max ‖k‖ / max ‖q‖``, as the paper does.
+        tau: τ; none is by ``temperature``.
+        temperature: with ``keys``, τ² is 3.94582, the default of the authors' code, which assumes that queries are as
+            long as keys. ``queries`` multiplies it by ``max ‖k‖ / max ‖q‖``, as the paper does.
 
     Shapes: L (h, n_q, d), W (h, d, n_k) as the factors of a pseudo-inverse and ``h(K_S, K)``, in float64. h is factored
     as a Gaussian kernel, whose diagonal is 1, so it does not overflow. Draws: ``pivot_numbers`` (h, d) from [0, 1), one
-    for each key drawn. Cost ``5 n d p``, two for the
-    output, and ``n d²/2`` for the pivots; memory O(n d).
+    for each drawn key. Cost ``5 n d p``, of which the output takes ``2 n d p``, and ``n d²/2`` for the pivots; memory
+    O(n d).
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`: the keys of the own leaf of ``2 d`` exactly, and d pivots
-    of each earlier block. With ``queries`` it needs all queries of the text.
+    Causal inputs have the form of `attnprobe.methods.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
+    and d pivots of each earlier block. With ``temperature=queries`` it needs all queries of the text.
 
-    ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it.
+    ``bad_rows`` counts rows whose normaliser is not positive, or so small that it is rounding.
 
     Raises:
         Unsupported: d above n_k. UsageError: options outside their ranges.
@@ -119,10 +119,10 @@ def wildcat(
 def summarised(
     qkv: QKV, d: int, streams: Streams, tau: float | None, temperature: str
 ) -> tuple[Summary, dict[str, Tensor], Tensor, Tensor]:
-    """The summary of the keys, the draws, the core ``G_SS`` and ``G_SS^(-½)``, a root of its pseudo-inverse.
+    """The summary of the keys, the draws, the core ``G_SS`` (h, d, d) and a root of its pseudo-inverse (h, d, d).
 
     ``h_ij = exp(a_i + a_j) G_ij`` for ``a_i = β ‖k_i‖²/(2 τ²)`` and a Gaussian kernel G. So W is ``exp(-a_s) G_SS⁻¹
-    G_Sj exp(a_j)``; the largest a of the head is taken from R to the bias of the landmarks.
+    G_Sj exp(a_j)``; the largest a of the head moves from R to the bias of the landmarks.
     """
     of_heads = [streams.head(head, "pivots") for head in qkv.heads]
     numbers = torch.stack([torch.rand(d, generator=one, dtype=torch.float64, device="cpu") for one in of_heads])

@@ -1,4 +1,4 @@
-"""Rows estimated from sampled keys with importance weights: blocks of scores, weights, and a sparse operator."""
+"""Rows that are estimated from sampled keys with importance weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from ..base import per_head
 
 __all__ = ["Rows", "Weighted", "estimated", "near_keys"]
 
-ROWS = 64  # queries of a block: draws come block by block, so it is part of what a seed means
+ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A block of rows of one head: ``head`` is its place in the Q/K/V, ``index`` the numbers of the queries (b,).
+    """A block of rows of one head.
 
-    ``scores`` are ``S_ij`` (b, n_k) in float64, -∞ where a key is hidden; ``v`` are the head's values (n_k, p_v).
+    Attributes:
+        head: the row of the head in Q, K and V. index: the numbers of the queries, (b,) int64.
+        scores: ``S_ij``, (b, n_k) float64, -∞ for hidden keys. v: the values of the head, (n_k, p_v) float64.
     """
 
     qkv: QKV
@@ -39,9 +41,11 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """The keys of a block of rows: ``log_weights`` (b, n_k) are ``ln w_ij``, -∞ for keys that are not used.
+    """The weights of the keys of a block of rows.
 
-    ``stated`` has the fields of `Sampling` (b,).
+    Attributes:
+        log_weights: ``ln w_ij``, (b, n_k), -∞ for keys that are not used.
+        stated: fields of `Sampling`, (b,) each.
     """
 
     log_weights: Tensor
@@ -53,9 +57,9 @@ def estimated(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``D~_i = Σ_j w_ij exp(S_ij)``, for the weights that ``choose`` gives.
 
-    With ``E[w_ij] = 1`` for each visible key, D~ and ``N~ = D~ B~ V`` are unbiased; B~ itself is a ratio and biased by
-    O(1/ess). The operator is sparse and in float64. ``realised_d`` is the mean number of keys with a weight in a row.
-    All scores are computed and counted in ``visited``: cost ``n_q n_k p``, memory of a block of rows.
+    If ``E[w_ij] = 1`` for each visible key, D~ and ``N~ = D~ B~ V`` are unbiased. B~ itself is a ratio, with a bias of
+    O(1/ess). The operator (h, n_q, n_k) is sparse and in float64. ``realised_d`` is the mean number of used keys of a
+    row. All scores are computed, and counted in ``visited``. Cost ``n_q n_k p`` a head; memory of a block of rows.
     """
     blocks = [_head(qkv, head, choose) for head in range(qkv.h)]
     width = max(part.index.shape[1] for parts in blocks for part in parts)
@@ -76,7 +80,7 @@ def estimated(
 
 
 def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
-    """The first ``sinks`` keys and the last ``window`` up to each query's own place that it sees, (b, n_k) bool."""
+    """Whether a key is a visible one of the first ``sinks``, or of the ``window`` up to the query, (b, n_k) bool."""
     key = torch.arange(rows.qkv.n_k, device=rows.scores.device)
     place = rows.qkv.query_positions[rows.index, None]
     return ((key < sinks) | ((key > place - window) & (key <= place))) & rows.visible

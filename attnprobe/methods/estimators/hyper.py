@@ -1,4 +1,4 @@
-"""HyperAttention (Han et al. 2024): blocks of a sorted hash exactly, and keys sampled uniformly for all others."""
+"""HyperAttention (Han et al. 2024): exact blocks of a sorted hash, and uniformly sampled keys for all other keys."""
 
 from __future__ import annotations
 
@@ -46,26 +46,25 @@ def hyper(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i``: ``w = 1`` in the block of row i, ``c_j n_k/s`` for sampled keys outside.
 
-    Queries and keys are sorted by the signs of r random projections, in the order of a Gray code, in which
-    neighbouring buckets differ in one sign. Sorted keys are cut into blocks of b, sorted queries into as many, and a
-    block of queries attends to the block of keys at its place exactly. For all other keys stand s keys of the head,
-    drawn uniformly with replacement, c_j the number of times that j was drawn. So ``E[w_ij] = 1``, D~ and N~ are
-    unbiased, and ``Var(D~) = n_k² σ²/s`` with the variance σ² of ``exp(S_ij)`` over all keys, 0 for those of the block.
-    Source: Han et al. 2024, and their code. ``b + s = d``.
+    Queries and keys are sorted by the signs of r random projections, in the order of a Gray code, in which neighbouring
+    buckets differ in one sign. The sorted keys are cut into blocks of b keys, and the sorted queries into the same
+    number of blocks. A block of queries attends exactly to the block of keys at its place. All other keys are estimated
+    from s keys of the head, drawn uniformly with replacement; c_j is the number of draws of key j. So ``E[w_ij] = 1``,
+    D~ and N~ are unbiased, and ``Var(D~) = n_k² σ²/s``. Here σ² is the variance over all keys of ``exp(S_ij)``, with 0
+    for keys of the block. ``b + s = d``. Source: Han et al. 2024, and their code.
 
     Options:
         bits: r. The paper's code has 7.
         block: share of d for b; the rest is s.
-        count_twice: sampled keys inside of the block count too, as in the authors' code on a GPU, which hides them on
-            no path of its own: D~ is then biased high.
+        count_twice: sampled keys in the block count too, as in the authors' code on a GPU. D~ is then biased upwards.
 
-    The authors' code takes the Gray code of a bucket for its place in the order, so that some neighbours differ in two
-    signs. It attends exactly below 4096 tokens, and is defined for causal inputs by halving them.
+    The authors' code uses the Gray code of a bucket as its place in the order, so some neighbours differ in two signs.
+    Below 4096 tokens it is exact. It treats causal inputs by recursive halving.
 
     Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores in float64 for their sums. Draws:
-    ``rotations`` (h, 1, r, p), ``columns`` (h, s). States ess, the inclusion probability ``1 - (1 - 1/n_k)^s`` of keys
-    outside of the block, and the variance of D~ over D~² from the sample. Cost ``2 n d p`` and ``2 n r p``
-    for the hashes; memory O(n d).
+    ``rotations`` (h, 1, r, p), ``columns`` (h, s). It states ess, the inclusion probability ``1 - (1 - 1/n_k)^s`` of
+    keys outside of the block, and the variance of D~ over D~² from the sample. Cost ``2 n d p``, and ``2 n r p`` for
+    the hashes; memory O(n d).
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: options outside their ranges.

@@ -1,4 +1,4 @@
-"""KDEformer (Zandieh et al. 2023): blocks of a sorted hash exactly, and keys sampled by the norms of their values."""
+"""KDEformer (Zandieh et al. 2023): exact blocks of a sorted hash, and keys sampled by the norms of their values."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def kdeformer(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i``: ``w = 1`` in the block of row i, ``c_j/(s P_j)`` for sampled keys outside.
 
-    Blocks are those of ``hyper``, which came later. The s keys of a head are drawn with replacement with ``P_j ∝
-    ‖v'_j‖/λ + 1/n_k``, ``V' = [V, 1]``, λ the largest eigenvalue of ``V'ᵀ V'``; c_j is the number of times that j was
-    drawn. So ``E[w_ij] = 1``, and D~ and N~ are unbiased. Source: Zandieh et al. 2023, and their code. ``b + s = d``.
+    Blocks of b keys are those of ``hyper``. The s keys of a head are drawn with replacement with ``P_j ∝ ‖v'_j‖/λ +
+    1/n_k``, ``V' = [V, 1]``, λ the largest eigenvalue of ``V'ᵀ V'``; c_j is the number of draws of key j. So ``E[w_ij]
+    = 1``, and D~ and N~ are unbiased. ``b + s = d``. Source: Zandieh et al. 2023, and their code.
 
-    The paper samples by ``‖v_j‖²`` and an estimate of the density of the kernel. This is the practical form of the
-    authors' code, with its λ in place of its root, which makes P nearly uniform; λ is exact here.
+    The paper samples by ``‖v_j‖²`` and an estimate of the density of the kernel. This is the form of the authors' code.
+    The code has λ, not its root, which makes P nearly uniform. Here λ is exact.
 
     Options:
         bits: r, the signs of the hash. The authors' code has 7.
         block: share of d for b; the rest is s.
 
-    Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores and P in float64. Draws: ``rotations``
-    (h, 1, r, p), ``columns`` (h, s). States ess, the smallest inclusion probability ``1 - (1 - P_j)^s`` of keys outside
+    Shapes: weights (h, n_q, b) and (h, n_q, s) in the Q/K/V's dtype, scores and P in float64. Draws: ``rotations`` (h,
+    1, r, p), ``columns`` (h, s). It states ess, the smallest inclusion probability ``1 - (1 - P_j)^s`` of keys outside
     of the block, and the variance of D~ over D~² from the sample. The operator depends on V through P. Cost ``2 n d
     p``, ``2 n r p`` for the hashes and ``n p_v²``; memory O(n d).
 

@@ -1,7 +1,8 @@
-"""MagicPIG (Chen et al. 2024): keys that share hash buckets with the query, weighted by the probability that they do.
+"""MagicPIG (Chen et al. 2024): keys that share hash buckets with the query, weighted by their inclusion probability.
 
-K are the bits of a table, L the number of tables, ``p_ij = 1 - θ_ij/π`` the probability that a random hyperplane does
-not separate the query and the centred key, ``c_ij = p_ij^K`` that of one collision, u_ij that of inclusion.
+K is the number of bits of a table, L the number of tables. ``p_ij = 1 - θ_ij/π`` is the probability that a random
+hyperplane does not separate the query and the centred key, ``c_ij = p_ij^K`` that of one collision, u_ij that of
+inclusion.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..registry import register
 from .base import Rows, Weighted, estimated, near_keys
 
 MOST = 256  # tables
-SPREAD = 64  # rows that the number of tables is chosen by
+SPREAD = 64  # rows that determine the number of tables
 FEW = 1e-2  # expected collisions below which the law is summed
 QUARTER = 4  # sinks and window take at most this part of d each
 
@@ -70,35 +71,35 @@ def magicpig(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``w = 1`` on sinks and window, ``1/u_ij`` on keys that collide.
 
-    A table hashes queries and keys to the signs of K random projections; keys are centred, which changes no softmax.
-    A key is used if it is in the query's bucket in at least two of L tables:
+    A table hashes queries and keys to the signs of K random projections. Keys are centred, which does not change the
+    softmax. A key is used if it is in the query's bucket in at least two of L tables:
 
         ``c = (1 - θ/π)^K``, ``u = 1 - (1 - c)^L - L c (1 - c)^(L-1)``, θ the angle of query and centred key.
 
-    ``E[w_ij] = 1`` for each key, so D~ and N~ are unbiased; keys of one row are not independent, because they share the
-    tables. Source: Chen et al. 2024. Where u is tiny, an unbiased estimate has rare and huge weights.
+    ``E[w_ij] = 1`` for each key, so D~ and N~ are unbiased. The keys of a row are not independent, because they share
+    the tables. If u is small, weights are rare and large. Source: Chen et al. 2024.
 
-    Without ``tables``, L is the largest number of tables, up to 256, at which the expected number of used keys is at
-    most d on average over 64 rows of a head, spread evenly. The L of causal inputs must not depend on later tokens or
-    on other queries: there the rows are those of the whole text, and all angles count as right. ``realised_d`` is that
-    expected number.
+    Without ``tables``, L is the largest number of tables, up to 256, with an expected number of used keys of at most d.
+    This number is the mean over 64 evenly spaced rows of a head. For causal inputs L must not depend on later tokens or
+    on other queries. So there the rows are spread over the complete text, and all angles count as π/2. ``realised_d``
+    is the expected number.
 
     Options:
         bits: K, in the paper 8 to 10.
         tables: L, up to 256; none chooses it for d.
         sinks: number of first keys that are always used, at most d/4.
         window: number of keys up to the query's own place that are always used, at most d/4.
-        floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased low.
-        least_hits: tables that must agree. 1 has ``u = 1 - (1 - c)^L``.
+        floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased
+            downwards.
+        least_hits: the number of tables in which a used key collides. For 1, ``u = 1 - (1 - c)^L``.
 
-    Keys are centred by their mean. Causal and windowed rows centre them by the first key, so that no later key and no
-    other query changes a row. The authors' code takes the mean of a prompt's keys, and keeps it while it decodes.
+    Keys are centred by their mean. For causal and windowed inputs they are centred by the first key, so that no later
+    key and no other query changes a row. The authors' code uses the mean key of the prompt, also during decoding.
 
     Shapes: keys and weights (h, n_q, u), in float64. Draws: ``rotations`` (h, 256, K, p) standard normal numbers
-    (``tables`` instead of 256 if given), of which a head uses its first L tables. States ess, the least u_ij of a row,
-    and the variance of D~ over D~² with independent keys. Cost ``2 n² p + (2 K L + d) n p``: the
-    score and the angle of every key are computed. Beside these products ``n² L`` buckets are compared. For fixed K, K L
-    is O(d). Memory O(n (d + L)).
+    (``tables`` instead of 256 if given); a head uses its first L tables. It states ess, the least u_ij of a row, and
+    the variance of D~ over D~² for independent keys. Cost ``2 n² p + (2 K L + d) n p``, because the score and the angle
+    of every key are computed, and ``n² L`` comparisons of buckets. For fixed K, K L is O(d). Memory O(n (d + L)).
 
     Raises:
         Unsupported: d below 4 or above n_k. UsageError: options outside their ranges.
@@ -162,7 +163,7 @@ class _Hashed:
         return counts
 
     def tables(self, d: int, sinks: int, window: int, most: int, free: bool) -> tuple[int, float]:
-        """L and the expected number of used keys: ``most``, or if ``free`` the largest L up to it with at most d."""
+        """L and its expected number of used keys. L is ``most``, or if ``free`` the largest one with at most d keys."""
         qkv = self.qkv
         index = _spread(qkv.n_k if qkv.causal else qkv.n_q, self.q.device)
         if qkv.causal:
@@ -177,9 +178,9 @@ class _Hashed:
         block = Rows(rows, 0, torch.arange(rows.n_q, device=self.q.device), scores, self.k)
         exactly = near_keys(block, sinks, window)
         collision = collision.masked_fill(exactly | ~block.visible, 0.0)
-        kept = float(exactly.sum(-1).double().mean())
+        certain = float(exactly.sum(-1).double().mean())
         missed = torch.log1p(-collision)
-        expected = lambda number: kept + float(self._roughly_included(collision, missed, number).sum(-1).mean())
+        expected = lambda number: certain + float(self._roughly_included(collision, missed, number).sum(-1).mean())
         low, high = (self.least_hits, most) if free else (most, most)
         while low < high:
             middle = (low + high + 1) // 2
@@ -193,13 +194,13 @@ class _Hashed:
         return (1 - angle / math.pi) ** self.bits
 
     def _included(self, collision: Tensor, tables: int) -> Tensor:
-        """u of the probability c of one collision."""
+        """u, (b, n_k), from the probability c of one collision, (b, n_k)."""
         if self.least_hits == 1:
             return -torch.expm1(tables * torch.log1p(-collision))
         return at_least_two(collision, tables)
 
     def _roughly_included(self, collision: Tensor, missed: Tensor, tables: int) -> Tensor:
-        """u of the probability c of one collision and of ``missed``, ln(1 - c), but for rounding of 1: for sums."""
+        """u from c and ``missed = ln(1 - c)``, with the rounding of 1, which is small enough for sums of u."""
         if self.least_hits == 1:
             return -torch.expm1(tables * missed)
         return 1 - torch.exp((tables - 1) * missed) * (1 + (tables - 1) * collision)
@@ -217,23 +218,23 @@ def _spread(count: int, device: torch.device) -> Tensor:
 
 
 def at_least_two(c: Tensor, tables: int) -> Tensor:
-    """``1 - (1-c)^L - L c (1-c)^(L-1)``: the probability of two or more collisions in L tables.
+    """``1 - (1-c)^L - L c (1-c)^(L-1)``, the probability of two or more collisions in L tables, of c (…), (…).
 
-    Where L c is small the difference cancels; there it is the sum of the probabilities of two, three and four.
+    For small L c the difference cancels; then it is the sum of the probabilities of two, three and four collisions.
 
     >>> at_least_two(torch.tensor([0.5, 1e-7], dtype=torch.float64), 2)
     tensor([2.5000e-01, 1.0000e-14], dtype=torch.float64)
     """
     none = torch.exp((tables - 1) * torch.log1p(-c))  # (1-c)^(L-1)
-    found = 1 - none * (1 + (tables - 1) * c)
+    probability = 1 - none * (1 + (tables - 1) * c)
     few = tables * c < FEW
     some = c[few]
     rest = torch.log1p(-some)
-    found[few] = sum(
+    probability[few] = sum(
         (math.comb(tables, hits) * some**hits * torch.exp((tables - hits) * rest) for hits in range(2, 5)),
         torch.zeros_like(some),
     )
-    return found
+    return probability
 
 
 def _codes(x: Tensor, rotations: Tensor) -> Tensor:

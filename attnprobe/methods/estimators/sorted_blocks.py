@@ -1,6 +1,6 @@
-"""Blocks of queries and keys that a hash puts side by side, exactly, and a sample of keys for all the others.
+"""Exact attention within blocks of queries and keys sorted by a hash, and a sample of keys for all other keys.
 
-b are the keys of a block, J the s sampled keys of a head, with repeats, P_j the probability of one draw.
+b is the number of keys of a block, J the s sampled keys of a head with repeats, P_j the probability of key j in a draw.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_blocks(method: str, *, bits: int, block: float) -> None:
     """Refuse options out of their ranges.
 
     Raises:
-        UsageError: naming the option.
+        UsageError: an option out of its range. The message names it.
     """
     if not 1 <= bits <= 16:
         raise UsageError(f"{method}: bits={bits} is not between 1 and 16")
@@ -36,7 +36,7 @@ def check_blocks(method: str, *, bits: int, block: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SortedBlocks:
-    """Tokens sorted by their buckets and cut into m blocks, as many of queries as of keys.
+    """Queries and keys sorted by their buckets and cut into m blocks each.
 
     Attributes:
         rotations: the directions of the hash, (h, 1, r, p) float64 on the CPU.
@@ -51,7 +51,11 @@ class SortedBlocks:
 
     @classmethod
     def of(cls, qkv: QKV, size: int, bits: int, streams: Streams) -> SortedBlocks:
-        """Blocks of ``size`` keys. The last one may be shorter; queries are cut evenly."""
+        """Blocks of ``size`` keys, of which the last may be shorter; queries are cut into blocks of equal size.
+
+        Args:
+            bits: r, the signs of the hash. streams: for the draws of the directions.
+        """
         drawn = [
             torch.randn(1, bits, qkv.p, generator=streams.head(head, "rotations"), dtype=torch.float64, device="cpu")
             for head in qkv.heads
@@ -67,7 +71,7 @@ class SortedBlocks:
         return cls(rotations, of_query, of_key, keys)
 
     def others(self, columns: Tensor) -> Tensor:
-        """Whether each of these keys (h, s) is outside of the block of each query, (h, n_q, s)."""
+        """Whether each key of ``columns`` (h, s) is outside of the block of each query, (h, n_q, s) bool."""
         return self.of_key.gather(1, columns)[:, None] != self.of_query[..., None]
 
     def least_other(self, probability: Tensor) -> Tensor:
@@ -84,12 +88,12 @@ def block_and_sample(
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i``: ``w = 1`` in the block of row i, ``c_j/(s P_j)`` for keys outside.
 
-    c_j is the number of times that j was drawn, so ``E[w_ij] = 1``, and D~ and N~ are unbiased. ``D~ = D_block +
-    Σ_{j in J, outside} exp(S_ij)/(s P_j)``, where all queries of a head share J.
+    c_j is the number of draws of key j, so ``E[w_ij] = 1``, and D~ and N~ are unbiased. ``D~ = D_block + Σ_{j in J,
+    outside} exp(S_ij)/(s P_j)``; all queries of a head share J. Cost ``n_q (b + s) p`` multiply-adds a head.
 
     Args:
         columns: J, (h, s) int64. probability: P, (h, n_k) float64.
-        twice: weight keys of J in the block too, which are then counted twice.
+        twice: use keys of J in the block too, which then count twice.
     """
     columns = columns.to(qkv.device)
     s = columns.shape[1]

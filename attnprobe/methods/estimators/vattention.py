@@ -1,4 +1,4 @@
-"""vAttention (Desai et al. 2025): heavy keys exactly, and a uniform sample of the others that stands for all of them.
+"""vAttention (Desai et al. 2025): exact attention to heavy keys, and a uniform sample of all other keys.
 
 I_i are the heavy keys of row i, T_i the n_T other keys that it sees, b_i the number of keys sampled of T_i, a_ij =
 exp(S_ij), N_i and D_i the numerator and the normaliser. Our d is the number of heavy and of sampled keys of a row.
@@ -93,13 +93,13 @@ def vattention(
 
     I_i are ``⌊heavy · d⌋`` keys: the first ``sinks``, the last ``window`` up to the query's own place, at most d/4 of
     each, and those with the largest scores of the row (an oracle: all scores are computed). Without ``epsilon``, b is
-    the rest of d. With it, these b keys are a base sample, and each row draws as many as the central limit theorem
-    asks for:
+    the rest of d. With it, these b keys are a base sample, and each row draws the number of keys that the central limit
+    theorem gives:
 
         ``b_D = (z n_T σ / (ε' D))²`` for the normaliser, ``b_N = (z n_T √tr Cov(a v) / (ε' ‖N‖))²`` for the numerator,
 
     ``z = Φ⁻¹(1 - δ'/2)``. ``verify=D`` and ``N`` have ``ε' = ε, δ' = δ``. ``out`` takes the larger of both with ``ε' =
-    ε/(2 + ε)`` and ``δ' = δ/2``: then ``‖o~ - o‖ ≤ ‖o‖ 2ε'/(1 - ε') = ε ‖o‖`` where both hold. b is at least the base
+    ε/(2 + ε)`` and ``δ' = δ/2``: if both bounds hold, ``‖o~ - o‖ ≤ ‖o‖ 2ε'/(1 - ε') = ε ‖o‖``. b is at least the base
     sample and at most n_T. This split follows from the two bounds; it has not been compared with that of the paper.
 
     Options:
@@ -108,23 +108,22 @@ def vattention(
         window: number of keys up to the query's own place in I_i, at most d/4.
         epsilon: the promised relative error; none draws d keys.
         delta: the promised probability of a larger error.
-        verify: what the promise is about: the output, the normaliser D or the numerator N.
-        moments: where σ, D and N of the promise come from. ``independent``: from a sample of its own.
-            ``reused``: from the first keys of the sample itself, which saves reading others; D~ is then biased low,
-            since a sample without large weights asks for few keys. ``authors``: from a sample of all keys but sinks and
-            window, as in published code: heavy keys enter σ, and are added to D a second time. ``exact``: from all of
-            T_i.
-        quantile: ``one-sided`` has ``z = Φ⁻¹(1 - δ')``, as published code has: it allows twice the failures.
-        replace: draw with replacement and give each key that was drawn at all the weight ``n_T/b``, as published code
-            does: a key is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased low.
+        verify: the quantity of the promise: the output, the normaliser D or the numerator N.
+        moments: the source of σ, D and N of the promise. ``independent``: a separate sample. ``reused``: the first keys
+            of the sample itself, so that no other keys are read; D~ is then biased downwards, because a sample without
+            large weights requires few keys. ``authors``: a sample of all keys but sinks and window, as in published
+            code; heavy keys then contribute to σ, and count twice in D. ``exact``: all of T_i.
+        quantile: ``one-sided`` has ``z = Φ⁻¹(1 - δ')``, as in published code; it allows twice the failures.
+        replace: draw with replacement, and give each drawn key the weight ``n_T/b`` once, as in published code. A key
+            is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased downwards.
         most: the largest share of T_i that is drawn. Rows that need more are ``capped``.
 
     Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws: ``row_keys`` (h,
-    n_q), of which `attnprobe.rng.hashed_uniform` makes a uniform number for each key of a row: the keys of T_i with the
-    b smallest numbers are the sample. The number of a row is of its place in the text, so that neither other queries
-    nor later keys change its sample; queries of the same place have different ones. States ess, the inclusion
-    probability, the variance of D~ over D~² as estimated from the sample, and capped rows. Depends on V with
-    ``epsilon`` and ``verify`` other than D. Cost ``n² p`` for the oracle, ``n d (p + p_v)`` beside it.
+    n_q). From these `attnprobe.rng.hashed_uniform` makes a uniform number for each key of a row; the keys of T_i with
+    the b smallest numbers are the sample. The key of a row belongs to its place in the text, so neither other queries
+    nor later keys change its sample; queries at the same place have different samples. It states ess, the inclusion
+    probability, the variance of D~ over D~² as estimated from the sample, and capped rows. The operator depends on V
+    with ``epsilon`` and a ``verify`` other than D. Cost ``n² p`` for the oracle, and ``n d (p + p_v)``.
 
     Raises:
         Unsupported: d below 2 or above n_k. UsageError: shares and probabilities outside their ranges.
@@ -174,9 +173,9 @@ def vattention(
 
 @dataclass(frozen=True, eq=False)
 class _Numbers:
-    """Uniform numbers of rows and keys. A row has those of its place, which begin with that of the first key.
+    """Uniform numbers of rows and keys, determined by the place of a row in the text.
 
-    ``places`` (n_q,) int64 has the place of each query in the text, and how many queries before it have the same.
+    ``places`` (n_q,) int64 is the place of each query plus 2⁴⁰ times the number of earlier queries at that place.
     """
 
     heads: tuple[int, ...]
@@ -215,7 +214,7 @@ class _Law:
     most: float
 
     def counts(self, rows: Rows, heavies: Tensor, size: Tensor, base: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """b_i and whether it is capped, (b,); ``base`` draws the base sample (b, n_k), which only a promise needs."""
+        """b_i and whether it is capped, (b,) each; ``base`` draws the base sample (b, n_k) of a promise."""
         least = size.clamp(max=self.base)
         if self.epsilon is None:
             return least, torch.zeros_like(size, dtype=torch.bool)
@@ -223,15 +222,15 @@ class _Law:
         if self.verify == "out":
             epsilon, delta = epsilon / (2 + epsilon), delta / 2
         z = NormalDist().inv_cdf(1 - delta / (2 if self.quantile == "two-sided" else 1))
-        wanted, sample = torch.zeros_like(rows.scores[:, 0]), base()
+        count, sample = torch.zeros_like(rows.scores[:, 0]), base()
         a = (rows.scores - rows.scores.amax(-1, keepdim=True)).exp()  # (b, n_k)
         if self.verify != "N":
-            wanted = torch.maximum(wanted, _needed(a, None, heavies, size, sample, z / epsilon))
+            count = torch.maximum(count, _needed(a, None, heavies, size, sample, z / epsilon))
         if self.verify != "D":
-            wanted = torch.maximum(wanted, _needed(a, rows.v, heavies, size, sample, z / epsilon))
-        wanted = torch.minimum(wanted.ceil(), size)
+            count = torch.maximum(count, _needed(a, rows.v, heavies, size, sample, z / epsilon))
+        count = torch.minimum(count.ceil(), size)
         limit = torch.maximum((self.most * size).floor(), least)
-        return torch.minimum(torch.maximum(wanted, least), limit), wanted > limit
+        return torch.minimum(torch.maximum(count, least), limit), count > limit
 
 
 def _needed(a: Tensor, v: Tensor | None, heavies: Tensor, size: Tensor, base: Tensor, factor: float) -> Tensor:
@@ -270,7 +269,7 @@ def _largest(scores: Tensor, count: int) -> Tensor:
 
 
 def _marked(uniform: Tensor, among: Tensor) -> Tensor:
-    """The numbers of the marked keys of each row (b, n_k), 2 for the others: their order is a random order."""
+    """The numbers of the marked keys of each row (b, n_k), and 2 for other keys. Sorted, they give a random order."""
     return uniform.masked_fill(~among, 2.0)
 
 
@@ -283,7 +282,7 @@ def _least(order: Tensor, count: Tensor) -> Tensor:
 
 
 def _drawn_again(order: Tensor, size: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
-    """Which marked keys ``count`` draws with replacement contain, (b, n_k): draws of places in the random order."""
+    """The marked keys in ``count`` draws with replacement, (b, n_k) bool. A draw is a place in the random order."""
     place = (uniform * size[:, None]).long()
     drawn = torch.arange(order.shape[1], device=order.device) < count[:, None]
     key = order.argsort(-1).gather(1, place)

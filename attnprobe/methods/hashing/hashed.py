@@ -17,7 +17,10 @@ __all__ = ["block_product", "block_scores", "chunk_length", "options_of", "repea
 
 
 def options_of(name: str) -> Callable[..., None]:
-    """A `validate` function for a method with ``rounds`` and ``buckets``, and optionally ``eps`` or ``hash``."""
+    """A `Method.validate` for the options ``rounds`` and ``buckets``, and ``eps`` or ``hash`` if the method has them.
+
+    It raises a `UsageError` for an option that is out of range.
+    """
 
     def check(target: str, **options: Any) -> None:
         rounds, buckets, eps = options["rounds"], options["buckets"], options.get("eps", 0.0)
@@ -57,8 +60,8 @@ def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) ->
 def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """``q_i · k_j`` for the queries (h, m, w) and the keys (h, m, u) of each block, as (h, m, w, u).
 
-    Scores of an empty slot, -1, are arbitrary. q is (h, n_q, p), k (h, n_k, p). A block gathers its keys once for all
-    its queries.
+    The scores of an empty slot, -1, are arbitrary. q is (h, n_q, p), k (h, n_k, p). A block gathers its keys once for
+    all its queries.
     """
     in_blocks = lambda x, index: tokens(x, index.flatten(1)).unflatten(1, index.shape[1:])
     return in_blocks(q, queries) @ in_blocks(k, keys).mT
@@ -67,8 +70,8 @@ def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
 def block_product(weights: Tensor, place: Tensor, width: int, keys: Tensor, v: Tensor) -> Tensor:
     """``Σ_j weights_ij v_j`` over the keys (h, m, u) of the block of each row i, as (h, n, p_v).
 
-    The weights (h, n, u) go to their ``place`` (h, n) among the rows of all blocks, ``width`` rows each. Then a block
-    gathers its values once for all its rows: a product with the sparse matrix gathers them for each row.
+    The weights (h, n, u) of row i move to ``place_i`` (h, n) among the rows of all blocks, ``width`` rows each. Then a
+    block gathers its values once for all its rows; a product with the sparse matrix would gather them for each row.
     """
     h, m, u = keys.shape
     first = m * width * torch.arange(h, device=place.device)[:, None]
@@ -79,7 +82,7 @@ def block_product(weights: Tensor, place: Tensor, width: int, keys: Tensor, v: T
 
 
 def repeats(slots: Tensor) -> Tensor:
-    """Marks the entries that repeat an earlier entry of their row, (…, n, u) bool."""
+    """Whether each entry of ``slots`` (…, n, u) repeats an earlier entry of its row, (…, n, u) bool."""
     ordered, order = slots.sort(dim=-1, stable=True)
     again = torch.nn.functional.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
     return torch.empty_like(again).scatter_(-1, order, again)

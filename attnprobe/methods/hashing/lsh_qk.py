@@ -1,4 +1,4 @@
-"""Reformer's hashing with separate queries and keys: exact scores over the keys that hashing puts next to a query.
+"""Reformer's hashing with separate queries and keys: exact attention to the keys that hashing puts next to a query.
 
 S = scale · Q Kᵀ and B = softmax(S) as in the glossary. R, n_b, c, ``rounds`` and ``d = 2 c · rounds`` as in
 ``reformer``. T_i is the set of keys that query i sees.
@@ -60,8 +60,8 @@ def lsh_qk(
     c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may. Exact from ``c = n_k/2`` on.
     Source: Kitaev et al. 2020, section 2, with separate Q and K; the other hash: Daras et al. 2020 (SMYRF).
 
-    Causal or windowed: chunks must not depend on keys that a query does not see. So query i sorts the keys that it sees
-    only, takes the place after the last key of its bucket, and uses the 2c keys before that place, cyclically.
+    Causal or windowed: chunks must not depend on keys that a query does not see. So query i sorts only the keys that it
+    sees. Its place is after the last key of its bucket, and it uses the 2c keys before that place, cyclically.
 
     Options:
         rounds: rounds of hashing; each takes an equal share of d.

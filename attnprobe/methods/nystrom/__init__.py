@@ -1,3 +1,3 @@
-"""Methods that complete a matrix from some of its rows and columns."""
+"""Methods that approximate a matrix from some of its rows and columns."""
 
 from . import mss, nystromformer, skyformer, spectral_shift  # noqa: F401  (each registers itself)

@@ -22,7 +22,7 @@ __all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softm
 
 
 def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
-    """Refuse options of the inverse that contradict each other.
+    """Refuse options of the inverse that are out of range or contradict each other.
 
     Raises:
         UsageError: an option out of range, or an option of the other inverse.
@@ -40,7 +40,7 @@ def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: floa
 def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """``F = softmax(s Q K~ᵀ)`` (h, n_q, d), ``A = softmax(s Q~ K~ᵀ)`` (h, d, d), ``W = softmax(s Q~ Kᵀ)`` (h, d, n_k).
 
-    A and the landmarks (h, d, p) are float64. F and W are of ``dtype``.
+    A and the landmarks Q~ and K~, (h, d, p), are float64. F and W have the dtype ``dtype``.
     """
     q, k = qkv.q.to(dtype), qkv.k.to(dtype)
     a = _core(qkv, q_marks, k_marks)
@@ -50,7 +50,11 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
 
 
 def landmark_diagnostics(qkv: QKV, sums: Tensor, a: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """``bad_rows`` (row sums of B~ that are not positive), ``‖I - A Z‖``, the landmarks, and the scores."""
+    """The diagnostics of a method with landmarks, (h,) each, from the row sums of B~ (h, n_q), A and Z (h, d, d).
+
+    ``bad_rows`` counts row sums that are not positive. ``inverse_residual`` is that of Z, ``realised_d`` is d, and
+    ``visited`` counts the entries of F, A and W.
+    """
     d = a.shape[-1]
     return {
         "bad_rows": (~(sums > 0)).sum(-1),
@@ -83,7 +87,10 @@ def landmark_attention(
 
 
 def summarised_landmarks(qkv: QKV, d: int, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> Summary:
-    """``F Z W`` over segment means, without F: ``R = (n/d) W`` and ``m = n/d``, so that ``D~ = (n/d) Σ_c L_ic``."""
+    """The summary of ``F Z W`` over d segment means: M is Z, ``R = (n/d) W`` and ``m = n/d``.
+
+    So ``D~ = (n/d) Σ_c L_ic``, and ``L M R / D~`` is ``F Z W`` for any queries.
+    """
     q_marks, k_marks = segment_means(qkv.q, d), segment_means(qkv.k, d)
     a = _core(qkv, q_marks, k_marks)
     w = torch.softmax(qkv.scale * q_marks @ qkv.k.double().mT, -1)

@@ -76,20 +76,20 @@ def mss(
 
     This is an interpretation. As printed, with the pseudo-inverse of A, the shift of Verma 2021 vanishes for every A
     and the method is Nyströmformer (see ``mss-literal``). Here G may be any generalised inverse. δ then measures the
-    part of A that G leaves out: for A truncated to rank r it is ``Σ_{i>r} σ_i u_iᵀv_i / (d - r)``, which is the mean
-    discarded eigenvalue if A is positive semidefinite. In three cases δ is 0 and the method is Nyströmformer with the
-    inverse G: if G inverts A; if the denominator is below 1e-8 d; if the formula is negative. The last can happen
-    because A is not symmetric, and the paper has δ ≥ 0.
+    part of A that G does not invert: for A truncated to rank r it is ``Σ_{i>r} σ_i u_iᵀv_i / (d - r)``, which is the
+    mean discarded eigenvalue if A is positive semidefinite. In three cases δ is 0 and the method is Nyströmformer with
+    the inverse G: if G inverts A; if the denominator is below 1e-8 d; if the formula is negative. The formula can be
+    negative because A is not symmetric; the paper has δ ≥ 0.
 
     Options:
         form: ``eq8`` is ``F G (I - δ G) W`` (equations 6-8), which follows from the model ``C U Cᵀ + δ I`` for a normal
-            A. ``eq4`` is ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not: for ``G A = I`` it subtracts the
-            smoothed attention ``δ F W`` from Nyströmformer.
-        identity: add the ``δ I`` of the model, which the paper's equations drop. Without it B~ has rank d at most, and
-            its rows sum to 1 - δ for ``G A = I``. Row i gets δ at key i, or at the last key if there are more queries
-            than keys.
+            A. ``eq4`` is ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not follow from it: for ``G A = I`` it
+            subtracts the smoothed attention ``δ F W`` from Nyströmformer.
+        identity: add the ``δ I`` of the model, which the paper's equations omit. Without it the rank of B~ is at most
+            d, and its rows sum to 1 - δ for ``G A = I``. Row i gets δ at key i, or at the last key if there are more
+            queries than keys.
         inverse: ``pinv`` is the truncated pseudo-inverse; ``schulz`` is ``n_iter`` steps of Nyströmformer's iteration.
-        rank: with ``pinv``, keep this many singular values; at most d.
+        rank: with ``pinv``, the number of singular values that are used, at most d; none is decided by ``rtol``.
         rtol: with ``pinv``, singular values below ``rtol`` times the largest count as zero; none is d times the
             epsilon of float64. Not together with ``rank``.
         n_iter: steps of ``schulz``.
@@ -173,8 +173,8 @@ def mss_literal(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") 
 def _truncated(a: Tensor, rank: int | None, rtol: float | None) -> tuple[Tensor, Tensor]:
     """The truncated pseudo-inverse of A (h, d, d), and its δ from the discarded part, (h,).
 
-    It uses ``tr A - tr(G A²) = Σ_{i>r} σ_i u_iᵀ v_i`` and ``tr(G A) = r``: the traces themselves would turn the 0/0 of
-    an ill-conditioned core into a number.
+    It uses ``tr A - tr(G A²) = Σ_{i>r} σ_i u_iᵀ v_i`` and ``tr(G A) = r``. For an ill-conditioned core the traces
+    themselves would turn 0/0 into a number.
     """
     d = a.shape[-1]
     u, s, v = torch.linalg.svd(a)

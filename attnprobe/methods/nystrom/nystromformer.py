@@ -57,12 +57,12 @@ def nystromformer(
     """``B~ = F Z W`` with ``F = softmax(s Q K~ᵀ)``, ``A = softmax(s Q~ K~ᵀ)``, ``W = softmax(s Q~ Kᵀ)`` and ``Z ≈ A⁺``.
 
     ``Q~`` and ``K~`` are the means of d consecutive segments (the first ``n mod d`` are one token longer). Source:
-    Xiong et al. 2021, section 3. The paper's depthwise convolution is a trained part and left out.
+    Xiong et al. 2021, section 3. The paper's depthwise convolution is a trained part and not included.
 
     Options:
         inverse: ``schulz`` is ``n_iter`` steps of the paper's iteration; ``pinv`` is the true pseudo-inverse. They are
-            different methods: six steps leave a residual of 0.9-0.99 on real cores and act as a regulariser. The true
-            pseudo-inverse is often several times worse.
+            different methods: six steps leave a residual of 0.9-0.99 on real cores and act as a regulariser. The error
+            with the true pseudo-inverse is often several times as large.
         n_iter: steps of the iteration.
         z0: start of the iteration. ``paper`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` for each head; ``global`` divides by the maximum
             over all heads, as the authors' code does, so that heads influence each other.
@@ -76,9 +76,9 @@ def nystromformer(
     With ``pinv``, d = n is exact up to the rounding ``eps · cond(A)``. That can be large: repeated or zero tokens make
     A singular.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
-    of ``2 d`` exactly, and d landmarks of each earlier block of n_b tokens, whose rows ``F Z W`` count with ``D~ =
-    (n_b/d) Σ_c exp(s q·k~_c)``. It needs all queries of the text.
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    own leaf of ``2 d`` keys, and d landmarks of each earlier block. A block of n_b tokens has the normaliser ``D~ =
+    (n_b/d) Σ_c exp(s q·k~_c)`` for its row ``F Z W``. This form needs all queries of the text.
 
     Row sums are 1 with ``pinv`` and a non-singular A, otherwise near 1. ``bad_rows`` counts rows of B~ with a sum that
     is not positive.
@@ -128,8 +128,8 @@ def nystromformer_kmeans(
 
     Options:
         inverse, n_iter, z0, rtol: as in ``nystromformer``.
-        steps: steps of Lloyd's algorithm. Each costs ``n d p`` for Q and as much for K: ten cost five times the rest. 0
-            takes the random tokens themselves.
+        steps: steps of Lloyd's algorithm. A step costs ``n d p`` for Q and ``n d p`` for K, so ten steps cost five
+            times as much as the rest. With 0 the landmarks are the random tokens themselves.
 
     Shapes and row sums: as ``nystromformer``. Draws: ``query_centroids`` and ``key_centroids``, (h, d, p) float64 each.
 

@@ -1,9 +1,9 @@
 """Detects rows whose approximate normaliser is certainly wrong, and replaces them.
 
 An approximation ``A~`` of the softmax kernel may have negative entries, so ``D~ = A~ 1`` may be too small or even
-negative. The exact entries at the sampled keys are computed anyway and bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
-below that bound is certainly wrong. Measured on pretrained heads: 3-8 % of the rows of a head at d = 128. Their output
-errors reach 133 times ``‖BV‖``, while the median head stays at 0.2-0.5.
+negative. The exact entries at the sampled keys are computed anyway, and bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
+below that bound is certainly wrong. In pretrained heads at d = 128 these are 3-8 % of the rows. Their output errors
+reach 133 times ``‖BV‖``; the median head has 0.2-0.5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLACK = 1e-6  # relative: if every key is sampled, the bound is D itself, and ro
 
 
 def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
-    """The value below which rounding decides a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``; (h, n_q).
+    """The value below which a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``, is rounding, (h, n_q).
 
     Rounding of the factors changes D~_i by about ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured: at most 3.3 times that, on cores of
     every condition). The floor is 100 times that, so two digits remain above it. It matters when lifted scores
@@ -39,7 +39,7 @@ def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
-    """The true row sums D divided by ``exp(log_factor)``, the factor that a factored form leaves out; (h, n_q)."""
+    """The true row sums D divided by ``exp(log_factor)``, (h, n_q); a factored form omits this factor of its rows."""
     return torch.exp(attention.log_normalizer() - log_factor)
 
 
@@ -79,9 +79,9 @@ def guarded(
     Args:
         low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). floor: see `noise_floor`.
         bound: a lower bound of D, (h, n_q).
-        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``. ``floor`` acts as ``sampled`` on rows whose bound
-            underflows.
-        key: the sampled keys, (h, d), -1 for empty slots.
+        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``, as in ``skyformer``. If the bound of a row underflows,
+            ``floor`` acts as ``sampled``.
+        q, k: (h, n_q, p) and (h, n_k, p). key: the sampled keys, (h, d), -1 in empty slots.
 
     Raises:
         Unsupported: the guard needs a sampled key, and a head with bad rows has none.
@@ -92,7 +92,7 @@ def guarded(
     count = bad.sum(-1)
     free = torch.zeros(h, dtype=torch.float64, device=mass.device)
     if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():
-        raise Unsupported(f"skyformer: guard={guard} found no key among the landmarks of a head; raise d")
+        raise Unsupported(f"skyformer: guard={guard} has no key among the landmarks of a head; raise d")
     if guard == "floor":
         raised = bad & (bound >= torch.finfo(mass.dtype).tiny)
         mass = torch.where(raised, bound, mass)

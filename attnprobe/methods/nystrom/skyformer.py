@@ -111,9 +111,9 @@ def skyformer(
     core N, whose singular values lie in (0, 1], 1 included). ``softmax`` is the curve of the paper's Figure 1: the same
     method on the softmax kernel, then row-normalised. It is computed in the Gaussian form ``B~ ∝ L M⁺ R E_K`` with
     ``E_K = diag(exp(‖k_j‖²· scale/2))``. For an exact pseudo-inverse, a positive scaling of the landmarks cancels in
-    ``K S (SᵀKS)⁺ SᵀK``, and a scaling of the queries cancels in the normalisation. So this equals the raw form, without
-    its overflow and with better condition numbers (d = 128: up to 1e4 instead of 5e7 in the median head). The maxima of
-    rows and heads are subtracted from the exponents; they cancel in the normalisation too.
+    ``K S (SᵀKS)⁺ SᵀK``, and a scaling of the queries cancels in the normalisation. So this equals the raw form, but
+    does not overflow and has smaller condition numbers (in the median head at d = 128 up to 1e4, not 5e7). The maxima
+    of rows and heads are subtracted from the exponents; they cancel in the normalisation too.
 
     Options:
         sampler: ``stratified`` takes d//2 landmarks from Q and the rest from K, each uniform with replacement (the
@@ -131,8 +131,8 @@ def skyformer(
         rtol: with pinv, eigenvalues below ``rtol`` times the largest count as zero; none is d times float64's epsilon.
         guard: the treatment of rows whose normaliser D~ lies below a rigorous lower bound, the exact mass on the
             sampled keys. ``none`` leaves them (the paper); ``sampled`` uses the softmax over the sampled keys;
-            ``floor`` raises D~ to the bound; ``vmean`` uses V-Mean; ``exact`` uses the exact row (n p each). softmax
-            only.
+            ``floor`` raises D~ to the bound; ``vmean`` uses V-Mean; ``exact`` uses the exact row, ``n p`` multiply-adds
+            for each. softmax only.
         normalizer: ``self`` is ``D~ = A~ 1`` (the paper); ``exact`` is the true D, a diagnostic that costs n² p.
             softmax only.
         center_keys: subtract the mean key first, which changes B~ but not B. softmax only.
@@ -143,13 +143,13 @@ def skyformer(
     then the inverse does not amplify rounding. Otherwise they are in float64. Draws: ``indices`` (h, d), or
     ``centroids`` (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
 
-    Diagnostics for softmax: ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding
-    decides it. ``guarded_rows`` counts the rows replaced. ``rounded_rows`` counts the remaining rows that rounding
-    decides; their errors differ from machine to machine.
+    Diagnostics for softmax: ``bad_rows`` counts rows whose normaliser is not positive, or so small that it is rounding.
+    ``guarded_rows`` counts the replaced rows. ``rounded_rows`` counts the other rows whose normaliser is rounding;
+    their errors differ from machine to machine.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
-    of ``2 d`` exactly, and d landmarks of each earlier block, among its queries and keys. It needs all queries of the
-    text.
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    own leaf of ``2 d`` keys, and d landmarks of each earlier block, among its queries and keys. It needs all queries of
+    the text.
 
     Raises:
         Unsupported: d above n_q + n_k; causal inputs with guard, normalizer or center_keys. UsageError: options that
@@ -220,9 +220,9 @@ def skyformer(
 def _summarised(
     qkv: QKV, streams: Streams, *, d: int, gaussian: bool, sampler: str, share_heads: bool, **inverse: Any
 ) -> tuple[Summary, dict[str, Tensor]]:
-    """``M⁺ R`` for later queries, in the Gaussian form: the half-norm of a landmark is its bias.
+    """The summary ``M⁺ R`` in the Gaussian form: the bias of a landmark is minus half its squared norm times the scale.
 
-    For softmax R has the factor E_K; its largest exponent of the head is taken to the bias.
+    For softmax R has the factor E_K; the largest exponent of the head moves from R to the bias.
     """
     q, k = qkv.q.double(), qkv.k.double()
     draws, landmarks = _draw(q, k, d, qkv.scale, streams, qkv.heads, sampler, share_heads)
@@ -301,7 +301,7 @@ def _invert(
 
 
 def _norm(factors: list[Tensor]) -> Tensor:
-    """``‖M⁺‖₂``, (h,): exact for a factored pseudo-inverse, otherwise an upper bound within a factor √d."""
+    """``‖M⁺‖₂``, (h,): exact for a factored pseudo-inverse, otherwise an upper bound, at most √d times as large."""
     if len(factors) == 2:  # W = U Λ^-½ has orthogonal columns
         return factors[0].square().sum(-2).amax(-1)
     return factors[0].abs().sum(-1).amax(-1)

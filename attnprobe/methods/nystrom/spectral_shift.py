@@ -39,11 +39,11 @@ from ..registry import register
 def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B~ = C (C⁺ B R⁺) R`` for softmax; the off-diagonal block of ``C U Cᵀ``, ``U = C⁺ C̄ (C⁺)ᵀ``, for gaussian.
 
-    The middle matrix U minimises ``‖B - C U R‖_F`` for the sampled columns and rows. It needs the whole matrix, so this
-    is a yardstick: a Nyström method whose only error comes from the choice of columns. B is not symmetric, so it needs
-    rows R besides the columns (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive semidefinite and needs
-    columns only. B~ is then the block of ``C U Cᵀ`` with queries as rows and keys as columns; U is the best for C̄, not
-    for that block. Source: Wang & Zhang 2013.
+    The middle matrix U minimises ``‖B - C U R‖_F`` for the sampled columns and rows. It needs all entries of the
+    matrix, so this is a yardstick: a Nyström method whose only error comes from the choice of columns. B is not
+    symmetric, so it needs rows R besides the columns (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive
+    semidefinite and needs columns only. B~ is then the block of ``C U Cᵀ`` with queries as rows and keys as columns; U
+    is the best for C̄, not for that block. Source: Wang & Zhang 2013.
 
     Both are computed with orthonormal bases: ``B~ = H (Hᵀ B T) Tᵀ`` with H a basis of the columns of C and T of the
     rows of R. This is the same matrix without the two pseudo-inverses. Columns are scaled to norm 1 first, which does

@@ -1,4 +1,4 @@
-"""The truncated singular value decomposition: the best matrix of rank d, as a yardstick."""
+"""The truncated singular value decomposition, the best matrix of rank d: a yardstick."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
     """``B_d = U_d Σ_d W_dᵀ`` from the dense SVD of the exact matrix in float64.
 
     No matrix of rank d is closer to B in the spectral or the Frobenius norm. Its *output* ``B_d V`` is not optimal: the
-    lower bound of the output error at rank d is σ_{d+1}(BV), a separate line. For causal inputs it is the SVD of the
-    causal B. Its entries above the diagonal are not 0, so it is a yardstick that looks ahead, not a causal form.
+    least output error at rank d is σ_{d+1}(BV). For causal inputs it is the SVD of the causal B. Its entries above the
+    diagonal are not 0, so it looks ahead and is not a causal form. Source: Eckart & Young 1936.
 
-    Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost O(n³) per head, dense: n ≤ 2048.
+    Shapes: ``U_d Σ_d`` (h, n_q, d) and ``W_dᵀ`` (h, d, n_k), in float64; output (h, n_q, p_v). Deterministic; cost
+    O(n³) for each head, dense: n ≤ 2048.
 
     Raises:
         Unsupported: n above 2048, or d above n.

@@ -1,4 +1,4 @@
-"""V-Mean: every output is the mean of the values. It has rank one and costs nothing, so a method must beat it."""
+"""V-Mean: every output is the mean of the values. It has rank one and costs almost nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Ap
 
     With a sliding window, a row is the mean over the keys that it sees.
 
-    Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
+    Shapes: output (h, n_q, p_v). Deterministic; cost ``n_k p_v`` additions.
     """
     if qkv.visible is not None:
         log_ones = qkv.q.new_zeros(qkv.h, qkv.n_k, 1)  # the logarithm of one feature, 1 for every token

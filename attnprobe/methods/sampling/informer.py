@@ -54,7 +54,8 @@ def informer(
     q_i·k_j``. The outputs of the other queries are the mean of V. Source: Zhou et al. 2021, equation 4 and Algorithm 1
     (in its appendix). The sum is divided by n_k and not by the size of the sample, as in the authors' code: the paper
     counts pairs that were not drawn as zero. Scores are not scaled, which does not change their order. The choice is
-    that of M̂ in float64 for every dtype. M̂ in float32, with a bound of its rounding, rules out most queries first.
+    that of M̂ in float64 for every dtype. Before that, M̂ in float32 with a bound of its rounding excludes most
+    queries.
 
     Options:
         measure: ``max-mean`` is the M̂ above. ``log-ratio`` is the quantity that it approximates, the logarithm of the
@@ -106,7 +107,7 @@ def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
 def _top(qkv: QKV, sampled: Tensor, measure: str, u: int) -> Tensor:
     """The u queries of largest M̂ of each head, (h, u) int64, by descending M̂, ties by position.
 
-    M̂ in float32, with a bound of its error, leaves few queries that may be among them. Only these need float64.
+    Only queries that may be among them by M̂ in float32, with a bound of its error, are computed in float64.
     """
     q, k = qkv.q.detach(), qkv.k.detach()  # a choice of rows has no gradient
     sampled = sampled.to(q.device)

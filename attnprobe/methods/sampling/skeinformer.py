@@ -1,4 +1,4 @@
-"""Skeinformer (Chen et al. 2022): pilot rows choose columns, and an estimate fills up the row normaliser.
+"""Skeinformer (Chen et al. 2022): columns sampled by means of pilot rows, with an estimate for all other columns.
 
 J are the paper's pilot rows, B_J their exact softmax rows, p̂_i its sampling probabilities, J' the sampled columns.
 ``A' = exp(l)`` are the exact entries of A in those columns (its ``A^{J'}``), g the geometric mean of a row of A' (its
@@ -95,8 +95,8 @@ def skeinformer(
     The largest l of each row is subtracted in A' and g. It cancels in the quotient, so large scores stay finite (the
     authors' code has no such shift and overflows at 88 in float32). p̂ is computed in float64 for every dtype. If V is
     zero, p̂ is uniform. A column of weight zero gets 1e-12 of the largest weight, so that d columns can be drawn. The
-    paper's error bound assumes columns with replacement and weights 1/(d p̂). It does not cover this algorithm: B~ is
-    biased.
+    paper's error bound assumes columns with replacement and weights 1/(d p̂). It does not apply to this algorithm,
+    whose B~ is biased.
 
     Options:
         ablation: ``none`` is the algorithm. The others are the authors' modules of the paper's table 1, as coded, all
@@ -116,9 +116,9 @@ def skeinformer(
     (``n² p`` more for the exact D), memory O(n d). ``visited`` counts the entries of B_J and A'; with the exact D it
     counts all of B instead of A'.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: the keys of the own leaf
-    of ``2 d`` exactly, and of each earlier block d columns with ``g`` for its others. Pilots are queries of the block,
-    so it needs all queries of the text, except with ``uniform``. There is no step 7.
+    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    own leaf of ``2 d`` keys, and d columns of each earlier block, with ``g`` for its other keys. Pilots are queries of
+    the block, so this form needs all queries of the text, except with ``uniform``. It has no step 7.
 
     Raises:
         Unsupported: d above n_k; causal inputs with the exact D. UsageError: ``share_heads`` without pilots.
@@ -153,7 +153,7 @@ def skeinformer(
 def _summarised(
     qkv: QKV, streams: Streams, *, d: int, ablation: str, share_heads: bool
 ) -> tuple[Summary, dict[str, Tensor]]:
-    """Steps 1 to 5 for later queries. ``g_i = exp(s q_i·k̄)`` is one more landmark, the mean k̄ of the keys J'."""
+    """Steps 1 to 5 as a summary. One more landmark, the mean k̄ of the keys J', gives ``g_i = exp(s q_i·k̄)``."""
     draws, _, _ = _draw(qkv, d, streams, ablation, share_heads)
     columns = draws["columns"].to(qkv.device)
     keys = tokens(qkv.k, columns).double()
@@ -197,7 +197,7 @@ def _pilot_rows(qkv: QKV, pilots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exact_columns(qkv: QKV, columns: Tensor) -> Tensor:
-    """The columns ``columns`` (h, d) of B itself, (h, n_q, d), from blocks of its rows."""
+    """Some columns (h, d) of B, (h, n_q, d), from blocks of its rows."""
     attention, blocks = SoftmaxAttention(qkv.q, qkv.k, qkv.scale), []
     for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.h * qkv.n_k, ROWS)):
         index = columns[:, None, :].expand(-1, stop - start, -1)

@@ -1,6 +1,6 @@
-"""How the keys of a layer, or of all layers, are shared out over heads.
+"""The distribution of keys over the heads of a layer, or over all layers.
 
-The room is the number of keys before its segment that a head has if all have as many.
+The room is the number of keys before a segment that every head has if the distribution is uniform.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from ..base import ragged
 __all__ = ["Allocation", "allocated", "check_allocation", "room_of_layer"]
 
 Allocation = Literal["uniform", "ada", "pyramid"]
-LEAST = 0.2  # of the room that every head keeps
-STEEPNESS = 20  # the room over that of the last layer
+LEAST = 0.2  # the share of the room that every head has
+STEEPNESS = 20  # the room divided by that of the last layer
 
 
 def check_allocation(method: str, allocation: str, layers: int | None) -> None:
-    """Refuse a number of layers without a pyramid, a pyramid without it, and one below 1."""
+    """Refuse a number of layers without a pyramid, a pyramid without it, and a number below 1.
+
+    Raises:
+        UsageError: one of these.
+    """
     if (allocation == "pyramid") != (layers is not None):
         raise UsageError(f"{method}: allocation=pyramid and layers, the number of the model's layers, belong together")
     if layers is not None and layers < 1:
@@ -33,7 +37,7 @@ def check_allocation(method: str, allocation: str, layers: int | None) -> None:
 def room_of_layer(room: int, layer: int | str, layers: int) -> int:
     """The room of a layer in a pyramid: it falls linearly from ``2 room - room/20`` to ``room/20``.
 
-    The mean over layers is ``room``, but for rounding. Source: Cai et al. 2024 (PyramidKV), section 3.2, with β = 20.
+    The mean over layers is ``room`` up to rounding. Source: Cai et al. 2024 (PyramidKV), section 3.2, with β = 20.
 
     Raises:
         UsageError: a layer that is not among ``layers``.
@@ -51,14 +55,18 @@ def room_of_layer(room: int, layer: int | str, layers: int) -> int:
 
 
 def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Allocation, layers: int | None) -> Tensor:
-    """The keys with the largest of ``scores`` (h, end) that each head keeps, (h, u) int64; -1 is none.
+    """The selected keys of each head, those with the largest of ``scores`` (h, end), (h, u) int64; -1 is none.
 
-    ``uniform``: every head has ``room`` keys. ``ada``: all sets of the layer have ``room`` keys on average; each keeps
-    its best ``0.2 room``, and the rest are the best of the other keys of all heads together (Feng et al. 2024, Ada-KV,
-    algorithm 1). ``pyramid``: every head has the room of its layer.
+    ``uniform``: every head has ``room`` keys. ``ada``: the sets of the layer have ``room`` keys on average. Each has
+    its best ``0.2 room`` keys, and the others are the best of the other keys of all heads together (Feng et al. 2024,
+    Ada-KV, algorithm 1). ``pyramid``: every head has the room of its layer.
 
     Args:
-        sets: the heads that have one set, and so the same scores, as in `subset`.
+        sets: the heads that have the same set, and so the same scores, as in `subset`.
+        layers: the number of layers, for ``pyramid``.
+
+    Raises:
+        UsageError: the layer of ``qkv`` is not among ``layers``.
     """
     if allocation == "pyramid":
         assert layers is not None

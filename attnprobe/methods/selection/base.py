@@ -1,7 +1,7 @@
-"""What methods that select keys share: sets of keys, the exact softmax over them, their size and their cost.
+"""Helpers of methods that select keys: sets of keys, the exact softmax over them, their size and their cost.
 
-Row i stands at position c(i) and sees the keys up to c(i) if attention is causal. Its set holds at most d keys, forced
-ones included. Page g holds the keys ``g P … (g + 1) P - 1``. The own page of a row is the page of its position.
+Row i is at position c(i) and sees the keys up to c(i) if attention is causal. Its set has at most d keys, including
+forced ones. Page g has the keys ``g P … (g + 1) P - 1``. The own page of a row is the page of its position.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ COMMON_TAGS = ("deterministic", "row_sums_one", "nonnegative", "exact_at_full_bu
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The keys of each group of rows, and what it cost to choose them.
+    """The selected keys of each group of rows, and the cost of the selection.
 
     Attributes:
         index: (h, ⌈n_q/group⌉, u) int64, each key at most once; -1 is an empty slot. Keys that a row does not see are
-            left out of its set.
+            not in its set.
         group: the number of consecutive rows that share a set.
-        scored: the scores that the selector computed, all rows of a head together: inner products of p numbers.
+        scored: the number of scores that the selector computed for all rows of a head; a score is an inner product of p
+            numbers.
     """
 
     index: Tensor
@@ -62,7 +63,7 @@ class Selection:
 
 
 def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """`register` for a method that selects: its family, its target, and the claims that all of them have."""
+    """`register` for a method that selects keys, with the family, target, limit and claims that all of them have."""
     tags = COMMON_TAGS + tuple(facts.pop("tags"))
     shared = {"family": "selection", "targets": ("softmax",), "kind": "method", "exact_at": lambda n: (n, {})}
     limits = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}
@@ -70,7 +71,11 @@ def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
 
 
 def check_positive(method: str, **values: int) -> None:
-    """Refuse options that are not positive."""
+    """Refuse options that are not positive.
+
+    Raises:
+        UsageError: an option below 1.
+    """
     for name, value in values.items():
         if value < 1:
             raise UsageError(f"{method}: {name}={value} is not positive")
@@ -79,7 +84,8 @@ def check_positive(method: str, **values: int) -> None:
 def attend(qkv: QKV, selection: Selection) -> Approximation:
     """The exact softmax of each row over its set, with the size of the sets and the cost of the selection.
 
-    Diagnostics of each head: those of `key_costs`, and ``scored``, the scores that the selector computed for a row.
+    Its diagnostics are those of `key_costs`, and ``scored``, the mean number of scores that the selector computed for a
+    row. Cost ``n_q u p`` multiply-adds a head for sets of u keys.
     """
     operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
     scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
@@ -89,7 +95,7 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
 
 
 def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:
-    """The keys of each row that it sees, in their slots, (h, n_q, u); -1 in others."""
+    """The visible keys of each row in their slots, (h, n_q, u) int64; -1 in other slots."""
     of_row = torch.arange(qkv.n_q, device=qkv.device) // selection.group
     keys = selection.index.to(qkv.device)[:, of_row]
     visible = qkv.visible
@@ -101,7 +107,7 @@ AnySets = Literal["layer", "group", "head"]
 
 
 def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
-    """Scores (h, …) of query heads: their own, or the mean or the largest of those that share a KV head."""
+    """Scores (h, …) of query heads, (h, …): their own, or the mean or the largest of all heads of their KV head."""
     if share == "head" or qkv.group == 1:
         return scores
     groups = scores.unflatten(0, (qkv.kv_heads, qkv.group))
@@ -110,25 +116,25 @@ def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
 
 
 def joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
-    """Scores (h, …) as the mean over the heads that have one set: those of the layer, or of a KV head."""
+    """Scores (h, …) as means over all heads with the same set, (h, …): those of the layer, or of a KV head."""
     if sets == "layer":
         return scores.mean(0, keepdim=True).expand_as(scores)
     return shared(scores, qkv, "head" if sets == "head" else "group-mean")
 
 
 def working(qkv: QKV) -> QKV:
-    """Without gradients, and in float32 where Q, K and V have half precision, in which scores of keys would tie."""
+    """``qkv`` without gradients, and in float32 instead of half precision, in which scores of keys would tie."""
     parts = qkv.parts()
     return widened(qkv.replace(**{axis: parts[axis].detach() for axis in "qkv"}))
 
 
 def widened(qkv: QKV) -> QKV:
-    """In float32 where Q, K and V have half precision."""
+    """``qkv`` in float32 instead of half precision."""
     return qkv.to(dtype=torch.float32) if qkv.dtype.itemsize < 4 else qkv
 
 
 def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, causal: bool) -> Tensor:
-    """The own page of each row and the others of the largest scores that d keys have room for, (h, b, m); -1 is none.
+    """The own page of each row, and as many other pages of the largest scores as fit in d keys, (h, b, m); -1 is none.
 
     A row that sees at most d keys has all of their pages.
 
@@ -152,7 +158,7 @@ def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, cau
 
 
 def keys_of_pages(pages: Tensor, page: int, n_k: int) -> Tensor:
-    """The keys of pages (h, b, m), as (h, b, m · page) int64; -1 for none."""
+    """The keys of pages (h, b, m), as (h, b, m · page) int64; -1 in empty slots."""
     keys = pages[..., None] * page + torch.arange(page, device=pages.device)
     return keys.masked_fill((pages[..., None] < 0) | (keys >= n_k), -1).flatten(2)
 
@@ -161,7 +167,7 @@ def keys_of_pages(pages: Tensor, page: int, n_k: int) -> Tensor:
 def row_pages(
     qkv: QKV, d: int, page: int, queries: Tensor, position: Tensor, score: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The `top_pages` of some queries, (h, b, m), from the scores of all pages for a few queries at a time.
+    """The `top_pages` of some queries, (h, b, m), from the scores of all pages, for a few queries at a time.
 
     Args:
         queries: (h, b, p). position: the place of each in the text, (b,) int64.
@@ -193,9 +199,9 @@ def last_of_blocks(count: int, size: int, qkv: QKV) -> Tensor:
 
 
 def of_block_rows(qkv: QKV, pages: Tensor, page: int) -> tuple[Tensor, int]:
-    """The keys of the pages that each block of queries has, (h, block rows, m), as ``index`` and ``group``.
+    """``index`` and ``group`` of the keys of the pages (h, block rows, m) of each block of queries.
 
-    Queries are in the block of their position. They share an index where they fill their blocks.
+    Queries are in the block of their position. They share an index if they fill their blocks.
     """
     keys = keys_of_pages(pages, page, qkv.n_k)
     block = qkv.query_positions // page
@@ -205,7 +211,7 @@ def of_block_rows(qkv: QKV, pages: Tensor, page: int) -> tuple[Tensor, int]:
 
 
 def fills_blocks(qkv: QKV, size: int) -> bool:
-    """Whether the queries follow one another from the start of a block of ``size`` tokens on: its rows share a set."""
+    """Whether the queries are consecutive from the start of a block of ``size`` tokens on, so that rows share sets."""
     position = qkv.query_positions
     follow = torch.arange(len(position), device=position.device) + position[0]
     return int(position[0]) % size == 0 and torch.equal(position, follow)

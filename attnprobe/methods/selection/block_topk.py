@@ -32,12 +32,13 @@ from .base import (
 def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 64) -> Approximation:
     """The softmax of block row I over its own block and the blocks J with the largest ``mean(q in I) · mean(k in J)``.
 
-    A block row has as many whole blocks as fit in d with its own. It has its own block also if d is smaller. Source:
-    Jiang et al. 2024, section 3, the block-sparse pattern. A mean is over the tokens of a block: the last block may be
-    shorter. The authors' code pads it with zeros, which shortens its means. It also leaves the own block to its score.
+    A block row has its own block, and as many other complete blocks as fit in d. It has its own block even if d is
+    smaller. Source: Jiang et al. 2024, section 3, the block-sparse pattern. A mean is over the tokens of a block; the
+    last block may be shorter. The authors' code pads it with zeros, which makes its means smaller, and selects the own
+    block by its score.
 
-    The mean of the queries of a block uses its later queries too, so that the choice of a row looks ahead within its
-    block. No key after a row has weight.
+    The mean is over all queries of a block, so the selection of a row looks ahead within its block. No key after a row
+    has weight.
 
     Options:
         block: the number of tokens of a block of queries, and of a block of keys.

@@ -1,4 +1,4 @@
-"""Sets of whole columns and diagonals of the matrix of weights."""
+"""Sets of columns and diagonals of the matrix of weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ __all__ = ["columns_and_diagonals"]
 def columns_and_diagonals(
     qkv: QKV, weights: Tensor, vertical: int, slash: int, first: int, near: int, mass: float = 1.0
 ) -> Tensor:
-    """The keys of each row: the best columns, then the best diagonals that are no such column, (h, n_q, u).
+    """The keys of each row, (h, n_q, u) int64: the best columns, then the best diagonals without these columns.
 
     Args:
-        weights: of the last queries, (h, probe, n_k).
-        vertical, slash: the largest numbers of columns and of diagonals. mass: the share of the weights after which no
-            more columns, or diagonals, are taken; 1 is none.
+        weights: the exact rows of the last queries, (h, probe, n_k).
+        vertical, slash: the largest numbers of columns and of diagonals.
         first, near: the numbers of first columns and of nearest diagonals that come before others.
+        mass: the share of the weights at which the columns end, and the diagonals; with 1 they have their largest
+            numbers.
     """
     probe = weights.shape[1]
     key = torch.arange(qkv.n_k, device=qkv.device)

@@ -28,11 +28,10 @@ def dsa_oracle(
 ) -> Approximation:
     """The softmax of each row over the d keys with the largest ``Σ_heads B_ij``, which all heads share.
 
-    Source: DeepSeek-AI 2025, section 2.1: a small indexer scores all keys and keeps 2,048 of them for all heads of a
-    layer. It is trained to have the scores of the heads' summed attention. This method has these sums themselves. So it
-    shows what one set for all heads costs, without the errors of an indexer. Beside `topk` it shows what heads of their
-    own would gain. The heads of a layer are those
-    that are given, so that a head alone has other sets.
+    Source: DeepSeek-AI 2025, section 2.1. There a small indexer scores all keys and selects 2,048 of them for all heads
+    of a layer. It is trained on the summed attention of the heads. This method uses these sums themselves. So its error
+    is that of one set for all heads, without that of an indexer. A comparison with `topk` shows the gain of separate
+    sets. The heads of a layer are the given ones, so a head alone has other sets.
 
     Options:
         sets: ``layer``: all heads have one set; ``group``: the query heads of a KV head have one; ``head``:
@@ -52,6 +51,6 @@ def dsa_oracle(
             weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
             largest, chosen = joint(weights, qkv, sets).topk(d, dim=-1)
             index[:, start:stop] = chosen.masked_fill(largest == 0, -1)
-    found = attend(qkv, Selection(index, 1, float(qkv.n_q * qkv.n_k)))
-    found.diagnostics["visited"].fill_(qkv.n_q * qkv.n_k)
-    return found
+    approx = attend(qkv, Selection(index, 1, float(qkv.n_q * qkv.n_k)))
+    approx.diagnostics["visited"].fill_(qkv.n_q * qkv.n_k)
+    return approx

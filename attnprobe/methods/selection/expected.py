@@ -1,4 +1,4 @@
-"""Expected attention (Devoto et al. 2025): keys are kept by their expected weight under Gaussian queries.
+"""Expected attention (Devoto et al. 2025): it selects keys by their expected weight under Gaussian queries.
 
 μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``.
 """
@@ -46,21 +46,21 @@ def expected(
 ) -> Approximation:
     """The softmax of each row over its segment and the keys before it with the largest ``softmax_j(log E_j) · ‖v_j‖``.
 
-    ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. Source: Devoto et al. 2025, section 3. The paper fits μ
-    and Σ to queries before RoPE, and averages RoPE over the next 512 positions. Those queries are not captured: here
-    μ and Σ are those of the last ``observe`` queries before the segment, as they are.
+    ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. The paper fits μ and Σ to queries before RoPE, and
+    averages RoPE over the next 512 positions. Those queries are not captured: here μ and Σ are those of the last
+    ``observe`` queries before the segment, after RoPE. Source: Devoto et al. 2025, section 3.
 
     Options:
         observe: the number of queries to which the Gaussian is fitted.
-        first: the number of first keys that are kept, whatever their scores.
-        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        first: the number of first keys that are always selected.
+        every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
-        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
+        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
             (``recent``).
-        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
+        allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
-    ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a choice.
+    ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a selection.
 
     Raises:
         Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an

@@ -1,4 +1,4 @@
-"""Sets of keys from a file, ``selection:FILE``: the choice of any system, judged by exact softmax attention on it.
+"""Sets of keys from a file, ``selection:FILE``: the selection of any system, with exact softmax attention on it.
 
 A safetensors file has ``indices``, (h, n_q, k) or (h_kv, n_q, k) int32: the keys of each row, each at most once, -1 in
 an empty slot. Or it has ``blocks``, (h, ⌈n_q/b_q⌉, ⌈n_k/b_k⌉) bool: the blocks of keys of each block of rows. Several
@@ -6,7 +6,7 @@ layers and windows are ``layer{L}.window{W}.indices``. ``weights``, (h, n_q, k),
 
 Metadata, all optional: ``causal`` (``true`` or ``false``) and ``offset``, the position of the first row, which must
 agree with Q, K and V; ``block``, ``b_q,b_k`` or one number for both; ``weights``, ``probability`` or ``log_bias``;
-``heads``, the numbers of the heads as a JSON list; ``source``, what made the file.
+``heads``, the numbers of the heads as a JSON list; ``source``, the origin of the sets.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
     """Write the keys that approximations use, for each layer and window of their Q, K and V.
 
     Args:
-        source: what made them, for the metadata.
+        pairs: Q, K and V with their approximation.
+        source: the origin of the sets, for the metadata.
 
     Raises:
         Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; a path that cannot
@@ -100,10 +101,10 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
 def selected_keys(approx: Approximation) -> Tensor:
     """The keys of each row, (h, n_q, k) int64 with -1 in empty slots.
 
-    Methods that select state their keys. Of another sparse operator they are the entries with a weight that is not 0.
+    A method that selects keys states them. The keys of another sparse operator are those with a weight that is not 0.
 
     Raises:
-        Unsupported: the approximation is not a set of keys.
+        Unsupported: the approximation has no sets of keys.
     """
     if approx.keys is not None:
         return approx.keys()
@@ -131,13 +132,13 @@ def _judge(path: Path, qkv: QKV, lookahead: str) -> Approximation:
             f"{path.name}: row {row} of head {qkv.heads[head]} has key {int(keys[head, row, slot])}, which comes after "
             "it; lookahead=allow leaves such keys out and counts them"
         )
-    found = attend(qkv, Selection(keys.masked_fill(ahead, -1), 1, 0.0))
-    diagnostics = {**found.diagnostics, "future_keys": ahead.sum((1, 2)).double().cpu()}
-    found = replace(found, diagnostics=diagnostics)
+    approx = attend(qkv, Selection(keys.masked_fill(ahead, -1), 1, 0.0))
+    diagnostics = {**approx.diagnostics, "future_keys": ahead.sum((1, 2)).double().cpu()}
+    approx = replace(approx, diagnostics=diagnostics)
     if "weights" not in tensors:
-        return found
+        return approx
     weights = _of_heads(path, tensors["weights"], metadata, qkv).to(qkv.q)
-    return _weighted(path, found, qkv, weights, metadata.get("weights", "probability"))
+    return _weighted(path, approx, qkv, weights, metadata.get("weights", "probability"))
 
 
 def _read(path: Path, qkv: QKV) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -171,13 +172,13 @@ def _of_heads(path: Path, tensor: Tensor, metadata: dict[str, str], qkv: QKV) ->
     """The sets of the heads of ``qkv``, by their numbers, or by those of their KV heads."""
     numbers = json.loads(metadata["heads"]) if "heads" in metadata else list(range(len(tensor)))
     places = {number: place for place, number in enumerate(numbers)}
-    wanted = qkv.heads
-    if max(wanted) not in places and qkv.group > 1:
-        wanted = tuple(head // qkv.group for head in wanted)
-    missing = [head for head in wanted if head not in places]
+    heads: tuple[int, ...] = qkv.heads
+    if max(heads) not in places and qkv.group > 1:
+        heads = tuple(head // qkv.group for head in heads)
+    missing = [head for head in heads if head not in places]
     if missing or len(numbers) != len(tensor):
         raise UsageError(f"{path.name}: it has no sets of head {missing[0] if missing else 'numbers'}")
-    return tensor[[places[head] for head in wanted]]
+    return tensor[[places[head] for head in heads]]
 
 
 def _check_keys(path: Path, keys: Tensor, qkv: QKV) -> None:
@@ -197,9 +198,9 @@ def _keys_of_blocks(path: Path, blocks: Tensor, metadata: dict[str, str], qkv: Q
     """The keys of the blocks of each row, (h, n_q, k); keys after a row are left to the causal mask."""
     sizes = [int(part) for part in metadata.get("block", "0").split(",")]
     of_rows, of_keys = sizes[0], sizes[-1]
-    wanted = (-(-qkv.n_q // max(1, of_rows)), -(-qkv.n_k // max(1, of_keys)))
-    if of_rows < 1 or of_keys < 1 or blocks.shape[1:] != wanted:
-        raise UsageError(f"{path.name}: blocks of {of_rows} x {of_keys} are {wanted}, not {tuple(blocks.shape[1:])}")
+    shape = (-(-qkv.n_q // max(1, of_rows)), -(-qkv.n_k // max(1, of_keys)))
+    if of_rows < 1 or of_keys < 1 or blocks.shape[1:] != shape:
+        raise UsageError(f"{path.name}: blocks of {of_rows} x {of_keys} are {shape}, not {tuple(blocks.shape[1:])}")
     held = blocks.bool().repeat_interleave(of_keys, 2)[..., : qkv.n_k]  # (h, block rows, n_k)
     width = max(1, int(held.sum(-1).max()))
     order = torch.argsort((~held).to(torch.uint8), dim=-1, stable=True)[..., :width]
@@ -207,12 +208,12 @@ def _keys_of_blocks(path: Path, blocks: Tensor, metadata: dict[str, str], qkv: Q
     return keys.repeat_interleave(of_rows, 1)[:, : qkv.n_q]
 
 
-def _weighted(path: Path, found: Approximation, qkv: QKV, weights: Tensor, kind: str) -> Approximation:
+def _weighted(path: Path, approx: Approximation, qkv: QKV, weights: Tensor, kind: str) -> Approximation:
     """The rows with each weight divided by its inclusion probability, or times ``exp`` of its bias, renormalised."""
     if kind not in ("probability", "log_bias"):
         raise UsageError(f"{path.name}: weights are probability or log_bias, not {kind}")
-    operator = found.operator
-    assert isinstance(operator, Sparse) and found.log_normalizer is not None
+    operator = approx.operator
+    assert isinstance(operator, Sparse) and approx.log_normalizer is not None
     if weights.shape != operator.weight.shape:
         raise UsageError(f"{path.name}: weights {tuple(weights.shape)} do not fit indices {operator.weight.shape}")
     used = operator.weight > 0
@@ -224,8 +225,8 @@ def _weighted(path: Path, found: Approximation, qkv: QKV, weights: Tensor, kind:
     total = scaled.sum(-1, keepdim=True)
     tiny = torch.finfo(total.dtype).tiny
     row = Sparse(operator.index, scaled / total.clamp(min=tiny), qkv.n_k)
-    log_sums = partial(_moved, found.log_normalizer, (shift + total.clamp(min=tiny).log())[..., 0])
-    return replace(found, operator=row, output=row @ qkv.v, log_normalizer=log_sums)
+    log_sums = partial(_moved, approx.log_normalizer, (shift + total.clamp(min=tiny).log())[..., 0])
+    return replace(approx, operator=row, output=row @ qkv.v, log_normalizer=log_sums)
 
 
 def _moved(log_sums: Callable[[], Tensor], by: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""FlexPrefill (Lai et al. 2025): each head has columns and diagonals, or blocks, as many as hold a given mass.
+"""FlexPrefill (Lai et al. 2025): each head has the columns and diagonals, or the blocks, with a given mass.
 
-A probe of the last queries decides which of the two patterns a head has.
+A probe of the last queries determines which of the two patterns a head has.
 """
 
 from __future__ import annotations
@@ -50,23 +50,25 @@ def flexprefill(
     tau: float = 0.1,
     block: int = 128,
 ) -> Approximation:
-    """The softmax of each row over the columns and diagonals, or the blocks, that hold a share of the mass.
+    """The softmax of each row over the columns and diagonals, or the blocks, with a share of the mass.
 
     P are the exact rows of the last ``block`` queries, a their mass in each block of keys, and â the softmax of
-    ``mean(q in the probe) · mean(k in block)``. A head whose ``√JSD(a, â)`` is below ``tau`` has *blocks*: block row I
-    keeps those with the largest softmax of ``mean(q in I) · mean(k in J)``, pooled over all block rows, until they hold
-    ``mass`` of their sum. Other heads have *columns and diagonals*: the fewest with ``mass`` of the probe each.
+    ``mean(q in the probe) · mean(k in block)``. A head with ``√JSD(a, â)`` below ``tau`` has *blocks*: the pairs of a
+    block row I and a block J with the largest softmax of ``mean(q in I) · mean(k in J)``, of all block rows together,
+    until their sum is ``mass`` of the total. Other heads have *columns and diagonals*: the fewest of each with ``mass``
+    of the probe.
 
-    d bounds the keys of a row: half of it are columns and half diagonals, or as many whole blocks as fit. Source: Lai
-    et al. 2025, section 3. The item that crosses the mass is kept, and the own block or key always.
+    d bounds the keys of a row: half of them are columns and half diagonals, or they are as many complete blocks as fit
+    in d. The column, diagonal or block at which the sum reaches ``mass`` is selected too, and the own block or key
+    always. Source: Lai et al. 2025, section 3.
 
-    The authors' code has ``tau=0`` by default, which leaves no head with blocks, drops the item that crosses the mass,
-    and divides counts by 128 whatever the block size. It decodes with exact attention.
+    The authors' code differs: with its default ``tau=0`` no head has blocks, it drops the item at which the sum reaches
+    the mass, and it divides counts by 128 for every block size. It decodes with exact attention.
 
-    The probe sees the end of the text, so that the choice of earlier rows looks ahead. No key after a row has weight.
+    The probe is at the end of the text, so the selection of earlier rows looks ahead. No key after a row has weight.
 
     Options:
-        mass: γ, the share to hold. 1 keeps all that fits in d.
+        mass: γ, the share of the mass. With 1 everything that fits in d is selected.
         tau: the largest distance of a head with blocks.
         block: the number of tokens of a block, and of the queries of the probe.
 
@@ -115,8 +117,8 @@ def _pooled_blocks(qkv: QKV, means: Tensor, d: int, block: int, mass: float) -> 
     largest, order = weights.flatten(1).sort(dim=1, descending=True, stable=True)
     before = largest.cumsum(1) - largest
     enough = (before >= mass * given.sum()) & (mass < 1)
-    kept = torch.ones_like(enough).scatter_(1, order, ~enough).view(weights.shape)
+    selected = torch.ones_like(enough).scatter_(1, order, ~enough).view(weights.shape)
     own = column == row[:, None]
     room = min(max(1, d // block), len(column))
     chosen = weights.masked_fill(own, 2.0).topk(room, dim=-1).indices
-    return chosen.masked_fill(~((kept | own) & ~hidden).gather(2, chosen), -1)
+    return chosen.masked_fill(~((selected | own) & ~hidden).gather(2, chosen), -1)

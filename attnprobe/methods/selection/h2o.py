@@ -1,4 +1,4 @@
-"""H2O (Zhang et al. 2023): half of the cache are recent keys, the other half those with the largest sums of weights."""
+"""H2O (Zhang et al. 2023): half of the cache has recent keys, the other half those with the largest sums of weights."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ def h2o(
 ) -> Approximation:
     """The softmax of each row over recent keys, and over older ones with the largest sum of weights ``Σ_i B~_ij``.
 
-    Source: Zhang et al. 2023, algorithm 1. A cache holds d keys, and its last ⌊d/2⌋ stay. Each token takes the place of
-    the older key whose weights, summed over all queries so far, are least. Evicted keys never return. A sum is not
-    divided by the number of its queries, so that old keys win.
+    A cache has d keys; the last ⌊d/2⌋ tokens stay. Each new token takes the place of the older key with the smallest
+    sum of weights over all queries so far. Evicted keys never return. A sum is not divided by the number of its
+    queries, so old keys have an advantage. Source: Zhang et al. 2023, algorithm 1.
 
-    With ``streaming=false``, and for inputs that are not causal, sets are chosen in one shot from all earlier keys, by
+    With ``streaming=false``, and for inputs that are not causal, a set is selected at once from all earlier keys, by
     sums of the exact weights ``B_ij``.
 
     Options:
-        streaming: evict one key at each token, as in the paper; ``false`` chooses in one shot at each segment.
-        average: divide sums by the number of queries that saw the key, as ObservedAttention of kvpress does. One shot.
-        observe: the number of queries before a segment whose weights are summed; ``none`` is all. One shot.
-        every: the tokens of a segment, at most d/2. One shot.
+        streaming: evict one key at each token, as in the paper; ``false`` selects all keys at the start of a segment.
+            The other options except ``sets`` are for ``streaming=false`` only.
+        average: divide sums by the number of queries that saw the key, as ObservedAttention of kvpress does.
+        observe: the number of queries before a segment whose weights are summed; ``none`` is all.
+        every: the number of tokens of a segment, at most d/2.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
-        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
-            (``recent``). One shot.
-        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``. One shot.
+        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
+            (``recent``).
+        allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
     streaming, and all exact scores if not; memory O(n d). ``scored`` is 0 if streaming.

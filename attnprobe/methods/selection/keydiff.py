@@ -1,4 +1,4 @@
-"""The keys that differ most from the mean direction of all keys are kept (Park et al. 2025, KeyDiff)."""
+"""KeyDiff (Park et al. 2025): it selects the keys that differ most from the mean direction of all keys."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def keydiff(
 ) -> Approximation:
     """The softmax of each row over its segment and the keys before it of least ``cos(k_j, mean_l k_l/‖k_l‖)``.
 
-    Source: Park et al. 2025, section 3. The mean is over the keys before the segment. It looks at no query.
+    The mean is over the keys before the segment. The selection does not depend on queries. Source: Park et al. 2025,
+    section 3.
 
     Options:
-        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
-        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
+        every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
+        allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
-    memory O(n d). ``scored`` is one score for each key of a choice.
+    memory O(n d). ``scored`` is one score for each key of a selection.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.

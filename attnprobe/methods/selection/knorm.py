@@ -1,4 +1,4 @@
-"""The keys of least norm are kept (Devoto et al. 2024)."""
+"""It selects the keys of least norm (Devoto et al. 2024)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def knorm(
 ) -> Approximation:
     """The softmax of each row over its segment and the keys of least norm ``‖k_j‖`` before it.
 
-    Source: Devoto et al. 2024, section 3. It looks at no query. The paper spares two layers; here none is.
+    The selection does not depend on queries. The paper exempts two layers; here every layer is approximated. Source:
+    Devoto et al. 2024, section 3.
 
     Options:
-        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
-        allocation, layers: how keys are shared out over heads and layers, as in ``snapkv``.
+        every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
+        allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
-    memory O(n d). ``scored`` is one for each key of a choice, its norm.
+    memory O(n d). ``scored`` is one norm for each key of a selection.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.

@@ -22,9 +22,9 @@ from .base import Selection, attend, check_positive, keys_of_pages, page_means, 
 def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 512) -> Approximation:
     """The softmax of each row over its own block and the blocks with the largest gates ``q · mean(k in block)``.
 
-    A causal row may choose among the blocks before its own. A row has as many whole blocks as fit in d with its own. It
-    has its own block also if d is smaller. Source: Lu et al. 2025, section 2.2, where d is the block size times the
-    number of blocks. The gate needs no scale, which does not change the order.
+    A row has its own block, and as many other complete blocks as fit in d; for a causal row these are before its own.
+    It has its own block even if d is smaller. The gate has no scale, which would not change the order. Source: Lu et
+    al. 2025, section 2.2, where d is the block size times the number of blocks.
 
     Options:
         block: the number of keys of a block. The paper has 512 for texts of 8,192 tokens.

@@ -64,9 +64,9 @@ def nsa(
     the softmax over means, summed over the heads of a group. Source: Yuan et al. 2025, section 3.
 
     Untrained: the paper compresses by a trained network and adds the outputs of its three branches with trained gates.
-    Such a sum is no approximation of softmax attention. ``merge`` has means and one softmax in their place, which is
-    one, and exact if E_i has all keys. The paper's blocks of compression have 32 keys and overlap; here they are those
-    of the selection.
+    Such a sum does not approximate softmax attention. ``merge`` has means and one softmax instead. It approximates
+    softmax attention, and is exact if E_i has all keys. The paper's blocks of compression have 32 keys and overlap;
+    here they are those of the selection.
 
     Options:
         branch: ``merge``, or one branch alone: ``selected`` blocks, the ``window``, or ``compressed``, the means alone
@@ -94,10 +94,10 @@ def nsa(
     chosen = torch.where(before.any(1), -1, own)[:, None].expand(qkv.h, -1, 1) if branch == "compressed" else None
     if room:
         chosen = top_pages(shared(scores.detach().softmax(-1), qkv, share), position, room, block, qkv.n_k, qkv.causal)
-    found = attend(
+    approx = attend(
         qkv, Selection(_exact_keys(qkv, chosen, block, near), 1, float(before.sum()) if branch != "window" else 0.0)
     )
-    return _with_means(qkv, found, scores, block) if branch in ("merge", "compressed") else found
+    return _with_means(qkv, approx, scores, block) if branch in ("merge", "compressed") else approx
 
 
 def _exact_keys(qkv: QKV, chosen: Tensor | None, block: int, near: int) -> Tensor:

@@ -30,13 +30,13 @@ def quest(
 ) -> Approximation:
     """The softmax of each row over its own page and the pages with the largest ``u_g = Σ_t max(q_t lo_gt, q_t hi_gt)``.
 
-    ``u_g`` is at least the score of every key in the page. A row has as many whole pages as fit in d with its own page.
-    It has its own page also if d is smaller. Source: Tang et al. 2024, section 3. The authors' evaluation code differs:
-    it leaves the own page to its bound, keeps at least 3 pages, and computes the first two layers exactly. Its CUDA
-    code keeps the own page, as here.
+    ``u_g`` is at least the score of every key in the page, divided by the scale. A row has its own page, and as many
+    other complete pages as fit in d. It has its own page even if d is smaller. Source: Tang et al. 2024, section 3. The
+    authors' evaluation code differs: it selects the own page by its bound, has at least 3 pages, and computes the first
+    two layers exactly. Its CUDA code always has the own page, as here.
 
-    The bounds of a page are those of all its keys. A causal row uses only bounds of pages before its own, so that no
-    later key has an influence.
+    The bounds of a page are those of all its keys. A causal row uses only bounds of pages before its own, so later keys
+    have no influence.
 
     Options:
         page: P, the number of keys of a page.

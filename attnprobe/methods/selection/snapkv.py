@@ -1,4 +1,4 @@
-"""SnapKV (Li et al. 2024): the keys that the last queries of the prompt attend to are kept."""
+"""SnapKV (Li et al. 2024): it selects the keys to which the last queries of the prompt attend."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def snapkv(
 
     The score of key j is the mean of ``B_ij`` over the last ``observe`` queries i before the segment, averaged over
     ``kernel`` neighbours of j; neighbours beyond the ends count as 0. The last ``observe`` keys before the segment are
-    kept, as far as they take no more than half of the room. Source: Li et al. 2024, section 4, where the prompt is one
-    segment. The authors' code has a set for each query head (``sets=head``) and sums over the queries, which gives the
-    same order. It pools before the kept window only, so that the two keys beside the window differ.
+    always selected, up to half of the room. Source: Li et al. 2024, section 4, where the prompt is one segment. The
+    authors' code has a set for each query head (``sets=head``) and sums over the queries, which gives the same order.
+    It pools only keys before the observed window, so the scores of the last two of these differ.
 
     Options:
         observe: the number of queries that choose the keys.
         kernel: the width of the average over neighbours, odd.
-        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
         sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own.
-        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
+        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
             (``recent``).
-        allocation: how keys are shared out. ``uniform``: every head has as many; ``ada``: d on average, the best keys
-            of all heads together, and at least a fifth of its room for each (Feng et al. 2024, Ada-KV); ``pyramid``:
-            fewer from layer to layer (Cai et al. 2024, PyramidKV).
+        allocation: the distribution of keys. ``uniform``: every head has the same number; ``ada``: d on average, the
+            best keys of all heads together, and for each head at least a fifth of its room (Feng et al. 2024, Ada-KV);
+            ``pyramid``: fewer keys from layer to layer (Cai et al. 2024, PyramidKV).
         layers: the number of the model's layers, for ``pyramid``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and

@@ -1,9 +1,9 @@
-"""Methods that keep one set of keys for many queries, as a cache of keys does: the sets, and when they are chosen.
+"""Methods with one set of keys for many queries, as a cache of keys has: the sets, and when they are selected.
 
-Causal rows come in segments of s consecutive tokens. A row has the keys of its segment up to itself, and at most d - s
-keys before the segment, which are chosen at its start. So a row has at most d keys, and only earlier tokens decide.
-Rows of inputs that are not causal have one set of d keys. With an allocation other than ``uniform``, heads or layers
-have more keys or fewer, and d on average.
+Causal rows are cut into segments of s consecutive tokens. A row has the keys of its segment up to itself, and at most
+d - s keys before the segment, which are selected at its start. So a row has at most d keys, and depends on earlier
+tokens only. Rows of inputs that are not causal have one set of d keys. With an allocation other than ``uniform`` the
+numbers of keys of heads or layers differ, with a mean of d.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ Score = Callable[[QKV, int], Tensor]
 
 
 def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """`selector` for a method that keeps one set of keys, which is exact at d = 2n: a segment holds all tokens."""
+    """`selector` for a method with one set of keys. It is exact at d = 2n, because a segment then has all tokens."""
     limits = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k", "exact_at": lambda n: (2 * n, {})}
-    budget = "at most d keys of each row: recent ones, and keys kept from before them"
+    budget = "at most d keys of each row: recent ones, and selected ones before them"
     return selector(**{"budget": budget, "joint": True, **limits, **facts})
 
 
 def check_subset(method: str, *names: str) -> Callable[..., None]:
-    """A `validate` function: the named options have their least values or None, and the allocation its own options.
+    """A `Method.validate` for the named options, and for ``allocation`` and ``layers`` if the method has them.
 
-    The number of ``first`` keys is at least 0, others at least 1.
+    It raises a `UsageError` for a negative ``first``, for another option below 1, and for an allocation that
+    contradicts other options.
     """
 
     def check(target: str, **options: Any) -> None:
@@ -74,21 +75,21 @@ def subset(
     """The keys of each row, from the scores of the keys before its segment.
 
     Args:
-        score: ``(observed, end) -> (h, end)``: the keys ``0 … end - 1`` with the largest scores are kept. ``observed``
-            are the inputs with the queries that the method looks at. It is called with growing ``end``.
+        score: ``(observed, end) -> (h, end)``, the scores of the keys ``0 … end - 1``; those with the largest are
+            selected. ``observed`` are the inputs with the observed queries. ``end`` grows from call to call.
         every: the largest s. A segment has at most half of the budget: ``s = min(every, ⌈d/2⌉)``.
-        scored: ``end ->`` the scores that a choice among ``end`` keys costs.
-        first, last: the numbers of first and of last keys before the segment that are kept, whatever their scores; last
-            ones take at most half of the room.
-        observe: the number of queries before the segment that the method looks at; None is all of them.
+        scored: ``end ->`` the number of scores of a selection among ``end`` keys.
+        first, last: the numbers of first and of last keys before the segment that are selected for any scores. Last
+            keys have at most half of the room.
+        observe: the number of observed queries before the segment; None is all of them.
         sets: ``layer``: all heads have one set, by their mean score; ``group``: the query heads of a KV head have one;
             ``head``: each has its own.
-        unobserved: what happens to a segment if the queries before it are not given: ``refuse``, or ``recent``: it
-            keeps the last keys before it.
-        allocation, layers: how the room for keys before a segment is shared out, see `allocated`.
+        unobserved: the treatment of a segment if the queries before it are not given: ``refuse``, or ``recent``, which
+            selects the last keys before it.
+        allocation, layers: the distribution of the room for keys before a segment, see `allocated`.
 
     Raises:
-        Unsupported: the queries of some tokens are given, and the method looks at others.
+        Unsupported: queries that must be observed are not given.
     """
     best = lambda scores, room: allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
     size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
@@ -100,11 +101,11 @@ def subset(
         scores = joint(score(observed, qkv.n_k), qkv, sets)
         return Selection(best(scores, d)[:, None], qkv.n_q, scored(qkv.n_k))
     numbers = (position // size).unique().tolist()
-    kept, cost = [], 0.0  # the keys before each segment
+    selected, cost = [], 0.0  # the keys before each segment
     for number in numbers:
         end = number * size
         if end == 0:
-            kept.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
+            selected.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
             continue
         least = 0 if observe is None else max(0, end - observe)
         rows = ((position >= least) & (position < end)).nonzero()[:, 0]
@@ -118,10 +119,10 @@ def subset(
         else:
             scores = joint(score(_queries(qkv, rows), end), qkv, sets)
             cost += scored(end)
-        kept.append(best(scores, d - size))
-    width = max(d, size + max(keys.shape[1] for keys in kept))
+        selected.append(best(scores, d - size))
+    width = max(d, size + max(keys.shape[1] for keys in selected))
     index = torch.full((qkv.h, len(numbers), width), -1, device=qkv.device)
-    for place, (number, keys) in enumerate(zip(numbers, kept, strict=True)):
+    for place, (number, keys) in enumerate(zip(numbers, selected, strict=True)):
         own = torch.arange(number * size, min((number + 1) * size, qkv.n_k), device=qkv.device)
         index[:, place, : keys.shape[1]] = keys
         index[:, place, width - len(own) :] = own
@@ -133,10 +134,11 @@ def subset(
 
 @full_precision()
 def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) -> Selection:
-    """The keys of each row when a cache of d keys takes up one token after another.
+    """The keys of each row for a cache of d keys that gets one token after another.
 
-    A full cache first drops the key of the least weight that is not among the last ``recent`` tokens. Weights are those
-    of the softmax over the cache: of the last query, or summed over all queries since the key came (``accumulate``).
+    A full cache drops the key of the least weight, except the last ``recent`` tokens. Weights are those of the softmax
+    over the cache, of the last query, or with ``accumulate`` summed over all queries since the key was added. Cost ``n
+    d p`` multiply-adds a head, in n steps.
 
     Raises:
         Unsupported: the queries are not all tokens.
@@ -159,12 +161,12 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
 
 
 def _queries(qkv: QKV, rows: Tensor) -> QKV:
-    """The queries of these rows, which may be none."""
+    """The queries of some rows; all queries if there are no rows."""
     return qkv.queries(rows) if len(rows) else qkv
 
 
 def _forced(scores: Tensor, room: int, first: int, last: int) -> Tensor:
-    """Scores (h, end) in float64, infinite for the first keys, and the last ones up to half of the room."""
+    """Scores (h, end) in float64, infinite for the ``first`` keys, and for ``last`` keys up to half of the room."""
     end = scores.shape[1]
     room = min(room, end)
     forced = scores.to(torch.float64, copy=True)

@@ -1,4 +1,4 @@
-"""The fewest keys that hold a given mass of each row: the yardstick of methods that choose by a threshold."""
+"""The fewest keys with a given mass of each row: the yardstick of methods that select keys by a threshold."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def _check(target: str, *, p: float) -> None:
     tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes", "local"),
     budget="at most d keys of each row: the fewest that hold the mass p",
     cost="n² p + 2 n d p",
-    oracle="identity: the captured mass is at least p where fewer than d keys are kept",
+    oracle="identity: the captured mass is at least p if fewer than d keys are selected",
     validate=_check,
     exact_at=lambda n: (n, {"p": 1.0}),
 )
 def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: float = 0.95) -> Approximation:
     """The softmax of each row over the fewest keys with ``Σ B_ij ≥ p``, but at most d of them, the largest first.
 
-    The key whose weight crosses p is included. Source: the oracle top-p of Lin et al. 2025, section 3. Flat rows take
-    many keys and peaked rows few, where `topk` takes d of every row. The result is deterministic.
+    The key at which the sum reaches p is included. Flat rows have many keys and peaked rows few; `topk` has d keys in
+    every row. The result is deterministic. Source: the oracle top-p of Lin et al. 2025, section 3.
 
     Options:
-        p: the mass to hold. 1 keeps all keys up to rounding of their sum, so that d alone decides.
+        p: the mass of the selected keys. With 1 every row has d keys.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Cost ``n² p`` for all scores, in blocks of rows, a sort
     of the d largest, and ``n d (p + p_v)``; memory O(n d). ``visited`` and ``scored`` count all scores, n².
@@ -56,6 +56,6 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
             enough = (before >= p) & (p < 1)
             index[heads, start:stop] = chosen.masked_fill(enough | (largest == float("-inf")), -1)
     every = float(qkv.n_q * qkv.n_k)
-    found = attend(qkv, Selection(index, 1, every))
-    found.diagnostics["visited"].fill_(every)
-    return found
+    approx = attend(qkv, Selection(index, 1, every))
+    approx.diagnostics["visited"].fill_(every)
+    return approx

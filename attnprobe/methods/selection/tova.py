@@ -37,22 +37,22 @@ def tova(
 ) -> Approximation:
     """The softmax of each row over a cache of d keys, which each token enters in the place of the least attended one.
 
-    Source: Oren et al. 2024, section 3. The weights are those of the last query over the cache, averaged over all heads
-    of the layer: all heads that are given, so that a head alone has other sets. Evicted keys never return.
+    The weights are those of the last query over the cache, averaged over all given heads of the layer, so a head alone
+    has other sets. Evicted keys never return. Source: Oren et al. 2024, section 3.
 
-    With ``streaming=false``, and for inputs that are not causal, sets are chosen in one shot from all earlier keys, by
-    the exact weights of the last query before the segment. kvpress does so.
+    With ``streaming=false``, and for inputs that are not causal, a set is selected at once from all earlier keys, by
+    the exact weights of the last query before the segment, as in kvpress.
 
     Options:
-        streaming: evict one key at each token, as in the paper; ``false`` chooses in one shot at each segment.
-        every: the tokens of a segment, at most d/2. One shot.
+        streaming: evict one key at each token, as in the paper; ``false`` selects all keys at the start of a segment.
+        every: the number of tokens of a segment, at most d/2, for ``streaming=false``.
         sets: ``layer``: all heads have one set, by their mean weight; ``group``: the query heads of a KV head have one;
             ``head``: each has its own.
-        unobserved: what rows get if the query before their segment is not given: ``refuse``, or the last keys
-            (``recent``). One shot.
+        unobserved: the keys of rows if the query before their segment is not given: ``refuse``, or the last keys
+            (``recent``), for ``streaming=false``.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
-    streaming; memory O(n d). ``scored`` is 0 if streaming, and otherwise one score for each key of a choice.
+    streaming; memory O(n d). ``scored`` is 0 if streaming, otherwise one score for each key of a selection.
 
     Raises:
         Unsupported: d above n_q + n_k; queries that are not given. UsageError: ``every`` below 1.

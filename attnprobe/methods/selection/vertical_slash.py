@@ -51,19 +51,19 @@ def vertical_slash(
 ) -> Approximation:
     """The softmax of each row over the columns and the diagonals on which the last queries have the largest weights.
 
-    P are the exact rows of the last ``probe`` queries. Kept are the ``⌊d · vertical⌋`` columns with the largest
-    ``Σ_i P_ij``, and as many diagonals o as make d with the largest ``Σ_i P_i,c(i)-o``. The first columns and the
-    nearest diagonals come before all others. Source: Jiang et al. 2024, section 3; ``first`` and ``near`` are those of
-    the authors' code as it runs. Its search for patterns has 30 near diagonals, and leaves out 1/√p in the probe.
+    P are the exact rows of the last ``probe`` queries. It selects the ``⌊d · vertical⌋`` columns with the largest ``Σ_i
+    P_ij``, and the ``d - ⌊d · vertical⌋`` diagonals o with the largest ``Σ_i P_i,c(i)-o``. The first columns and the
+    nearest diagonals come before all others. Source: Jiang et al. 2024, section 3. ``first`` and ``near`` are those of
+    the authors' code. Its search for patterns has 30 near diagonals, and omits 1/√p in the probe.
 
-    The probe sees the end of the text, so that the choice of earlier rows looks ahead. No key after a row has weight.
+    The probe is at the end of the text, so the selection of earlier rows looks ahead. No key after a row has weight.
     Inputs that are not causal have diagonals on both sides.
 
     Options:
-        vertical: the share of the budget that columns have.
+        vertical: the share of columns in the budget.
         probe: the number of last queries that are computed exactly.
-        first: the number of first columns that are kept before others.
-        near: the number of nearest diagonals that are kept before others.
+        first: the number of first columns that come before others.
+        near: the number of nearest diagonals that come before others.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``probe · n_k p`` for the probe and
     ``n d (p + p_v)``, memory O(n d). ``scored`` is the scores of the probe.

@@ -1,6 +1,6 @@
-"""XAttention (Xu et al. 2025): blocks are scored by sums along antidiagonals, and kept up to a mass.
+"""XAttention (Xu et al. 2025): blocks are scored by sums along antidiagonals, and selected up to a mass.
 
-Cell (a, b) holds s queries and s keys. Block I holds the tokens ``I block … (I + 1) block - 1``.
+Cell (a, b) has s queries and s keys. Block I has the tokens ``I block … (I + 1) block - 1``.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ def xattention(
     """The softmax of each block row over the first block, its own, and the others with the largest estimated mass.
 
     ``t_ab = (scale/s) Σ_r q_{as+s-1-r} · k_{bs+r}`` is the mean score of the antidiagonal of a cell. The estimate of a
-    block is the mean over its rows a of ``Σ_b softmax_b(t_ab)``. A block row keeps the fewest blocks that hold
-    ``mass``, the one that crosses it included, but no more than fit in d. The first block and its own come first and
-    count; both are kept also if d is smaller. Source: Xu et al. 2025, section 2. The authors search a mass for each
-    head. Their ``keep_sink`` keeps the first row of blocks; the paper and this method keep the first column.
+    block is the mean over its rows a of ``Σ_b softmax_b(t_ab)``. A block row has the fewest blocks with ``mass``,
+    including the one at which the sum reaches it, but no more than fit in d. The first block and its own come first and
+    count. A row has both even if d is smaller. Source: Xu et al. 2025, section 2. The authors search a mass for each
+    head. Their ``keep_sink`` selects the first row of blocks; the paper and this method select the first column.
 
-    The last cell may have fewer than s tokens: its last key is repeated, with the weight of the keys that there are.
-    The authors fill it with zeros.
+    If the last cell has fewer than s tokens, its last key is repeated, and its weight is that of its own keys. The
+    authors fill it with zeros.
 
-    The estimate of a block row uses its later queries too, so that the choice of a row looks ahead within its block. No
-    key after a row has weight.
+    The estimate of a block row uses all of its queries, so the selection of a row looks ahead within its block. No key
+    after a row has weight.
 
     Options:
         stride: s, the side of a cell, a divisor of ``block``.
         block: the number of tokens of a block of queries, and of a block of keys.
-        mass: the estimated mass to hold. 1 keeps all blocks that fit in d.
+        mass: the estimated mass of the selected blocks. With 1 all blocks that fit in d are selected.
 
     Shapes: index (h, ⌈n_q/block⌉, u), weights (h, n_q, u), u ≤ d + 2 block; output (h, n_q, p_v). Deterministic; cost
     ``n² p/s`` for the estimate and ``n d (p + p_v)``, memory O(n d). ``scored`` counts inner products of p numbers.
@@ -72,10 +72,10 @@ def xattention(
     order = estimate.masked_fill(forced, 2.0).topk(min(max(2, d // block), len(column)), dim=-1).indices
     held = estimate.gather(2, order)
     missing = mass - (held.cumsum(-1) - held)  # before the block is taken
-    kept = (missing > 0) | forced.gather(2, order) | (mass == 1)
+    selected = (missing > 0) | forced.gather(2, order) | (mass == 1)
     if qkv.causal:
-        kept &= order <= row[:, None]
-    index, group = of_block_rows(qkv, order.masked_fill(~kept, -1), block)
+        selected &= order <= row[:, None]
+    index, group = of_block_rows(qkv, order.masked_fill(~selected, -1), block)
     return attend(qkv, Selection(index, group, float(qkv.n_q * qkv.n_k / stride)))
 
 

@@ -52,10 +52,11 @@ def amm(
     Mahoney 2006, their algorithm BasicMatrixMultiplication. A diagnostic: the exact normaliser of the rows costs n² p.
 
     Options:
-        p: the probabilities. ``uniform``; ``optimal``, proportional to ``‖B^(i)‖ ‖V_i‖``, minimises the expected error
-            above (another n² p); ``vnorm`` is proportional to ``‖V_i‖``; ``pilot`` to ``‖B_J^(i)‖ ‖V_i‖`` with d rows J
-            of B drawn uniformly with replacement (d n p). If all weights are zero, p is uniform. All but ``uniform``
-            depend on V and never draw a value of norm zero: then B~ V is unbiased but B~ is not.
+        p: the probabilities. ``uniform``; ``optimal`` is proportional to ``‖B^(i)‖ ‖V_i‖``, which minimises the
+            expected error above, and costs another ``n² p``; ``vnorm`` is proportional to ``‖V_i‖``; ``pilot`` to
+            ``‖B_J^(i)‖ ‖V_i‖`` with d rows J of B drawn uniformly with replacement, and costs ``d n p``. If all weights
+            are zero, p is uniform. All but ``uniform`` depend on V and never draw a value of norm zero: then B~ V is
+            unbiased but B~ is not.
         normalizer: ``exact`` divides by the true row sums D of A; ``self`` divides by the weighted sum of the sampled
             entries. Its rows sum to 1 and it costs only ``n d p``, but it is biased.
 

@@ -1,3 +1,3 @@
-"""Methods that keep some entries of each row."""
+"""Methods with a fixed or exact sparse pattern of entries."""
 
 from . import bigbird, longformer, topk, tri_shape, window  # noqa: F401  (each registers itself)

@@ -46,11 +46,11 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     """The softmax of block row i over the blocks ``{0, nb-1} ∪ {i-1, i, i+1} ∪ {r random}``; the end rows are exact.
 
     Blocks have ``b = ⌊d/(7 + r)⌋`` tokens; the last one may be shorter. Rows of the first and of the last block see all
-    keys. The random blocks of a row are drawn without replacement from the blocks that it does not see yet, separately
-    for each head. A row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 (the internal
-    construction, ITC) and the appendix on implementation. The authors' code differs: for some lengths it draws among
-    the first blocks only, and rows next to the edge may see a block twice. transformers, outside training, draws
-    nothing and counts block 0 r more times.
+    keys. The random blocks of a row are drawn without replacement from the other blocks, separately for each head. A
+    row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 (the internal construction, ITC) and the
+    appendix on implementation. The authors' code differs: for some lengths it draws among the first blocks only, and
+    rows next to the edge may see a block twice. transformers, outside training, draws nothing and counts block 0 r more
+    times.
 
     With up to ``4 + r`` blocks it is exact. With more queries than keys, a surplus block has the neighbours of the last
     key block. Causal rows see the part of this pattern up to themselves, random blocks included. Their draws are the

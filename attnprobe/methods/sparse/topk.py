@@ -1,4 +1,4 @@
-"""The d largest entries of each row: the yardstick of sparse patterns, chosen with knowledge of all scores.
+"""The d largest entries of each row, chosen from all scores: the yardstick of sparse patterns.
 
 S = scale · Q Kᵀ and B = softmax(S) as in the glossary. T_i is the set of the d largest scores of row i.
 """

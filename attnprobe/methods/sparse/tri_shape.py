@@ -46,7 +46,7 @@ def tri_shape(
     most d n entries. Causal rows have the last w keys up to their own. With at most L tokens all rows are exact.
     Source: Li et al. 2024, section 3, for prompts whose last tokens are the question.
 
-    n is the number of keys: which rows are full depends on where the text ends. So this is a pattern of a prompt, and
+    n is the number of keys. The rows that are full depend on the end of the text, so this is a pattern of a prompt and
     not of decoding.
 
     Options:

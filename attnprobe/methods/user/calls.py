@@ -32,12 +32,18 @@ class UserFunction:
 
     @property
     def parameter_names(self) -> set[str]:
+        """The names of the parameters."""
         return {p.name for p in self.parameters}
 
     def approximation(
         self, qkv: QKV, plain: Mapping[str, Any], streams: Streams, options: Mapping[str, Any]
     ) -> Approximation:
-        """The function's result as an approximation on the valid tokens."""
+        """The function's result as an approximation on the valid tokens.
+
+        Raises:
+            BadResult: another type, shape, dtype or device; a result that is not linear in V, or inputs that changed.
+            Unsupported: the function raises it.
+        """
         inner = qkv.compressed()
         calls = [[head] for head in qkv.heads] if "generator" in self.parameter_names else [qkv.heads]
 

@@ -1,7 +1,7 @@
 """A user's function as a method: arguments are passed by parameter name, and the result is checked.
 
 A function may take any of ``q`` (h, n_q, p), ``k`` (h, n_k, p), ``v`` (h, n_k, p_v), ``d``, ``scale`` (the factor on Q
-Kᵀ, not applied yet), ``mask`` (n_k,) bool, true at valid tokens, ``generator``, ``target``, the whole ``qkv``, and
+Kᵀ, not applied yet), ``mask`` (n_k,) bool, true at valid tokens, ``generator``, ``target``, the `QKV` ``qkv``, and
 ``streams`` as in the built-in methods. Further parameters need defaults and are its options. It returns the output (h,
 n_q, p_v), the matrix (h, n_q, n_k), an `Operator` of that shape, or an `Approximation`.
 
@@ -117,7 +117,7 @@ def claims_of(function: Callable[..., Any], name: str) -> Claims:
 
 
 def as_method(function: Callable[..., Any], name: str, provenance: Provenance | None = None) -> Method:
-    """The entry of a user's function. Its adapter has the interface of every method.
+    """The `Method` of a user's function. Its function is an adapter with the interface of every method.
 
     Raises:
         UsageError: a parameter outside `GIVEN` without a default, an option of an unsupported type, or a wrong claim.

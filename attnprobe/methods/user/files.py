@@ -30,7 +30,7 @@ def from_file(name: str) -> Method:
     """The method ``PATH.py:FUNCTION``.
 
     Raises:
-        UsageError: the file or the function does not exist, or importing the file raises; one line names it.
+        UsageError: the file or the function does not exist, or the import of the file fails. The message names it.
     """
     parts = file_and_function(name)
     if parts is None:
@@ -141,7 +141,11 @@ def _text(module: types.ModuleType) -> bytes:
 
 @contextmanager
 def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
-    """While active, ``folder`` is on the import path, prints go to stderr, and any exception becomes a `UsageError`."""
+    """A context in which ``folder`` is on the import path and prints go to stderr.
+
+    Raises:
+        UsageError: in place of any exception. The message names the file and the line.
+    """
     before = list(sys.path)
     if folder is not None:
         sys.path.insert(0, str(folder))

@@ -42,7 +42,7 @@ def from_plugin(point: EntryPoint) -> Method:
     """The method of an entry point.
 
     Raises:
-        UsageError: it cannot be imported or is not a method; one line names it and its package.
+        UsageError: it cannot be imported or is not a method. The message names it and its package.
     """
     package = f"{point.dist.name} {point.dist.version}" if point.dist else None
     where = f"the method '{point.name}' of {package or point.value}"

@@ -1,4 +1,4 @@
-"""The operator of a function that is linear in V, recovered by applying the function to the identity."""
+"""The operator of a function that is linear in V, recovered from the function's values for the identity."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LARGEST = 2**31  # bytes of the largest matrix to recover
 class Recovered(Operator):
     """``B~`` with ``B~ E = f(E)`` for the columns E of the identity, (h, n_q, n_k); computed at first use and stored.
 
-    ``f`` is called ``n_k / p_v`` times with blocks of I as wide as V, the last one padded with zeros. Then ``f(X) = B~
-    X`` is checked for V itself and for a random X. The tolerance is the square root of the dtype's eps, relative to
-    ``‖f(X)‖_F`` of the head: rounding passes, a function that depends on the values of V fails.
+    ``f`` is called ``⌈n_k / p_v⌉`` times with blocks of I as wide as V; the last one is padded with zeros. Then ``f(X)
+    = B~ X`` is checked for V itself and for a random X. The tolerance is the square root of the dtype's eps, relative
+    to ``‖f(X)‖_F`` of the head. It allows rounding, but no other dependence on V.
 
     Args:
         apply: f, from (h, n_k, p_v) to (h, n_q, p_v). qkv: the inputs with V. name: the function's name in errors.
@@ -39,7 +39,7 @@ class Recovered(Operator):
 
     @staticmethod
     def size(qkv: QKV) -> int:
-        """Bytes that the matrices of ``qkv`` take."""
+        """The bytes of the matrices of ``qkv``."""
         return qkv.h * qkv.n_q * qkv.n_k * qkv.v.element_size()
 
     @cached_property
