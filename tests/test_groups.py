@@ -31,6 +31,6 @@ def test_heads_of_whole_groups_and_within_one_are_views():
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["heads", "batch"])
 def test_folded_rows_make_the_product_of_every_head(batch):
     q, k = torch.randn(*batch, 6, 4, 3, dtype=torch.float64), torch.randn(*batch, 2, 5, 3, dtype=torch.float64)
-    wanted = q @ k.repeat_interleave(3, -3).mT
+    expected = q @ k.repeat_interleave(3, -3).mT
     product = unfolded(folded(q, 2) @ k.mT, 6)
-    assert product.shape == wanted.shape and torch.allclose(product, wanted, rtol=1e-14)
+    assert product.shape == expected.shape and torch.allclose(product, expected, rtol=1e-14)

@@ -59,11 +59,11 @@ def test_blocks_of_rows_are_cut_where_masks_and_biases_are(built, name, monkeypa
     """Padding, windows, sinks, caps and relative positions, with blocks of a few rows instead of one of all."""
     model, batch = built(name)
     own, calls = tiny_models.hidden(model, batch), capture(model, batch)
-    whole = {where: one.output() for where, one in calls.items()}
+    full = {where: one.output() for where, one in calls.items()}
     monkeypatch.setattr(call, "BLOCK_BYTES", 2048)
     for where, one in calls.items():
         assert len(list(one.output_blocks())) > 2, where
-        assert torch.allclose(one.output(), whole[where], rtol=0, atol=1e-12)
+        assert torch.allclose(one.output(), full[where], rtol=0, atol=1e-12)
     with injected(model, "softmax"):
         assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
 
@@ -74,23 +74,23 @@ def test_one_row_of_a_mask_is_every_blocks(built, monkeypatch):
     one = next(iter(capture(model, batch).values()))
     row = batch["attention_mask"].bool()[:, None, None]
     full = replace(one, visible=row.expand(-1, -1, one.q.shape[2], -1))
-    whole, rounded = full.output(), _exact_with_extras(full)
+    complete, rounded = full.output(), _exact_with_extras(full)
     monkeypatch.setattr(call, "BLOCK_BYTES", 2048)
     narrow = replace(one, visible=row)
-    assert torch.allclose(narrow.output(), whole, rtol=0, atol=1e-12)
+    assert torch.allclose(narrow.output(), complete, rtol=0, atol=1e-12)
     assert torch.allclose(_exact_with_extras(narrow), rounded, rtol=1e-5, atol=1e-5)
 
 
 def context(model, path, batch, *arguments, **options):
     """What the attention module at ``path`` hands on within `injected`, (b, n, h p)."""
-    kept = []
-    hook = model.get_submodule(path).register_forward_hook(lambda _, __, out: kept.append(out[0]))
+    recorded = []
+    hook = model.get_submodule(path).register_forward_hook(lambda _, __, out: recorded.append(out[0]))
     try:
         with injected(model, *arguments, **options):
             model(**batch)
     finally:
         hook.remove()
-    return kept[0]
+    return recorded[0]
 
 
 @pytest.mark.parametrize("method", ["skyformer", "nystromformer", "performer", "window", "reformer"])
@@ -189,8 +189,8 @@ def test_a_part_of_a_model_may_be_run_by_itself():
     batch = tiny_models.inputs(model)
     part = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with injected(model, "vmean", layer=1):
-        alone, whole = model.encoder(**part).last_hidden_state, model(**batch).encoder_last_hidden_state
-    assert torch.equal(alone, whole) and apart(alone, model.encoder(**part).last_hidden_state) > 1e-2
+        alone, full = model.encoder(**part).last_hidden_state, model(**batch).encoder_last_hidden_state
+    assert torch.equal(alone, full) and apart(alone, model.encoder(**part).last_hidden_state) > 1e-2
 
 
 @pytest.mark.parametrize("name", tiny_models.REFUSED)
@@ -264,11 +264,11 @@ def test_a_token_behind_a_cache_gets_what_it_gets_in_the_whole_text_or_is_refuse
     source = {"input_ids": batch["input_ids"][:1]} if name == "BART" else {}
     ids = batch[side][:1]
     with torch.no_grad(), injected(model, method, d=12, layer=layer):
-        whole = model(**source, **{side: ids}, use_cache=False).last_hidden_state[:, -1]
+        full = model(**source, **{side: ids}, use_cache=False).last_hidden_state[:, -1]
         cache = model(**source, **{side: ids[:, :-1]}, use_cache=True).past_key_values
         last = lambda: model(**source, **{side: ids[:, -1:]}, past_key_values=cache).last_hidden_state[:, -1]
         if "decodes" in METHODS[method].tags:
-            assert apart(last(), whole) <= SAME
+            assert apart(last(), full) <= SAME
             return
         with pytest.raises(Unsupported, match=f"a query follows a cache of keys, and rows of {method} depend on how"):
             last()
@@ -288,11 +288,11 @@ def test_several_tokens_behind_a_cache_get_what_they_get_in_the_whole_text(built
     ids = batch["input_ids"][:1]
     d = None if METHODS[method].budget is None else max(METHODS[method].least, 3)
     with torch.no_grad(), injected(model, method, d=d):
-        whole = model(input_ids=ids, use_cache=False).last_hidden_state[:, -4:]
+        full = model(input_ids=ids, use_cache=False).last_hidden_state[:, -4:]
         cache = model(input_ids=ids[:, :-4], use_cache=True).past_key_values
         last = lambda: model(input_ids=ids[:, -4:], past_key_values=cache).last_hidden_state
         if not places:
-            assert apart(last(), whole) <= SAME
+            assert apart(last(), full) <= SAME
             return
         with pytest.raises(Unsupported, match=f"a cache that may lack the keys .* {method} goes by the places"):
             last()
@@ -313,9 +313,9 @@ def test_a_local_method_runs_inside_the_window_of_the_model(built, name):
 def test_a_method_in_a_causal_model_gives_what_approximate_gives(built):
     """Grouped keys repeated, padding left out, row by row."""
     model, batch = built("Llama")
-    path, kept = "layers.1.self_attn", []
+    path, recorded = "layers.1.self_attn", []
     module = model.get_submodule(path).o_proj  # what the attention hands on is its input
-    hook = module.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    hook = module.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
     with injected(model, "performer", 12, layer=1, seed=3):
         model(**batch)
     hook.remove()
@@ -325,7 +325,7 @@ def test_a_method_in_a_causal_model_gives_what_approximate_gives(built):
         q, k, v = call.q[row], *(getattr(call, x)[row].repeat_interleave(2, 0) for x in "kv")
         qkv = QKV(q[:, :valid], k[:, :valid], v[:, :valid], scale=call.scale, label={"layer": 1}, causal=True)
         expected = approximate("performer", qkv, 12, seed=3).output.transpose(0, 1).flatten(1)
-        torch.testing.assert_close(kept[0][row, :valid], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(recorded[0][row, :valid], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,10 @@ def test_query_heads_read_the_kv_head_of_their_group_as_transformers_repeats_it(
 )
 def test_a_selection_keeps_the_groups_that_stay_together(heads, group, kv_heads):
     qkv = grouped()
-    part, wanted = qkv.select(heads), repeated(qkv).select(heads)
+    part, expected = qkv.select(heads), repeated(qkv).select(heads)
     assert (part.group, part.kv_heads) == (group, kv_heads)
     for name in "qkv":
-        assert torch.equal(getattr(part, name), getattr(wanted, name))
+        assert torch.equal(getattr(part, name), getattr(expected, name))
 
 
 def test_grouped_keys_are_not_copied_by_what_leaves_them_alone():

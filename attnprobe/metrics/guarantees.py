@@ -87,14 +87,14 @@ class GuaranteeReference:
             Unsupported: see `dense`.
         """
         output = approx.output.double()
-        found = {"output": _relative(output - self.output, self.sizes)}
+        errors = {"output": _relative(output - self.output, self.sizes)}
         ratio = normaliser_ratio(approx, self.log_normaliser)
         if ratio is not None:
-            found["normaliser"] = (ratio - 1).abs()
-            found["numerator"] = _relative(ratio[..., None] * output - self.output, self.sizes)
+            errors["normaliser"] = (ratio - 1).abs()
+            errors["numerator"] = _relative(ratio[..., None] * output - self.output, self.sizes)
         if self.matrix and approx.operator is not None:
-            found["matrix"] = _spectral_norm(self.dense - approx.operator.dense().double()) / self.norm
-        return {name: found[name] for name in QUANTITIES if name in found}
+            errors["matrix"] = _spectral_norm(self.dense - approx.operator.dense().double()) / self.norm
+        return {name: errors[name] for name in QUANTITIES if name in errors}
 
 
 def normaliser_ratio(approx: Approximation, log_normaliser: Tensor | None) -> Tensor | None:

@@ -113,7 +113,7 @@ def row_metrics(
         needle = None if needle is None else (outer.cumsum(0) - 1)[needle]
     log_sums = None if approx.log_normalizer is None else approx.log_normalizer().double()
     names = [name for name in ROW_METRICS if needle is not None or not name.startswith("needle")]
-    found = {
+    metrics = {
         name: torch.full((inner.h, inner.n_q), torch.nan, dtype=torch.float64, device=qkv.device) for name in names
     }
     for head in range(inner.h):
@@ -127,8 +127,8 @@ def row_metrics(
         )
         for start, stop, values in rows.blocks():
             for name, value in values.items():
-                found[name][head, start:stop] = value
-    return found if outer is None else {name: _spread(x, outer) for name, x in found.items()}
+                metrics[name][head, start:stop] = value
+    return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,11 +251,11 @@ class _Sums:
             self.inside.addmm_(p, values)
             return
         chosen = weights != 0
-        kept = p * chosen
-        self.inside.addmm_(kept, values)
-        self.outside.addmm_(p - kept, values)
-        self.mass += kept.sum(-1)
-        self.lost += (p - kept).sum(-1)
+        chosen_p = p * chosen
+        self.inside.addmm_(chosen_p, values)
+        self.outside.addmm_(p - chosen_p, values)
+        self.mass += chosen_p.sum(-1)
+        self.lost += (p - chosen_p).sum(-1)
         self.keys += chosen.sum(-1)
         self.tv += (weights - p).abs_().sum(-1) / 2
         self.least = torch.minimum(self.least, weights.amin(-1))
@@ -267,11 +267,11 @@ class _Sums:
 
     def values(self, output: Tensor, matrix: bool) -> dict[str, Tensor]:
         """The metrics that do not depend on the order of the keys, (b,) each, by name."""
-        wanted = self.inside + self.outside
-        size, norm = linalg.vector_norm(wanted, dim=-1), linalg.vector_norm(output, dim=-1)
+        exact = self.inside + self.outside
+        size, norm = linalg.vector_norm(exact, dim=-1), linalg.vector_norm(output, dim=-1)
         values = {
-            "row_error": _over_size(linalg.vector_norm(output - wanted, dim=-1), size),
-            "row_error_angle": _angle(output, wanted, norm, size),
+            "row_error": _over_size(linalg.vector_norm(output - exact, dim=-1), size),
+            "row_error_angle": _angle(output, exact, norm, size),
             "support": self.entropy.exp(),
             "distant_mass": self.distant,
         }

@@ -157,6 +157,9 @@ def initialized(
     Args:
         layers: the number of layers to build if the model is a plain stack; other models are built in full.
         with_decoder: keep the decoder of an encoder-decoder.
+
+    Raises:
+        SourceError: transformers cannot build the model, or its initializer_range is not a number.
     """
     from transformers import AutoModel
 

@@ -32,11 +32,11 @@ def pytest_collection_modifyitems(config, items):
 def place(request):
     """The device, inside of which tensors may be made there."""
     ordinary = "cuda" not in request.config.option.markexpr
-    found = here(share=ordinary)
-    if isinstance(found, str):
-        pytest.skip(found)
-    with found.inside():
-        yield found
+    place = here(share=ordinary)
+    if isinstance(place, str):
+        pytest.skip(place)
+    with place.inside():
+        yield place
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def gpu(place):
 @pytest.fixture
 def command_place(request):
     """The device of a command, for which the CPU stands in: no option names a pretended one."""
-    found = here(share="cuda" not in request.config.option.markexpr)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found if found.real else Place("cpu")
+    place = here(share="cuda" not in request.config.option.markexpr)
+    if isinstance(place, str):
+        pytest.skip(place)
+    return place if place.real else Place("cpu")

@@ -18,9 +18,9 @@ def moved(batch, place):
     return {name: place.sent(x) for name, x in batch.items()}
 
 
-def close(place, got, wanted):
-    wanted = wanted.double()
-    return (place.back(got).double() - wanted).abs().max() <= SAME * wanted.abs().max().clamp(min=1e-3)
+def close(place, got, expected):
+    expected = expected.double()
+    return (place.back(got).double() - expected).abs().max() <= SAME * expected.abs().max().clamp(min=1e-3)
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def both(place):
         model = tiny_models.build(name)
         batch = tiny_models.inputs(model)
         with full_precision():  # cuDNN makes convolutions of image models in TF32 by default
-            wanted = capture_all(model, batch)
+            expected = capture_all(model, batch)
             got = capture_all(model.to(place.device), moved(batch, place))
-        return wanted, got
+        return expected, got
 
     return call
 
 
 @pytest.mark.parametrize("name", CAPTURED)
 def test_every_call_is_that_of_the_cpu(name, both, place):
-    (wanted, _), (got, whole) = both(name)
-    assert list(got) == list(wanted) and whole <= 1e-5
-    for key, call in wanted.items():
+    (expected, _), (got, full) = both(name)
+    assert list(got) == list(expected) and full <= 1e-5
+    for key, call in expected.items():
         away = got[key]
         assert all(place.holds(getattr(away, axis)) for axis in "qkv")
         assert all(close(place, getattr(away, axis), getattr(call, axis)) for axis in "qkv")

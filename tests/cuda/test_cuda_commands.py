@@ -101,28 +101,28 @@ def flat(value, name=""):
         yield name, value
 
 
-def differing(got, wanted, relative):
+def differing(got, expected, relative):
     """Numbers of a metric that differ by more than rounding, and words that differ."""
-    a, b = dict(flat(got)), dict(flat(wanted))
+    a, b = dict(flat(got)), dict(flat(expected))
     assert a.keys() == b.keys(), a.keys() ^ b.keys()
-    found = []
+    actual = []
     for name, value in b.items():
         words = set(name.split("."))
         if isinstance(value, float) and isinstance(a[name], float):
             if words & NUMBERS and not words & SMALL and abs(value) < SINGULAR:
                 same = math.isclose(a[name], value, rel_tol=relative, abs_tol=relative * 1e-2)
-                found += [] if same else [(name, a[name], value)]
+                actual += [] if same else [(name, a[name], value)]
         elif words & EXACT_WORDS and a[name] != value:
-            found.append((name, a[name], value))
-    return found
+            actual.append((name, a[name], value))
+    return actual
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.share] * (one == "error")) for one in COMMANDS])
 def test_the_records_are_those_of_the_cpu(name, measured, command_place):
-    wanted, got = measured(name, "cpu"), measured(name, command_place.device.type, "--force")
-    assert len(got) == len(wanted) and got
+    expected, got = measured(name, "cpu"), measured(name, command_place.device.type, "--force")
+    assert len(got) == len(expected) and got
     order = lambda records: sorted(records, key=lambda one: str([one.get(word) for word in sorted(EXACT_WORDS)]))
-    for one, other in zip(order(got), order(wanted), strict=True):
+    for one, other in zip(order(got), order(expected), strict=True):
         if name in WITHOUT_NUMBERS:
             assert one["status"] == other["status"] == "ok"
         else:

@@ -34,9 +34,9 @@ def tf32():
 def references(place, qkv, other):
     """What is exact and what judges, as numbers on the CPU."""
     operator = exact(qkv)
-    found = [operator @ qkv.v, operator.rmatmul(qkv.q), operator.rows(3, 40), operator.log_normalizer()]
-    found += list(matrix_errors(operator, other).values())
-    return [place.back(x) for x in found]
+    actual = [operator @ qkv.v, operator.rmatmul(qkv.q), operator.rows(3, 40), operator.log_normalizer()]
+    actual += list(matrix_errors(operator, other).values())
+    return [place.back(x) for x in actual]
 
 
 @pytest.mark.share
@@ -45,10 +45,10 @@ def test_the_choice_of_tf32_does_not_reach_references_and_metrics(place, tf32):
     qkv = place.sent(make(n=300, p=64, p_v=64, dtype=F32))
     torch.set_float32_matmul_precision("highest")
     other = approximate("nystromformer", qkv, 16).operator
-    wanted = references(place, qkv, other)
+    expected = references(place, qkv, other)
     torch.set_float32_matmul_precision("high")
     got = references(place, qkv, other)
-    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert torch.get_float32_matmul_precision() == "high"
 
 
@@ -115,8 +115,8 @@ def test_a_cell_that_needs_more_than_there_is_fails_and_the_run_goes_on(run, qkv
 
     monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     (tmp_path / "greedy.py").write_text(GREEDY)
-    asked = ("--method", "./greedy.py:greedy,nystromformer", "--d", "8", "--out", "r")
-    code, _, err = run("error", "--qkv", qkv, "--device", command_place.device.type, *asked)
+    arguments = ("--method", "./greedy.py:greedy,nystromformer", "--d", "8", "--out", "r")
+    code, _, err = run("error", "--qkv", qkv, "--device", command_place.device.type, *arguments)
     status = {one["method"]: (one["status"], one["reason"]) for one in read_records("r")}
     assert code == 4 and status["nystromformer"] == ("ok", None), err
     ((how, reason),) = [value for name, value in status.items() if "greedy" in name]
@@ -126,13 +126,13 @@ def test_a_cell_that_needs_more_than_there_is_fails_and_the_run_goes_on(run, qkv
 @pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
 def test_in_a_stream_of_its_own(name, target, gpu):
     qkv = gpu.sent(make(n=96))
-    wanted = approximation(name, target, qkv, {}).output
+    expected = approximation(name, target, qkv, {}).output
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         got = approximation(name, target, qkv, {}).output
     stream.synchronize()
-    assert torch.equal(got, wanted) or bool(wanted.isnan().any())
+    assert torch.equal(got, expected) or bool(expected.isnan().any())
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -153,17 +153,17 @@ def test_a_call_is_timed_by_events_of_the_device(gpu):
     begin = perf_counter()
     call()
     torch.cuda.synchronize()
-    whole = perf_counter() - begin
-    found = interleaved({"sleep": call}, rounds=3, device="cuda")["sleep"]
-    assert all(0.5 * whole <= seconds <= 1.5 * whole for seconds in found)
+    total = perf_counter() - begin
+    actual = interleaved({"sleep": call}, rounds=3, device="cuda")["sleep"]
+    assert all(0.5 * total <= seconds <= 1.5 * total for seconds in actual)
 
 
 def test_the_peak_of_a_call_is_that_of_the_device(gpu):
     def make_call(few=False):
         return lambda: torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda").sum()
 
-    found = peak_bytes(make_call, device="cuda")
-    assert found is not None and 64 * 2**20 <= found <= 70 * 2**20
+    actual = peak_bytes(make_call, device="cuda")
+    assert actual is not None and 64 * 2**20 <= actual <= 70 * 2**20
 
 
 class Launches(TorchDispatchMode):
@@ -187,10 +187,10 @@ def launched(place, call):
     from torch.profiler import ProfilerActivity, profile
 
     place.settle()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as actual:
         call()
         place.settle()
-    return sum(event.device_type == DeviceType.CUDA for event in found.events())
+    return sum(event.device_type == DeviceType.CUDA for event in actual.events())
 
 
 PRODUCTS = {

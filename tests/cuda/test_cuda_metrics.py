@@ -53,16 +53,18 @@ def forms(n=60, dtype=F64):
     }
 
 
-def close(place, got, wanted, tolerance=1e-9):
+def close(place, got, expected, tolerance=1e-9):
     """Each number, relative to the largest."""
-    got, wanted = place.back(got).double(), wanted.double()
-    same = torch.isclose(got, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()), equal_nan=True)
-    return got.shape == wanted.shape and bool(same.all())
+    got, expected = place.back(got).double(), expected.double()
+    same = torch.isclose(got, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()), equal_nan=True)
+    return got.shape == expected.shape and bool(same.all())
 
 
-def all_close(place, got, wanted, tolerance=1e-9):
-    assert got.keys() == wanted.keys()
-    return {name: (got[name], wanted[name]) for name in wanted if not close(place, got[name], wanted[name], tolerance)}
+def all_close(place, got, expected, tolerance=1e-9):
+    assert got.keys() == expected.keys()
+    return {
+        name: (got[name], expected[name]) for name in expected if not close(place, got[name], expected[name], tolerance)
+    }
 
 
 @pytest.mark.share
@@ -92,9 +94,9 @@ def test_exact_outputs_with_rows_dealt_to_devices(target, form, place):
 def test_output_errors(form, place):
     qkv = forms()[form]
     there, other = place.sent(qkv), approximate("linear", qkv).output
-    wanted = output_errors(exact_output(qkv), other, qkv)
-    assert not all_close(place, output_errors(exact_output(there), place.sent(other), there), wanted)
-    assert not all_close(place, output_errors(exact(there), place.sent(other), there), wanted)
+    expected = output_errors(exact_output(qkv), other, qkv)
+    assert not all_close(place, output_errors(exact_output(there), place.sent(other), there), expected)
+    assert not all_close(place, output_errors(exact(there), place.sent(other), there), expected)
     assert not all_close(place, lower_bound(exact_output(there), 3), lower_bound(exact_output(qkv), 3))
     reference = ExactOutput.of(exact_output(there))
     assert close(place, reference.row_sizes, ExactOutput.of(exact_output(qkv)).row_sizes)
@@ -109,16 +111,16 @@ def test_certified_intervals(dtype, n, place):
     operators = [approximate(name, qkv, d).operator for name, d in methods]
     away = [approximate(name, there, d).operator for name, d in methods]
     every, wanted_of_all = shared_matrix_errors(exact(there), away), shared_matrix_errors(exact(qkv), operators)
-    for found, wanted in zip(every, wanted_of_all, strict=True):
-        got = {name: place.back(values) for name, values in found.metrics.items()}
+    for actual, expected in zip(every, wanted_of_all, strict=True):
+        got = {name: place.back(values) for name, values in actual.metrics.items()}
         band = ROUNDED[dtype]
         for name in ("matrix_spectral", "matrix_frobenius", "matrix_infinity", "matrix_spectral_relative"):
-            assert torch.allclose(got[name], wanted.metrics[name], rtol=max(band, 1e-6)), name
+            assert torch.allclose(got[name], expected.metrics[name], rtol=max(band, 1e-6)), name
         lower, upper = got["matrix_spectral_lower"], got["matrix_spectral_upper"]
         assert (lower <= got["matrix_spectral"]).all() and (got["matrix_spectral"] <= upper).all()
-        assert (lower <= wanted.metrics["matrix_spectral_upper"] * (1 + band)).all()  # both hold the same number
-        assert (wanted.metrics["matrix_spectral_lower"] <= upper * (1 + band)).all()
-        assert found.kind == wanted.kind or dtype != F64
+        assert (lower <= expected.metrics["matrix_spectral_upper"] * (1 + band)).all()  # both hold the same number
+        assert (expected.metrics["matrix_spectral_lower"] <= upper * (1 + band)).all()
+        assert actual.kind == expected.kind or dtype != F64
 
 
 @pytest.mark.parametrize("name", ["window", "linear", "informer"])
@@ -149,43 +151,43 @@ def test_spectra(of, kind, k, place):
     if kind == "eigen" and of == "output":
         pytest.skip("an output has no eigenvalues")
     qkv = make(n=80)
-    for got, wanted in zip(spectra(place.sent(qkv), of, kind, k=k), spectra(qkv, of, kind, k=k), strict=True):
-        size = float(wanted.values.abs().max())
+    for got, expected in zip(spectra(place.sent(qkv), of, kind, k=k), spectra(qkv, of, kind, k=k), strict=True):
+        size = float(expected.values.abs().max())
         order = lambda x: torch.sort(x.abs(), descending=True).values
-        assert torch.allclose(order(got.values), order(wanted.values), rtol=1e-6, atol=1e-9 * size)
-        assert got.size == wanted.size and got.complete == wanted.complete and got.closed == wanted.closed
-        assert got.passes == wanted.passes and math.isclose(got.log_scale, wanted.log_scale, rel_tol=1e-12)
+        assert torch.allclose(order(got.values), order(expected.values), rtol=1e-6, atol=1e-9 * size)
+        assert got.size == expected.size and got.complete == expected.complete and got.closed == expected.closed
+        assert got.passes == expected.passes and math.isclose(got.log_scale, expected.log_scale, rel_tol=1e-12)
 
 
 @pytest.mark.share
 def test_the_spectrum_of_an_approximation(place):
     qkv = make(n=80)
     there = place.sent(qkv)
-    for got, wanted in zip(
+    for got, expected in zip(
         spectra(there, approximate("skyformer", there, 8).operator),
         spectra(qkv, approximate("skyformer", qkv, 8).operator),
         strict=True,
     ):
-        assert torch.allclose(got.values, wanted.values, rtol=1e-6, atol=1e-9 * float(wanted.values[0]))
+        assert torch.allclose(got.values, expected.values, rtol=1e-6, atol=1e-9 * float(expected.values[0]))
 
 
 @pytest.mark.share
 def test_condition_numbers(place):
     qkv, options = make(n=60), {}
     there = place.sent(qkv)
-    for got, wanted in zip(exact_matrices(there, 0), exact_matrices(qkv, 0), strict=True):
-        a, b = condition(got[1]), condition(wanted[1])
-        assert got[0] == wanted[0] and got[2] == wanted[2] and a.flag == b.flag and a.rank == b.rank
+    for got, expected in zip(exact_matrices(there, 0), exact_matrices(qkv, 0), strict=True):
+        a, b = condition(got[1]), condition(expected[1])
+        assert got[0] == expected[0] and got[2] == expected[2] and a.flag == b.flag and a.rank == b.rank
         assert a.value is None or math.isclose(a.value, b.value, rel_tol=1e-4)
     for name in ("skyformer", "nystromformer"):
         cores = [core_matrices(x, approximate(name, x, 8), options) for x in (there, qkv)]
-        for got, wanted in zip(*cores, strict=True):
-            assert got.name == wanted.name and torch.equal(got.repeated, wanted.repeated)
-            assert close(place, got.matrix, wanted.matrix)
+        for got, expected in zip(*cores, strict=True):
+            assert got.name == expected.name and torch.equal(got.repeated, expected.repeated)
+            assert close(place, got.matrix, expected.matrix)
             away = schulz_residuals(got.matrix, got.start, 4)
-            assert close(place, away, schulz_residuals(wanted.matrix, wanted.start, 4), 1e-6)
+            assert close(place, away, schulz_residuals(expected.matrix, expected.start, 4), 1e-6)
             if got.scaled:
-                assert lemma3_interval(got.matrix)[2] == lemma3_interval(wanted.matrix)[2]
+                assert lemma3_interval(got.matrix)[2] == lemma3_interval(expected.matrix)[2]
 
 
 def test_gradients_of_inverses_and_sensitivities(place):
@@ -195,8 +197,8 @@ def test_gradients_of_inverses_and_sensitivities(place):
     there = place.sent(qkv)
     assert torch.allclose(sensitivity(exact, there, directions=2), sensitivity(exact, qkv, directions=2), rtol=1e-5)
     cores = [core_matrices(x, approximate("skyformer", x, 8), {})[0] for x in (there, qkv)]
-    got, wanted = (iteration_gradient(core.matrix, core.start) for core in cores)
-    assert torch.allclose(got, wanted, rtol=1e-2)
+    got, expected = (iteration_gradient(core.matrix, core.start) for core in cores)
+    assert torch.allclose(got, expected, rtol=1e-2)
 
 
 @pytest.mark.share
@@ -204,15 +206,15 @@ def test_statistical_dimensions(place):
     x, ridge = make(n=90).q, torch.tensor([[0.5, 2.0], [0.5, 2.0]], dtype=F64)
     here, there = (GaussianAttention(q, q, 0.5) for q in (x, place.sent(x)))
     for run in (statistical_dimension, largest_leverage):
-        got, wanted = run(there, place.sent(ridge)), run(here, ridge)
-        assert close(place, got.lower, wanted.lower, 1e-4) and close(place, got.upper, wanted.upper, 1e-4)
+        got, expected = run(there, place.sent(ridge)), run(here, ridge)
+        assert close(place, got.lower, expected.lower, 1e-4) and close(place, got.upper, expected.upper, 1e-4)
 
 
 def test_the_shift_of_unnormalised_attention(place):
     qkv = make(n=PASSES)
     there = place.sent(qkv)
-    got, wanted = (UnnormalisedAttention(x.q, x.k, x.scale) for x in (there, qkv))
-    assert close(place, got.shift, wanted.shift, 1e-13) and close(place, got @ there.v, wanted @ qkv.v, 1e-12)
+    got, expected = (UnnormalisedAttention(x.q, x.k, x.scale) for x in (there, qkv))
+    assert close(place, got.shift, expected.shift, 1e-13) and close(place, got @ there.v, expected @ qkv.v, 1e-12)
 
 
 @pytest.mark.share
@@ -222,17 +224,17 @@ def test_theorems(name, place):
     qkv = make(n=40)
     methods = ("skyformer",) if THEOREMS[name].per_method else ()
     run = lambda x: list(THEOREMS[name].check(x, setting_for(x, (6, 12), seeds=range(2), methods=methods)))
-    for got, wanted in zip(run(place.sent(qkv)), run(qkv), strict=True):
-        assert (got.d, got.at, got.verdicts()) == (wanted.d, wanted.at, wanted.verdicts())
+    for got, expected in zip(run(place.sent(qkv)), run(qkv), strict=True):
+        assert (got.d, got.at, got.verdicts()) == (expected.d, expected.at, expected.verdicts())
         for number in ("bound", "measured"):
-            a, b = place.back(getattr(got, number)), getattr(wanted, number)
+            a, b = place.back(getattr(got, number)), getattr(expected, number)
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-7, equal_nan=True), number
 
 
 def test_findings_from_python(place):
     qkv = make(n=40)
-    got, wanted = (findings(x, "rank-collapse") for x in (place.sent(qkv), qkv))
-    assert [one.verdicts() for one in got] == [one.verdicts() for one in wanted]
+    got, expected = (findings(x, "rank-collapse") for x in (place.sent(qkv), qkv))
+    assert [one.verdicts() for one in got] == [one.verdicts() for one in expected]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -122,9 +122,9 @@ def test_interpolate_stretches_the_table_and_restores_it(tiny_bert, text_file, w
 
 def test_blocks_of_rows_change_nothing(tiny_bert, text_file, monkeypatch):
     src = source(tiny_bert, text_file, dtype="float64", positions="wrap")
-    whole = src.qkv(40, [2], 0)[2]
+    full = src.qkv(40, [2], 0)[2]
     monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 4 * 40 * 7)
-    torch.testing.assert_close(src.qkv(40, [2], 0)[2].q, whole.q, rtol=0, atol=1e-12)
+    torch.testing.assert_close(src.qkv(40, [2], 0)[2].q, full.q, rtol=0, atol=1e-12)
 
 
 def test_the_model_goes_on_as_before(tiny_bert, text_file):
@@ -283,11 +283,11 @@ def test_windows_and_sinks_are_captured_and_told(families, text_file, name, tmp_
     """By the configuration before a forward and by the forward itself; a file keeps them."""
     causal, widths, line = LOCAL[name]
     src = source(families(name), text_file)
-    told = {fact: src.facts.get(fact) for fact in ("causal", "sliding_window", "sinks")}
+    stated = {fact: src.facts.get(fact) for fact in ("causal", "sliding_window", "sinks")}
     assert line in src.describe()
     layers = list(range(len(widths)))
     actual = src.qkv(24, layers, 0)
-    assert told == {fact: src.facts.get(fact) for fact in told}
+    assert stated == {fact: src.facts.get(fact) for fact in stated}
     assert [actual[layer].sliding_window for layer in layers] == widths
     assert {actual[layer].causal for layer in layers} == {causal}
     assert (actual[0].sink_logits is not None) is (name == "gpt_oss")
@@ -321,13 +321,13 @@ def test_a_window_wider_than_the_text_hides_nothing_and_is_told(families, text_f
 @pytest.mark.parametrize("queries", ["last:5", "every:4", "random:7", "0,3,9-12"])
 @pytest.mark.parametrize("name", ["mistral", "gpt_oss", "modernbert", "llama", "gpt2"])
 def test_some_queries_are_rows_of_all(families, text_file, name, queries):
-    whole = source(families(name), text_file).qkv(24, [0, 1], 0)
+    full = source(families(name), text_file).qkv(24, [0, 1], 0)
     some = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
     rows = Queries(queries).positions(24)
     for layer, qkv in some.items():
         assert torch.equal(qkv.positions, rows) and torch.equal(qkv.query_positions, rows)
-        assert torch.equal(qkv.q, whole[layer].q[:, rows]) and torch.equal(qkv.k, whole[layer].k)
-        assert (exact_output(qkv) - exact_output(whole[layer])[:, rows]).abs().max() < 1e-12
+        assert torch.equal(qkv.q, full[layer].q[:, rows]) and torch.equal(qkv.k, full[layer].k)
+        assert (exact_output(qkv) - exact_output(full[layer])[:, rows]).abs().max() < 1e-12
         assert qkv.label["queries"] == queries
 
 
@@ -335,12 +335,12 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt_oss", "gpt2"])
 def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, queries):
     """What they give is that of one forward; 24 tokens in parts of 7 are more than a window and a last part of 3."""
-    whole = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
+    full = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
     monkeypatch.setattr("attnprobe.sources.positions.LONGEST", 20)
     monkeypatch.setattr("attnprobe.sources.positions.PART", 7)
     for layers in ([0, 1], [1]):
         for layer, qkv in source(families(name), text_file, queries=queries).qkv(24, layers, 0).items():
-            one = whole[layer]
+            one = full[layer]
             assert (qkv.causal, qkv.sliding_window, qkv.scale) == (one.causal, one.sliding_window, one.scale)
             assert torch.equal(qkv.positions, one.positions)
             for axis in "qkv":
@@ -350,10 +350,10 @@ def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, qu
 
 def test_queries_of_segments_are_rows_of_the_whole_text(tiny_bert, text_file):
     for positions in ("segment", "wrap", "interpolate"):
-        whole = source(tiny_bert, text_file, positions=positions).qkv(40, [1], 0)[1]
+        full = source(tiny_bert, text_file, positions=positions).qkv(40, [1], 0)[1]
         some = source(tiny_bert, text_file, positions=positions, queries="10-20,39").qkv(40, [1], 0)[1]
         rows = torch.tensor([*range(10, 21), 39])
-        assert torch.equal(some.q, whole.q[:, rows]) and torch.equal(some.v, whole.v)
+        assert torch.equal(some.q, full.q[:, rows]) and torch.equal(some.v, full.v)
         assert torch.equal(some.positions, rows) and not some.causal
 
 
@@ -405,9 +405,9 @@ def test_what_a_forward_proves_counts_more_than_a_configuration(families, text_f
 def test_blocks_of_rows_cut_the_masks_of_layers_on_the_way(families, text_file, monkeypatch):
     """ModernBERT's layers 1 and 2 see a window, 0 and 3 everything: layer 3 is right only if 1 and 2 were."""
     src = source(families("modernbert"), text_file)
-    whole = src.qkv(32, [3], 0)[3]
+    full = src.qkv(32, [3], 0)[3]
     monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 4 * 32 * 7)
-    torch.testing.assert_close(src.qkv(32, [3], 0)[3].q, whole.q, rtol=0, atol=1e-5)
+    torch.testing.assert_close(src.qkv(32, [3], 0)[3].q, full.q, rtol=0, atol=1e-5)
 
 
 def test_grouped_keys_are_repeated_for_their_queries(families, text_file):

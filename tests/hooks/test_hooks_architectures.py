@@ -38,8 +38,8 @@ KINDS = {
 @pytest.mark.parametrize("name", CAPTURED)
 def test_every_call_rebuilds_what_the_model_computed(built, name):
     model, batch = built(name)
-    calls, whole = capture_all(model, batch)
-    assert max(call.delta for call in calls.values()) <= DELTA and whole <= DELTA
+    calls, full = capture_all(model, batch)
+    assert max(call.delta for call in calls.values()) <= DELTA and full <= DELTA
     assert [call.number for call in calls.values()] == list(range(len(calls)))
     kinds = [", ".join([str(call.pattern), *call.extras()]) for call in calls.values()]
     expected = KINDS[name]
@@ -84,9 +84,9 @@ def test_a_model_round_the_interface_is_refused_by_name(built, name):
     model, batch = built(name)
     with pytest.raises(SourceError) as caught:
         capture(model, batch)
-    said = str(caught.value)
-    assert said.startswith(f"{type(model).__name__} bypasses transformers' attention interface")
-    assert name == "FNet" or "SelfAttention is computed by code of its own" in said
+    message = str(caught.value)
+    assert message.startswith(f"{type(model).__name__} bypasses transformers' attention interface")
+    assert name == "FNet" or "SelfAttention is computed by code of its own" in message
     assert model.config._attn_implementation == "eager"
 
 
@@ -94,11 +94,11 @@ def test_a_padding_mask_is_kept_and_a_qkv_gets_it(built):
     model, batch = built("BERT")
     call = capture(model, batch)["encoder.layer.1.attention.self", 0]
     assert torch.equal(call.pattern.keys, batch["attention_mask"].bool())
-    whole, part = call.qkv(0), call.qkv(1)
-    assert whole.mask is None and torch.equal(part.mask, batch["attention_mask"][1].bool())
+    full, part = call.qkv(0), call.qkv(1)
+    assert full.mask is None and torch.equal(part.mask, batch["attention_mask"][1].bool())
     assert part.layer == 1 and part.scale == call.scale
     output = call.output().transpose(1, 2)  # (b, h, n, p_v)
-    torch.testing.assert_close(exact_output(whole), output[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(exact_output(full), output[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(exact_output(part)[:, :VALID], output[1, :, :VALID], rtol=0, atol=1e-6)
 
 
@@ -437,9 +437,9 @@ def behind_a_cache(n_q, n_k):
 @pytest.mark.parametrize("name", behind_a_cache(4, 11))
 def test_a_pattern_behind_a_cache_is_that_of_all_entries(sizes, name):
     mask = behind_a_cache(*sizes)[name]
-    got, wanted = pattern_of(mask), _pattern(mask[:, 0], cross=False)
-    assert (got.left, got.right, got.regular) == (wanted.left, wanted.right, wanted.regular)
-    assert got.keys is wanted.keys is None or torch.equal(got.keys, wanted.keys)
+    got, expected = pattern_of(mask), _pattern(mask[:, 0], cross=False)
+    assert (got.left, got.right, got.regular) == (expected.left, expected.right, expected.regular)
+    assert got.keys is expected.keys is None or torch.equal(got.keys, expected.keys)
     if name == "causal" and sizes[0] < sizes[1]:
         assert _behind_cache(mask[:, 0]) is not None
 

@@ -85,10 +85,10 @@ def test_the_interval_misses_no_more_often_than_it_says(name, delta):
     """Any number of passes and the smallest bound of all. Turning E is as good as drawing Ω anew: 300 rotations."""
     values, trials = SPECTRA[name], 300
     turns = torch.linalg.qr(normal((trials, M, M), "turns", name)).Q
-    found = intervals(values[:, None] * turns, delta=delta, tol=1e-2, max_passes=5)
+    actual = intervals(values[:, None] * turns, delta=delta, tol=1e-2, max_passes=5)
     truth = float(values.max())
-    assert (found.lower <= truth * (1 + 1e-12)).all()
-    missed = int((found.upper < truth * (1 - 1e-12)).sum())
+    assert (actual.lower <= truth * (1 + 1e-12)).all()
+    missed = int((actual.upper < truth * (1 - 1e-12)).sum())
     assert missed <= delta * trials + 3 * sqrt(delta * (1 - delta) * trials)
 
 
@@ -98,21 +98,21 @@ def test_the_interval_misses_no_more_often_than_it_says(name, delta):
 def test_the_interval_holds_the_norm_and_closes(name, dtype, known_frobenius):
     values = SPECTRA[name]
     squares = values.square().sum()[None] if known_frobenius else None
-    found = intervals(torch.diag(values)[None], dtype, frobenius2=squares)
+    actual = intervals(torch.diag(values)[None], dtype, frobenius2=squares)
     truth = float(values.max())
-    assert found.lower[0] <= truth <= found.upper[0]
+    assert actual.lower[0] <= truth <= actual.upper[0]
     flat = name in ("flat", "16 equal", "near outlier", "close pair")
-    assert found.width[0] < (2e-2 if flat else 1e-3)  # what 12 passes promise at m = 256 whatever the spectrum
-    assert abs(found.value[0] - truth) <= (1e-3 if known_frobenius else 1e-4) * truth
-    assert 1 <= found.passes[0] <= 12 and (flat or found.passes[0] <= 6)
+    assert actual.width[0] < (2e-2 if flat else 1e-3)  # what 12 passes promise at m = 256 whatever the spectrum
+    assert abs(actual.value[0] - truth) <= (1e-3 if known_frobenius else 1e-4) * truth
+    assert 1 <= actual.passes[0] <= 12 and (flat or actual.passes[0] <= 6)
 
 
 def test_rotated_and_rectangular_matrices_of_one_batch():
     shapes = [normal((300, M), "matrix", i) for i in range(4)]
     matrices = torch.stack([x * 10.0 ** (3 * i - 5) for i, x in enumerate(shapes)])  # nothing depends on the size
-    found = intervals(matrices)
+    actual = intervals(matrices)
     truth = torch.linalg.matrix_norm(matrices, 2)
-    assert (found.lower <= truth).all() and (truth <= found.upper).all() and (found.width < 2e-2).all()
+    assert (actual.lower <= truth).all() and (truth <= actual.upper).all() and (actual.width < 2e-2).all()
 
 
 def test_a_matrix_has_the_same_interval_alone_and_among_others():
@@ -128,9 +128,9 @@ def test_a_matrix_has_the_same_interval_alone_and_among_others():
 
 def test_a_matrix_that_is_not_finite_is_nan_and_harms_no_other():
     matrices = torch.stack([torch.diag(SPECTRA["powers"]), torch.full((M, M), float("nan"), dtype=F64)])
-    found = intervals(matrices)
-    assert found.lower[0] <= 1 <= found.upper[0] and found.width[0] < 1e-3
-    assert found.value[1].isnan() and found.upper[1].isnan() and found.passes[1] == 0
+    actual = intervals(matrices)
+    assert actual.lower[0] <= 1 <= actual.upper[0] and actual.width[0] < 1e-3
+    assert actual.value[1].isnan() and actual.upper[1].isnan() and actual.passes[1] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -145,21 +145,21 @@ def test_an_exhausted_krylov_space_keeps_its_basis_orthogonal(name, dtype):
         return e.mT @ (e @ x)
 
     v1, r = start_block(M, 16, 0, dtype, e.device)
-    found = norm_intervals(times, times(v1[None], None), v1, r, tol=-1.0, max_passes=8)
+    actual = norm_intervals(times, times(v1[None], None), v1, r, tol=-1.0, max_passes=8)
     v = torch.cat(blocks, 1)
     u = torch.finfo(dtype).eps / 2
     assert v.shape[1] == 128
     assert (v.mT @ v - torch.eye(128, dtype=F64)).abs().max() <= 50 * u
-    assert found.lower[0] <= SPECTRA[name].max() <= found.upper[0]
+    assert actual.lower[0] <= SPECTRA[name].max() <= actual.upper[0]
 
 
 @pytest.mark.parametrize("s", [16, 24, 32])
 def test_no_block_is_added_that_does_not_fit_into_the_space(s):
     """A basis of more columns than there are rows is not orthogonal, and its lower end lies above the norm."""
     e = normal((M, M), "full")[None]
-    found = intervals(e, s=s, tol=-1.0)
-    assert found.passes[0] == min(12, M // s)
-    assert found.lower[0] <= torch.linalg.matrix_norm(e[0], 2) <= found.upper[0]
+    actual = intervals(e, s=s, tol=-1.0)
+    assert actual.passes[0] == min(12, M // s)
+    assert actual.lower[0] <= torch.linalg.matrix_norm(e[0], 2) <= actual.upper[0]
 
 
 def two_roots():
@@ -179,8 +179,8 @@ def test_the_largest_root_is_found_where_f_is_not_monotone():
     theta, p, c = two_roots()
     near, far = values_of_f(theta, p, c, [2.5, 3.0])
     assert near < 0.15 < far  # a search that starts at the pole would stop before 2.5
-    found = float(root_bound(theta, p, c, 0.15, torch.zeros(1, dtype=F64)))
-    assert 13.7686 <= found <= 13.80
+    actual = float(root_bound(theta, p, c, 0.15, torch.zeros(1, dtype=F64)))
+    assert 13.7686 <= actual <= 13.80
 
 
 def test_no_point_above_the_bound_reaches_the_threshold_and_the_bound_is_near_one_that_does():
@@ -193,16 +193,16 @@ def test_no_point_above_the_bound_reaches_the_threshold_and_the_bound_is_near_on
         p = (normal((s, s), "r", trial).T @ y[:s])[None]
         c = (normal((s, s), "b", trial) @ y[-s:])[None]
         for t in (0.01, 0.1, 0.5):
-            found = float(root_bound(theta, p, c, t, torch.zeros(1, dtype=F64)))
+            actual = float(root_bound(theta, p, c, t, torch.zeros(1, dtype=F64)))
             top = float(theta[0, -1])
             at = top + torch.logspace(-8, 6, 2000, dtype=F64) * top
             over = at[values_of_f(theta, p, c, at) >= t]
             highest = float(over.max()) if len(over) else top
-            assert found >= highest * (1 - 1e-12)
-            assert found - top <= 1.02 * (highest - top) * 10 ** (14 / 2000) + 1e-7 * top
+            assert actual >= highest * (1 - 1e-12)
+            assert actual - top <= 1.02 * (highest - top) * 10 ** (14 / 2000) + 1e-7 * top
             enough = torch.tensor([1.5 * top], dtype=F64)
             soon = float(root_bound(theta, p, c, t, torch.zeros(1, dtype=F64), enough))
-            assert found <= soon <= max(1.02 * found, float(enough))
+            assert actual <= soon <= max(1.02 * actual, float(enough))
 
 
 def test_the_rounding_term_only_widens():
@@ -243,10 +243,10 @@ def test_the_bound_a_priori_falls_with_the_passes_and_promises_two_per_cent():
 
 def test_the_upper_end_squared_makes_the_difference_positive_definite():
     e = normal((M, M), "sylvester") / 16
-    found = intervals(e[None])
+    actual = intervals(e[None])
     eye = torch.eye(M, dtype=F64)
-    assert torch.linalg.cholesky_ex(found.upper[0] ** 2 * eye - e.T @ e)[1] == 0
-    assert torch.linalg.cholesky_ex(found.lower[0] ** 2 * (1 - 1e-2) * eye - e.T @ e)[1] != 0
+    assert torch.linalg.cholesky_ex(actual.upper[0] ** 2 * eye - e.T @ e)[1] == 0
+    assert torch.linalg.cholesky_ex(actual.lower[0] ** 2 * (1 - 1e-2) * eye - e.T @ e)[1] != 0
 
 
 def test_start_blocks_are_gaussian_and_orthonormal_and_depend_on_the_seed():

@@ -28,13 +28,13 @@ def passes(h, counted=None):
     which = torch.arange(1, len(ops) * h)
     x = torch.randn(len(which), N, 16, generator=torch.Generator().manual_seed(0), dtype=F64)
     here = Differences(exact(qkv), ops)
-    wanted = here.first(v1), here.normal(x, which)
+    expected = here.first(v1), here.normal(x, which)
     with pretending():
         away = QKV(*(t.to(AWAY) for t in (qkv.q, qkv.k, qkv.v)))
         there, v1, x = Differences(exact(away), [op and op.on(AWAY) for op in ops]), v1.to(AWAY), x.to(AWAY)
     with pretending(), counted or Counting():
         got = there.first(v1), there.normal(x, which)
-    return wanted, got
+    return expected, got
 
 
 @pytest.mark.parametrize(

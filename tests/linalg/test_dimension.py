@@ -53,18 +53,18 @@ def test_exact_values_against_an_inverse(name):
     d_stat, scores = exact_dimension(matrix, RIDGES), exact_leverage(matrix, RIDGES)
     for j, ridge in enumerate(RIDGES.tolist()):
         inverse = np.linalg.inv(matrix.numpy() + ridge * np.eye(N))
-        wanted = [sum(matrix[i, k].item() * inverse[k, i] for k in range(N)) for i in range(N)]
+        expected = [sum(matrix[i, k].item() * inverse[k, i] for k in range(N)) for i in range(N)]
         band = 1e-13 * N * float(SPECTRA[name].max()) / ridge
-        assert np.abs(scores[j].numpy() - wanted).max() < band
-        assert abs(float(d_stat[j]) - sum(wanted)) < N * band
+        assert np.abs(scores[j].numpy() - expected).max() < band
+        assert abs(float(d_stat[j]) - sum(expected)) < N * band
         assert float(d_stat[j]) == pytest.approx(float((SPECTRA[name] / (SPECTRA[name] + ridge)).sum()), abs=N * band)
 
 
 def test_blocks_of_columns_do_not_show(monkeypatch):
     matrix = with_eigenvalues(SPECTRA["slow"])
-    whole = exact_leverage(matrix, RIDGES)
+    full = exact_leverage(matrix, RIDGES)
     monkeypatch.setattr(dimension, "COLUMNS", 7)
-    assert torch.allclose(exact_leverage(matrix, RIDGES), whole, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(exact_leverage(matrix, RIDGES), full, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", SPECTRA)
@@ -74,27 +74,27 @@ def test_every_number_of_steps_brackets_the_form(name, steps):
     matrix = with_eigenvalues(SPECTRA[name])
     v = torch.randn(N, 3, generator=generator(1, "v"), dtype=torch.float64)
     v = torch.cat([v / v.norm(dim=0), torch.eye(N, 2, dtype=torch.float64)], 1)
-    found = quadratic_forms(lambda x: matrix @ x, v, RIDGES, eta=1e-14, enough=lambda _: False, max_steps=steps)
+    actual = quadratic_forms(lambda x: matrix @ x, v, RIDGES, eta=1e-14, enough=lambda _: False, max_steps=steps)
     for j, ridge in enumerate(RIDGES.tolist()):
-        wanted = np.einsum("ic,ij,jc->c", v.numpy(), filtered(matrix, ridge), v.numpy())
-        slack = found.rounding[:, j].numpy() + 1e-13
-        assert (found.lower[:, j].numpy() - slack <= wanted).all()
-        assert (wanted <= found.upper[:, j].numpy() + slack).all()
-    assert found.rounding.max() < 1e-9
-    assert float(found.top) <= float(SPECTRA[name].max()) * (1 + 1e-12)
+        expected = np.einsum("ic,ij,jc->c", v.numpy(), filtered(matrix, ridge), v.numpy())
+        slack = actual.rounding[:, j].numpy() + 1e-13
+        assert (actual.lower[:, j].numpy() - slack <= expected).all()
+        assert (expected <= actual.upper[:, j].numpy() + slack).all()
+    assert actual.rounding.max() < 1e-9
+    assert float(actual.top) <= float(SPECTRA[name].max()) * (1 + 1e-12)
     if steps == 40 and name in ("clusters", "low rank", "flat"):  # as many distinct eigenvalues as steps, or fewer
-        assert (found.upper - found.lower).max() < 1e-7 and found.steps <= 20
+        assert (actual.upper - actual.lower).max() < 1e-7 and actual.steps <= 20
 
 
 def test_one_step_is_jensens_inequality():
     """One Gauss node is the mean of the spectral measure; beside the node 0 the other is m₂/m₁."""
     matrix, ridge = with_eigenvalues(SPECTRA["slow"]), RIDGES[1:2]
     v = torch.eye(N, 4, dtype=torch.float64)
-    found = quadratic_forms(lambda x: matrix @ x, v, ridge, eta=1e-15, enough=lambda _: True, max_steps=1)
+    actual = quadratic_forms(lambda x: matrix @ x, v, ridge, eta=1e-15, enough=lambda _: True, max_steps=1)
     mean, second = matrix.diagonal()[:4], (matrix @ matrix).diagonal()[:4]
-    assert torch.allclose(found.upper[:, 0], mean / (mean + ridge), rtol=1e-12)
+    assert torch.allclose(actual.upper[:, 0], mean / (mean + ridge), rtol=1e-12)
     node = second / mean
-    assert torch.allclose(found.lower[:, 0], mean / node * node / (node + ridge), rtol=1e-9)
+    assert torch.allclose(actual.lower[:, 0], mean / node * node / (node + ridge), rtol=1e-9)
 
 
 def test_the_brackets_close_and_one_run_serves_every_ridge():
@@ -116,18 +116,18 @@ def test_the_bracket_holds_this_draws_mean(dtype, held, monkeypatch):
         monkeypatch.setattr(dimension, "HELD", 10)
     op = kernel()
     ridges = torch.tensor([[10.0, 1.0, 0.1], [5.0, 0.5, 0.02]], dtype=torch.float64)
-    found = statistical_dimension(op, ridges, probes=6, seed=3, dtype=dtype)
+    actual = statistical_dimension(op, ridges, probes=6, seed=3, dtype=dtype)
     n = op.shape[1]
     signs = (2.0 * torch.randint(2, (n, 6), generator=generator(3, "trace", n, 6)) - 1).double().numpy()
     for head in range(2):
         for j, ridge in enumerate(ridges[head].tolist()):
             forms = np.einsum("ic,ij,jc->c", signs, filtered(op.dense()[head], ridge), signs)
-            assert float(found.lower[head, j]) <= forms.mean() <= float(found.upper[head, j])
-            gap = float(found.upper[head, j] - found.lower[head, j])
+            assert float(actual.lower[head, j]) <= forms.mean() <= float(actual.upper[head, j])
+            gap = float(actual.upper[head, j] - actual.lower[head, j])
             rounding = 2 * n * dimension.ETA[dtype] * n / ridge  # ‖A‖ is below n
-            assert gap <= max(1e-3 * forms.mean(), 0.3 * float(found.standard_error[head, j])) + rounding
+            assert gap <= max(1e-3 * forms.mean(), 0.3 * float(actual.standard_error[head, j])) + rounding
             error = forms.std(ddof=1) / 6**0.5
-            assert float(found.standard_error[head, j]) == pytest.approx(error, abs=gap + 1e-9)
+            assert float(actual.standard_error[head, j]) == pytest.approx(error, abs=gap + 1e-9)
 
 
 def test_the_standard_error_is_that_of_random_signs():
@@ -180,12 +180,12 @@ def test_leverage_of_rows_and_the_largest_of_all(score):
     op = kernel(score=score)
     ridges = torch.tensor([[5.0, 0.5, 0.05]] * 2, dtype=torch.float64)
     rows, rounding = torch.tensor([[3, 77, 149], [0, 1, 2]]), 2 * dimension.ETA[torch.float32] * 150 / ridges[0]
-    found = leverage(op, ridges, rows)
+    actual = leverage(op, ridges, rows)
     for head in range(2):
         scores = exact_leverage(op.dense()[head], ridges[head])  # (L, n)
-        wanted = scores[:, rows[head]]
-        assert (found.lower[head] <= wanted).all() and (wanted <= found.upper[head]).all()
-        assert ((found.upper - found.lower)[head] <= 1e-3 * wanted + rounding[:, None] + 1e-5).all()
+        expected = scores[:, rows[head]]
+        assert (actual.lower[head] <= expected).all() and (expected <= actual.upper[head]).all()
+        assert ((actual.upper - actual.lower)[head] <= 1e-3 * expected + rounding[:, None] + 1e-5).all()
         for probes in (1, 10, 150):
             most = largest_leverage(op, ridges, probes=probes)
             true = scores.amax(-1)
@@ -206,9 +206,9 @@ def test_the_bound_of_all_rows_is_a_bound_where_no_row_is_measured(monkeypatch):
 def test_blocks_of_rows_do_not_show(monkeypatch):
     op, ridges = kernel(), torch.tensor([[2.0, 0.2]] * 2, dtype=torch.float64)
     run = lambda: (statistical_dimension(op, ridges).value, largest_leverage(op, ridges, probes=1).upper)
-    whole = run()
+    full = run()
     monkeypatch.setattr(dimension, "ROWS", 13)
-    for one, other in zip(whole, run(), strict=True):
+    for one, other in zip(full, run(), strict=True):
         assert torch.allclose(one, other, rtol=1e-5)
 
 
@@ -229,5 +229,5 @@ def test_what_is_refused():
 
 def test_a_ridge_below_the_rounding_knows_nothing():
     """Where λ is rounding beside ‖A‖ the bracket is all that a form can be."""
-    found = statistical_dimension(kernel(h=1, n=50, score=0.01), torch.tensor([[1e-12]], dtype=torch.float64))
-    assert float(found.lower) <= 0 and float(found.upper) >= 50
+    actual = statistical_dimension(kernel(h=1, n=50, score=0.01), torch.tensor([[1e-12]], dtype=torch.float64))
+    assert float(actual.lower) <= 0 and float(actual.upper) >= 50

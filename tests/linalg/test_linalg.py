@@ -94,10 +94,10 @@ def test_pseudo_inverses_satisfy_the_four_identities(values):
 
 def test_the_cut_off_is_relative_to_the_largest_and_drops_what_equals_it():
     a = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1e-3], dtype=F64))[None]
-    for rtol, kept in [(None, 4), (1e-3, 3), (0.25, 2), (0.3, 2), (0.5, 1), (0.9, 1)]:
+    for rtol, selected in [(None, 4), (1e-3, 3), (0.25, 2), (0.3, 2), (0.5, 1), (0.9, 1)]:
         for pinv in (squared_root, truncated_pinv):
             diagonal = pinv(a, rtol)[0].diagonal()
-            assert int((diagonal.abs() > 1e-12).sum()) == kept, (pinv, rtol)
+            assert int((diagonal.abs() > 1e-12).sum()) == selected, (pinv, rtol)
     tiny = torch.diag(torch.tensor([1.0, 1e-3, 3 * EPS, 5 * EPS], dtype=F64))[None]
     assert int((squared_root(tiny)[0].diagonal() > 0).sum()) == 3  # None is d · eps = 4 eps
     scaled = torch.cat([a, 1e-8 * a])
@@ -136,12 +136,12 @@ def test_norms_are_accurate_to_a_few_eps_on_graded_matrices_of_any_size(size, de
     unit = randn(2, n, p) * 10.0 ** (-decay * torch.arange(p, dtype=F64))
     unit = unit / unit.abs().amax()
     spectral, frobenius = output_norms(unit * size)
-    wanted = torch.linalg.matrix_norm(unit, 2), torch.linalg.matrix_norm(unit)
+    expected = torch.linalg.matrix_norm(unit, 2), torch.linalg.matrix_norm(unit)
     # sums of n squares in lanes: a few eps, growing no faster than log n; subnormals have fewer bits
     band = (4 + p**0.5) * EPS if size > 1e-300 else 1e-10
     assert spectral.dtype == frobenius.dtype == F64
-    assert ((spectral / size - wanted[0]).abs() <= band * wanted[0]).all()
-    assert ((frobenius / size - wanted[1]).abs() <= band * wanted[1]).all()
+    assert ((spectral / size - expected[0]).abs() <= band * expected[0]).all()
+    assert ((frobenius / size - expected[1]).abs() <= band * expected[1]).all()
 
 
 def test_norms_do_not_cancel_where_the_entries_span_all_magnitudes():
@@ -151,11 +151,11 @@ def test_norms_do_not_cancel_where_the_entries_span_all_magnitudes():
 
 def test_a_head_that_is_not_finite_has_norms_nan_and_leaves_the_others_alone():
     e = randn(4, 30, 3)
-    wanted = output_norms(e)
+    expected = output_norms(e)
     broken = e.clone()
     broken[1, 5, 2], broken[2, 0, 0] = float("nan"), float("inf")
-    for got, whole in zip(output_norms(broken), wanted, strict=True):
-        assert torch.isnan(got[1]) and torch.isnan(got[2]) and torch.equal(got[[0, 3]], whole[[0, 3]])
+    for got, full in zip(output_norms(broken), expected, strict=True):
+        assert torch.isnan(got[1]) and torch.isnan(got[2]) and torch.equal(got[[0, 3]], full[[0, 3]])
 
 
 def test_norms_of_nothing_are_zero_and_lower_dtypes_are_summed_in_float64():
@@ -231,10 +231,10 @@ def test_the_estimated_scores_are_the_literal_formula_for_weighted_landmarks():
         inverse = torch.linalg.inv(m + ridge * torch.diag(weights**-2))
         for place, i in enumerate(rows.tolist()):
             c = kernel(x[i : i + 1], x[landmarks])[0]
-            wanted = max(0.0, (1 - float(c @ inverse @ c)) / ridge)
+            expected = max(0.0, (1 - float(c @ inverse @ c)) / ridge)
             got = float(_ridge_scores(x, rows, landmarks, weights, rank, kernel)[place])
             # the ridge of 1e-5 divides a rounding error of about 1e-12
-            assert got == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+            assert got == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_the_recursion_is_the_literal_one():
@@ -252,13 +252,13 @@ def test_the_recursion_is_the_literal_one():
             now = order[: sizes.pop()]
             scores = _ridge_scores(x, now, marks, weights, ceil(s / (4 * log(s))), kernel)
             if not sizes:
-                wanted = now[weighted_without_replacement(scores.clamp(max=1), s, g)]
+                expected = now[weighted_without_replacement(scores.clamp(max=1), s, g)]
                 break
             p = (log(s) * scores).clamp(max=1)
             keep = torch.rand(len(now), generator=g, dtype=F64) < p
             assert keep.any()
             marks, weights = now[keep], p[keep] ** -0.5
-        assert torch.equal(recursive_rls(x, s, kernel, generator(seed, "rls")), wanted)
+        assert torch.equal(recursive_rls(x, s, kernel, generator(seed, "rls")), expected)
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 19, 20, 25])

@@ -57,17 +57,17 @@ def test_rows_lost_to_overflow_are_added_to_what_the_method_counts(monkeypatch):
     broken[1, 2, 0] = float("inf")
     function = get("vmean").function
 
-    def method(found):
+    def method(actual):
         def replaced(*args, **kwargs):
             result = function(*args, **kwargs)
-            diagnostics = {**result.diagnostics, **({} if found is None else {"bad_rows": torch.tensor(found)})}
+            diagnostics = {**result.diagnostics, **({} if actual is None else {"bad_rows": torch.tensor(actual)})}
             return replace(result, output=broken, diagnostics=diagnostics)
 
         return replace(get("vmean"), function=replaced)
 
-    for found, wanted in ((None, [3, 1]), ([0, 5], [3, 5]), ([3, 0], [3, 1])):
-        monkeypatch.setitem(METHODS, "vmean", method(found))
-        assert approximate("vmean", qkv).diagnostics["bad_rows"].tolist() == wanted
+    for actual, expected in ((None, [3, 1]), ([0, 5], [3, 5]), ([3, 0], [3, 1])):
+        monkeypatch.setitem(METHODS, "vmean", method(actual))
+        assert approximate("vmean", qkv).diagnostics["bad_rows"].tolist() == expected
 
 
 def test_a_method_without_a_fault_counts_no_bad_row():

@@ -23,7 +23,7 @@ def inputs(causal=False, sinks=False, n=40, **more):
 def test_errors_are_those_of_the_definitions(causal, sinks):
     qkv = inputs(causal, sinks).queries(torch.arange(30, 40))
     approx = approximate("bigbird", qkv, 20, seed=3)
-    found = GuaranteeReference(qkv).errors(approx)
+    actual = GuaranteeReference(qkv).errors(approx)
     assert approx.log_normalizer is not None
     weights, log_sums = approx.matrix().dense(), approx.log_normalizer()
     for head in range(2):
@@ -35,26 +35,26 @@ def test_errors_are_those_of_the_definitions(causal, sinks):
             numerator = torch.stack([a[j] * qkv.v[head, j] for j in range(seen)]).sum(0)
             d_own = math.exp(float(log_sums[head, row]))
             numerator_own = d_own * approx.output[head, row]
-            assert float(found["normaliser"][head, row]) == pytest.approx(abs(d_own / d - 1), rel=1e-9, abs=1e-12)
+            assert float(actual["normaliser"][head, row]) == pytest.approx(abs(d_own / d - 1), rel=1e-9, abs=1e-12)
             of_numerator = float((numerator_own - numerator).norm() / numerator.norm())
-            assert float(found["numerator"][head, row]) == pytest.approx(of_numerator, rel=1e-9)
+            assert float(actual["numerator"][head, row]) == pytest.approx(of_numerator, rel=1e-9)
             of_output = float((approx.output[head, row] - numerator / d).norm() / (numerator / d).norm())
-            assert float(found["output"][head, row]) == pytest.approx(of_output, rel=1e-9)
+            assert float(actual["output"][head, row]) == pytest.approx(of_output, rel=1e-9)
             exact_rows.append(torch.tensor([x / d for x in a] + [0.0] * (40 - seen), dtype=torch.float64))
         b = torch.stack(exact_rows)
-        wanted = float(torch.linalg.matrix_norm(b - weights[head], 2) / torch.linalg.matrix_norm(b, 2))
-        assert float(found["matrix"][head]) == pytest.approx(wanted, rel=1e-6)
+        expected = float(torch.linalg.matrix_norm(b - weights[head], 2) / torch.linalg.matrix_norm(b, 2))
+        assert float(actual["matrix"][head]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_errors_of_heads_are_relative_frobenius_errors():
     qkv = inputs()
     approx = approximate("performer", qkv, 30)
     reference = GuaranteeReference(qkv, matrix=False)
-    found = reference.errors(approx)
-    assert "matrix" not in found
+    actual = reference.errors(approx)
+    assert "matrix" not in actual
     difference = approx.output - reference.output
-    wanted = difference.flatten(1).norm(dim=1) / reference.output.flatten(1).norm(dim=1)
-    torch.testing.assert_close(over_heads(found["output"], reference.sizes), wanted)
+    expected = difference.flatten(1).norm(dim=1) / reference.output.flatten(1).norm(dim=1)
+    torch.testing.assert_close(over_heads(actual["output"], reference.sizes), expected)
 
 
 def test_what_a_method_does_not_state_has_no_error():
@@ -70,8 +70,8 @@ def test_what_is_not_finite_stays_so_and_harms_no_other_head():
     qkv = inputs()
     matrix = approximate("vmean", qkv).matrix().dense().clone()
     matrix[0, 0, 0] = math.nan
-    found = GuaranteeReference(qkv).errors(Approximation(Dense(matrix), matrix @ qkv.v))
-    assert found["matrix"].isnan().tolist() == [True, False] and int(found["output"].isnan().sum()) == 1
+    actual = GuaranteeReference(qkv).errors(Approximation(Dense(matrix), matrix @ qkv.v))
+    assert actual["matrix"].isnan().tolist() == [True, False] and int(actual["output"].isnan().sum()) == 1
 
 
 def test_rows_whose_exact_output_is_zero():

@@ -42,18 +42,18 @@ def truth(qkv, target, op):
     }
 
 
-def assert_right(found, wanted, size, dtype, tol=1e-3):
+def assert_right(actual, expected, size, dtype, tol=1e-3):
     """The entries of B have a relative error of about 20 eps here: absolute, that of ‖B‖ = ``size``."""
     slack = (1e-12 if dtype == F64 else 2e-6) * size
-    spectral = wanted["matrix_spectral"]
-    assert (found["matrix_spectral_lower"] <= spectral + slack).all()
-    assert (found["matrix_spectral_upper"] >= spectral - slack).all()
-    closed = found["matrix_spectral_upper"] <= (1 + tol) * found["matrix_spectral_lower"]
+    spectral = expected["matrix_spectral"]
+    assert (actual["matrix_spectral_lower"] <= spectral + slack).all()
+    assert (actual["matrix_spectral_upper"] >= spectral - slack).all()
+    closed = actual["matrix_spectral_upper"] <= (1 + tol) * actual["matrix_spectral_lower"]
     assert (closed | (spectral <= slack)).all()
     for name in ("matrix_spectral", "matrix_spectral_relative"):
-        assert ((found[name] - wanted[name]).abs() <= tol * wanted[name] + slack).all(), name
+        assert ((actual[name] - expected[name]).abs() <= tol * expected[name] + slack).all(), name
     for name in ("matrix_frobenius", "matrix_frobenius_relative", "matrix_infinity"):
-        assert ((found[name] - wanted[name]).abs() <= 1e-6 * wanted[name] + slack * 300**0.5).all(), name
+        assert ((actual[name] - expected[name]).abs() <= 1e-6 * expected[name] + slack * 300**0.5).all(), name
 
 
 @every_dtype
@@ -61,10 +61,10 @@ def assert_right(found, wanted, size, dtype, tol=1e-3):
 def test_the_error_of_every_method_is_that_of_its_dense_matrix(name, target, dtype):
     qkv = make(n=300, dtype=dtype, score=2.0)
     op = operator(name, target, qkv)
-    found = matrix_errors(exact(qkv, target), op)
+    actual = matrix_errors(exact(qkv, target), op)
     size = torch.linalg.matrix_norm(exact(qkv, target).dense().double(), 2)
-    assert set(MATRIX_METRICS) < set(found) and all(value.shape == (2,) for value in found.values())
-    assert_right(found, truth(qkv, target, op), size, dtype)
+    assert set(MATRIX_METRICS) < set(actual) and all(value.shape == (2,) for value in actual.values())
+    assert_right(actual, truth(qkv, target, op), size, dtype)
 
 
 @every_dtype
@@ -82,8 +82,8 @@ def test_the_last_block_of_rows_may_be_short(n):
     assert {n % differences_file.CPU_BLOCK for n in (257, 511, 512)} == {1, 255, 0}
     qkv = make(n=n)
     op = operator("nystromformer", "softmax", qkv)
-    found = matrix_errors(exact(qkv), op)
-    assert_right(found, truth(qkv, "softmax", op), 1.0, F64)
+    actual = matrix_errors(exact(qkv), op)
+    assert_right(actual, truth(qkv, "softmax", op), 1.0, F64)
 
 
 @pytest.mark.parametrize("n_q, n_k", [(300, 70), (40, 300), (300, 257), (1, 300), (300, 1)])
@@ -96,10 +96,10 @@ def test_queries_and_keys_may_differ_in_number(n_q, n_k):
 def test_several_share_their_passes_and_each_is_as_alone():
     qkv = make(n=300, h=3)
     ops = [operator(name, "softmax", qkv, d) for name in ("performer", "nystromformer", "window") for d in (10, 40)]
-    for op, found in zip(ops, shared_matrix_errors(exact(qkv), ops), strict=True):
+    for op, actual in zip(ops, shared_matrix_errors(exact(qkv), ops), strict=True):
         alone = matrix_errors(exact(qkv), op)
         for name, value in alone.items():
-            assert torch.allclose(found.metrics[name].double(), value.double(), rtol=1e-9), name
+            assert torch.allclose(actual.metrics[name].double(), value.double(), rtol=1e-9), name
 
 
 def test_norms_that_are_given_are_used():
@@ -108,10 +108,10 @@ def test_norms_that_are_given_are_used():
     plain = matrix_errors(exact(qkv), op)
     twice = ExactNorms(**{name: 2 * value for name, value in vars(norms).items()})
     for given, factor in ((norms, 1), (twice, 2)):
-        [found] = shared_matrix_errors(exact(qkv), [op], norms=given)
+        [actual] = shared_matrix_errors(exact(qkv), [op], norms=given)
         for name, value in plain.items():
             share = factor if "relative" in name else 1
-            assert torch.allclose(share * found.metrics[name].double(), value.double(), rtol=1e-9), name
+            assert torch.allclose(share * actual.metrics[name].double(), value.double(), rtol=1e-9), name
     wide = ExactNorms(norms.value, norms.lower, 2 * norms.upper, norms.frobenius)
     assert shared_matrix_errors(exact(qkv), [op], norms=wide)[0].open == [True] * 3
 
@@ -132,9 +132,9 @@ def test_a_small_error_is_resolved_in_float64():
     b = exact(qkv.to(dtype=F64)).dense()
     noise = torch.randn(b.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
     op = Dense(b + 1e-4 * noise / torch.linalg.matrix_norm(noise, 2)[:, None, None])
-    found = matrix_errors(exact(qkv), op)
-    assert (found["matrix_spectral_upper"] / found["matrix_spectral_lower"] - 1 < 1e-2).all()
-    assert ((found["matrix_spectral"] - 1e-4).abs() <= 1e-2 * 1e-4).all()
+    actual = matrix_errors(exact(qkv), op)
+    assert (actual["matrix_spectral_upper"] / actual["matrix_spectral_lower"] - 1 < 1e-2).all()
+    assert ((actual["matrix_spectral"] - 1e-4).abs() <= 1e-2 * 1e-4).all()
 
 
 def test_no_error_is_zero_and_a_matrix_that_is_not_finite_is_nan():
@@ -144,9 +144,9 @@ def test_no_error_is_zero_and_a_matrix_that_is_not_finite_is_nan():
     broken = exact(qkv).dense()
     broken[1, 5, 5] = float("nan")
     broken[0] += 1.0
-    found = matrix_errors(exact(qkv), Dense(broken))
-    assert abs(float(found["matrix_spectral"][0]) - 300) <= 1e-6 * 300
-    assert all(bool(found[name][1].isnan()) for name in MATRIX_METRICS)
+    actual = matrix_errors(exact(qkv), Dense(broken))
+    assert abs(float(actual["matrix_spectral"][0]) - 300) <= 1e-6 * 300
+    assert all(bool(actual[name][1].isnan()) for name in MATRIX_METRICS)
 
 
 def test_padding_is_left_out():
@@ -156,8 +156,8 @@ def test_padding_is_left_out():
     padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
     full = matrix_errors(exact(padded), operator("performer", "softmax", padded))
     inner = padded.compressed()
-    wanted = matrix_errors(exact(inner), operator("performer", "softmax", inner))
-    for name, value in wanted.items():
+    expected = matrix_errors(exact(inner), operator("performer", "softmax", inner))
+    for name, value in expected.items():
         assert torch.equal(full[name], value), name
     with pytest.raises(UsageError, match="padding mask"):
         matrix_errors(exact(padded), operator("performer", "softmax", qkv))

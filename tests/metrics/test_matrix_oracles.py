@@ -64,9 +64,9 @@ def with_values(values):
     return u * values @ v.mT
 
 
-def assert_holds(found, norm, head=0, closes=True):
+def assert_holds(actual, norm, head=0, closes=True):
     """The interval holds ``norm`` up to the rounding of the other side, and the value is as near as it says."""
-    lower, value, upper = (float(found[f"matrix_spectral{end}"][head]) for end in ("_lower", "", "_upper"))
+    lower, value, upper = (float(actual[f"matrix_spectral{end}"][head]) for end in ("_lower", "", "_upper"))
     assert lower <= norm * (1 + 1e-10) and norm * (1 - 1e-10) <= upper
     assert not closes or upper <= (1 + TOL) * lower
     assert abs(value - norm) <= max(TOL * norm, upper - lower)
@@ -77,10 +77,10 @@ def assert_holds(found, norm, head=0, closes=True):
 def test_the_norm_is_that_which_another_solver_finds(name, target, solver):
     qkv = make(n=300, score=2.0)
     b, op = exact(qkv, target), approximate(name, qkv, 40, target=target).operator
-    found = matrix_errors(b, op, tol=TOL)
+    actual = matrix_errors(b, op, tol=TOL)
     for head in range(2):
         one = slice(head, head + 1)
-        assert_holds(found, float(by_another_solver(b.heads(one), 1, solver, minus=op.heads(one))), head)
+        assert_holds(actual, float(by_another_solver(b.heads(one), 1, solver, minus=op.heads(one))), head)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_the_norm_of_a_difference_with_chosen_values(name, solver):
     op = Dense(b.dense() - 0.1 * with_values(values))
     theirs = float(by_another_solver(b, 1, solver, minus=op))
     assert abs(theirs - 0.1) <= 1e-10  # the oracle is right where it can be checked
-    found = matrix_errors(b, op, tol=TOL)
-    assert_holds(found, 0.1, closes=closes)
-    assert_holds(found, theirs, closes=closes)
-    assert abs(float(found["matrix_frobenius"]) - 0.1 * float(values.norm())) <= 1e-13 * N
+    actual = matrix_errors(b, op, tol=TOL)
+    assert_holds(actual, 0.1, closes=closes)
+    assert_holds(actual, theirs, closes=closes)
+    assert abs(float(actual["matrix_frobenius"]) - 0.1 * float(values.norm())) <= 1e-13 * N
 
 
 @pytest.mark.parametrize("n", [1024, pytest.param(2048, marks=pytest.mark.slow)])
@@ -107,9 +107,9 @@ def test_the_norm_of_longer_sequences_is_that_of_the_dense_matrix(name, n):
     qkv = make(n=n, h=1, p=32, score=3.0)
     b, op = exact(qkv), approximate(name, qkv, 64).operator
     e = b.dense() - op.dense()
-    found = matrix_errors(b, op, tol=TOL)
-    assert_holds(found, float(torch.linalg.matrix_norm(e[0], 2)))
-    assert abs(float(found["matrix_frobenius"]) - float(e.norm())) <= 1e-13 * n**0.5 * float(e.norm())
+    actual = matrix_errors(b, op, tol=TOL)
+    assert_holds(actual, float(torch.linalg.matrix_norm(e[0], 2)))
+    assert abs(float(actual["matrix_frobenius"]) - float(e.norm())) <= 1e-13 * n**0.5 * float(e.norm())
     single = matrix_errors(exact(qkv.to(dtype=torch.float32)), op, tol=TOL)
     slack = 5e-6 * float(torch.linalg.matrix_norm(b.dense()[0], 2))  # of float32 entries of B
     expected = float(torch.linalg.svdvals(e[0])[0])
@@ -145,9 +145,9 @@ def test_products_and_norms_are_dense_ones_whatever_is_left_for_the_last_block(n
         assert (first.normal[i] - one.T @ (one @ start)).abs().max() <= band
         assert (again[i] - one.T @ (one @ x[i])).abs().max() <= band * float(x[i].norm())
         assert abs(float(first.infinity[i] - one.abs().sum(1).max())) <= 1e-13 * n
-    found = matrix_errors(b, op, tol=TOL)
-    assert_holds(found, float(torch.linalg.matrix_norm(e, 2)))
-    assert abs(float(found["matrix_frobenius"]) - size) <= 1e-13 * n**0.5 * size
+    actual = matrix_errors(b, op, tol=TOL)
+    assert_holds(actual, float(torch.linalg.matrix_norm(e, 2)))
+    assert abs(float(actual["matrix_frobenius"]) - size) <= 1e-13 * n**0.5 * size
     values = torch.linalg.svdvals(complete)
     leading = leading_singular_values(b, 6)
     assert (leading.values - values[:6]).abs().max() <= 1e-6 * values[5]

@@ -22,13 +22,13 @@ def randn(*shape, seed=0):
     return torch.randn(*shape, generator=generator(seed, str(shape)), dtype=F64)
 
 
-def literal(wanted, got):
+def literal(expected, got):
     """The six errors of one head, (n, p_v) each, by loops."""
-    error = wanted - got
-    top = torch.linalg.svdvals(error)[0], torch.linalg.svdvals(wanted)[0]
+    error = expected - got
+    top = torch.linalg.svdvals(error)[0], torch.linalg.svdvals(expected)[0]
     square = lambda x: sum(float(value) ** 2 for row in x for value in row) ** 0.5
     rows, cosines = [], []
-    for a, b in zip(wanted.tolist(), got.tolist(), strict=True):
+    for a, b in zip(expected.tolist(), got.tolist(), strict=True):
         norm = lambda x: sum(v * v for v in x) ** 0.5
         rows.append(norm([s - t for s, t in zip(a, b, strict=True)]) / norm(a))
         cosines.append(sum(s * t for s, t in zip(a, b, strict=True)) / norm(a) / norm(b))
@@ -36,7 +36,7 @@ def literal(wanted, got):
         "output_spectral": float(top[0]),
         "output_spectral_relative": float(top[0] / top[1]),
         "output_frobenius": square(error.tolist()),
-        "output_frobenius_relative": square(error.tolist()) / square(wanted.tolist()),
+        "output_frobenius_relative": square(error.tolist()) / square(expected.tolist()),
         "output_row_relative_max": max(rows),
         "output_cosine_min": min(cosines),
     }
@@ -49,9 +49,9 @@ def test_output_errors_are_the_literal_ones(dtype, target):
     approx = approximate("skyformer", qkv, 6, target=target)
     errors = output_errors(exact(qkv, target), approx, qkv)
     assert set(errors) == set(OUTPUT_METRICS)
-    wanted = exact_output(qkv, target)
+    expected = exact_output(qkv, target)
     for row in range(2):
-        for name, value in literal(wanted[row], approx.output[row].double()).items():
+        for name, value in literal(expected[row], approx.output[row].double()).items():
             assert errors[name].dtype == F64 and errors[name].shape == (2,)
             assert float(errors[name][row]) == pytest.approx(value, rel=1e-12)  # sums of 100 terms
 
@@ -90,41 +90,41 @@ def test_a_padding_mask_counts_its_rows_as_right():
 
 def test_no_error_is_zero_and_a_zero_output_has_relative_error_one():
     qkv = make()
-    wanted = exact_output(qkv)
-    errors = output_errors(wanted, wanted, qkv)
+    expected = exact_output(qkv)
+    errors = output_errors(expected, expected, qkv)
     for name, value in errors.items():
         assert torch.allclose(value, torch.full_like(value, float(name == "output_cosine_min")), atol=1e-15)
-    errors = output_errors(wanted, torch.zeros_like(wanted), qkv)
+    errors = output_errors(expected, torch.zeros_like(expected), qkv)
     for name in ("output_spectral_relative", "output_frobenius_relative", "output_row_relative_max"):
         assert torch.allclose(errors[name], torch.ones(2, dtype=F64))
 
 
 def test_an_output_row_of_zeros_has_no_direction_and_its_cosine_is_a_number():
     qkv = make()
-    wanted = exact_output(qkv)
-    got = wanted.clone()
+    expected = exact_output(qkv)
+    got = expected.clone()
     got[:, 3] = 0
-    errors = output_errors(wanted, got, qkv)
+    errors = output_errors(expected, got, qkv)
     assert torch.isfinite(errors["output_cosine_min"]).all() and (errors["output_cosine_min"] <= 0).all()
 
 
 def test_rows_that_are_zero_in_both_do_not_count():
-    wanted = exact_output(make())
-    got = wanted * 1.1
-    wanted[:, 4], got[:, 4] = 0, 0
-    errors = output_errors(wanted, got, make())
+    expected = exact_output(make())
+    got = expected * 1.1
+    expected[:, 4], got[:, 4] = 0, 0
+    errors = output_errors(expected, got, make())
     assert torch.allclose(errors["output_row_relative_max"], torch.tensor(0.1).double(), rtol=1e-6)
     assert torch.allclose(errors["output_cosine_min"], torch.ones(2, dtype=F64))
 
 
 def test_a_head_that_is_not_finite_has_errors_nan_and_leaves_the_others_alone():
     qkv = make(h=3)
-    wanted = exact_output(qkv)
-    got = wanted + 0.1 * randn(3, 20, 5)
-    clean = output_errors(wanted, got, qkv)
+    expected = exact_output(qkv)
+    got = expected + 0.1 * randn(3, 20, 5)
+    clean = output_errors(expected, got, qkv)
     got[1, 7, 2] = float("nan")
     got[2, 0, 0] = float("inf")
-    errors = output_errors(wanted, got, qkv)
+    errors = output_errors(expected, got, qkv)
     for name, value in errors.items():
         assert torch.equal(value[0], clean[name][0])
         assert not torch.isfinite(value[1]) and (not torch.isfinite(value[2]) or name == "output_cosine_min"), name
@@ -135,9 +135,9 @@ def test_errors_far_from_one_are_those_near_one(power):
     """All six metrics: relative ones are what they are near one, absolute ones that times the size."""
     size = 10.0**power
     qkv, factor = make(h=3), torch.tensor([1.0, size, 1.0], dtype=F64)[:, None, None]
-    wanted = exact_output(qkv)
-    got = wanted + 0.1 * randn(3, 20, 5)
-    near, far = output_errors(wanted, got, qkv), output_errors(wanted * factor, got * factor, qkv)
+    expected = exact_output(qkv)
+    got = expected + 0.1 * randn(3, 20, 5)
+    near, far = output_errors(expected, got, qkv), output_errors(expected * factor, got * factor, qkv)
     assert set(near) == set(OUTPUT_METRICS)
     for name in OUTPUT_METRICS:
         absolute = name in ("output_spectral", "output_frobenius")
@@ -167,29 +167,29 @@ def test_shapes_that_differ_are_refused():
 @pytest.mark.parametrize("d", [1, 2, 4])
 def test_no_operator_of_rank_d_has_a_smaller_output_error_and_one_attains_it(d):
     qkv = make(score=6.0)
-    wanted, bound = exact_output(qkv), lower_bound(exact_output(qkv), d)
+    expected, bound = exact_output(qkv), lower_bound(exact_output(qkv), d)
     g = generator(0, "rivals")
     b = exact(qkv).dense()
     normal = lambda *shape: torch.randn(*shape, generator=g, dtype=F64)
     rivals = [normal(2, 20, d) @ normal(2, d, 20) for _ in range(20)]
     rivals += [approximate("svd", qkv, d).operator.dense()]
-    u = torch.linalg.svd(wanted).U[..., :d]
+    u = torch.linalg.svd(expected).U[..., :d]
     best = u @ u.mT @ b
     rivals += [best + 10.0**-k * rival for k, rival in enumerate(rivals[:6], start=1)]  # near the best, cut below
     for place, rival in enumerate(rivals):
         left, values, right = torch.linalg.svd(rival)
         rival = (left[..., :d] * values[..., None, :d]) @ right[:, :d]
-        errors = output_errors(wanted, rival @ qkv.v, qkv)
+        errors = output_errors(expected, rival @ qkv.v, qkv)
         for name, value in bound.items():
             assert (errors[name] >= value * (1 - 1e-12)).all(), (place, name)
-    errors = output_errors(wanted, best @ qkv.v, qkv)
+    errors = output_errors(expected, best @ qkv.v, qkv)
     for name, value in bound.items():
         assert torch.allclose(errors[name], value, rtol=1e-10) and (value > 0).all()
 
 
 def test_the_bound_is_zero_from_the_width_of_the_values_on_and_falls_with_d():
-    wanted = exact_output(make())
-    bounds = [lower_bound(wanted, d) for d in range(8)]
+    expected = exact_output(make())
+    bounds = [lower_bound(expected, d) for d in range(8)]
     for name in bounds[0]:
         values = torch.stack([bound[name] for bound in bounds])
         assert (values[:-1] >= values[1:]).all() and (values[:5] > 0).all() and (values[5:] == 0).all()
@@ -199,8 +199,8 @@ def test_the_bound_is_zero_from_the_width_of_the_values_on_and_falls_with_d():
 
 @pytest.mark.parametrize("size", [1e-6, 1e6])
 def test_a_relative_bound_has_no_units_and_an_absolute_one_those_of_the_output(size):
-    wanted = exact_output(make())
-    one, other = lower_bound(wanted, 2), lower_bound(size * wanted, 2)
+    expected = exact_output(make())
+    one, other = lower_bound(expected, 2), lower_bound(size * expected, 2)
     for name, value in one.items():
         assert torch.allclose(other[name], value if "relative" in name else size * value, rtol=1e-12, atol=0)
 

@@ -75,8 +75,8 @@ def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
 
 
 def check(qkv, approx, needle, tolerance=1e-12):
-    found = row_metrics(exact(qkv), approx, qkv, needle=needle)
-    assert set(found) == set(ROW_METRICS)
+    actual = row_metrics(exact(qkv), approx, qkv, needle=needle)
+    assert set(actual) == set(ROW_METRICS)
     wide = qkv.to(dtype=F64)
     p_all, a_all = exact(wide).dense(), approx.operator.dense().double()
     scores = wide.scale * wide.q @ wide.k.mT
@@ -96,9 +96,9 @@ def check(qkv, approx, needle, tolerance=1e-12):
             far = [j for j in range(4, qkv.n_k) if abs(j - c) >= 64]
             sides = (sums[head, i], exact_sums[head, i])
             row = (p_all[head, i].tolist(), a_all[head, i].tolist(), values[head], approx.output[head, i].double())
-            wanted = twin(*row, *map(float, sides), far, needle.tolist())
-            for name, value in wanted.items():
-                got = float(found[name][head, i])
+            expected = twin(*row, *map(float, sides), far, needle.tolist())
+            for name, value in expected.items():
+                got = float(actual[name][head, i])
                 assert got == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), (name, head, i)
 
 
@@ -137,18 +137,18 @@ def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():
 def test_outputs_of_zero_have_no_error_and_no_angle():
     qkv = inputs("causal", n=9, h=1)
     nothing = qkv.replace(v=torch.zeros_like(qkv.v))
-    found = row_metrics(exact(nothing), approximate("window", nothing, 5), nothing)
+    actual = row_metrics(exact(nothing), approximate("window", nothing, 5), nothing)
     for name in ("row_error", "row_error_angle", "tail_gap"):
-        assert not found[name].any(), name
+        assert not actual[name].any(), name
     one_sided = replace(approximate("window", qkv, 5), output=torch.zeros_like(qkv.v))
-    found = row_metrics(exact(qkv), one_sided, qkv)
-    assert (found["row_error"] == 1).all() and (found["row_error_angle"] == 1).all()
+    actual = row_metrics(exact(qkv), one_sided, qkv)
+    assert (actual["row_error"] == 1).all() and (actual["row_error_angle"] == 1).all()
 
 
 def test_weight_ahead_of_the_query_is_an_infinite_divergence():
     qkv = inputs("causal", n=6, h=1)
-    found = row_metrics(exact(qkv), Approximation.of(Dense(torch.full((1, 6, 6), 1 / 6, dtype=F64)), qkv), qkv)
-    assert found["kl"][0, :5].isinf().all() and found["kl"][0, 5].isfinite() and found["js"].isfinite().all()
+    actual = row_metrics(exact(qkv), Approximation.of(Dense(torch.full((1, 6, 6), 1 / 6, dtype=F64)), qkv), qkv)
+    assert actual["kl"][0, :5].isinf().all() and actual["kl"][0, 5].isfinite() and actual["js"].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -163,35 +163,35 @@ def test_inputs_of_another_dtype_are_measured_in_float64(dtype):
 def test_total_variation_divergence_and_error_follow_from_the_lost_mass(method, form, score):
     """Of a renormalised selection: TV = 1 - m = 1 - exp(-KL), and row error = (1 - m) · tail gap."""
     qkv = make(n=150, score=score).replace(**FORMS[form])
-    found = row_metrics(exact(qkv), approximate(method, qkv, 16), qkv)
-    lost = found["tv"]
-    assert (found["mass"] + lost - 1).abs().max() < 1e-12
-    assert (1 - torch.exp(-found["kl"]) - lost).abs().max() < 1e-12
-    assert (found["row_error"] - lost * found["tail_gap"]).abs().max() < 1e-10
-    assert (found["mass"] <= found["mass_oracle"] + 1e-15).all() and (found["js"] <= log(2) + 1e-12).all()
-    log_error = found["log_normaliser_error"]
-    assert (log_error - found["mass"].log()).abs().max() < 1e-10
+    actual = row_metrics(exact(qkv), approximate(method, qkv, 16), qkv)
+    lost = actual["tv"]
+    assert (actual["mass"] + lost - 1).abs().max() < 1e-12
+    assert (1 - torch.exp(-actual["kl"]) - lost).abs().max() < 1e-12
+    assert (actual["row_error"] - lost * actual["tail_gap"]).abs().max() < 1e-10
+    assert (actual["mass"] <= actual["mass_oracle"] + 1e-15).all() and (actual["js"] <= log(2) + 1e-12).all()
+    log_error = actual["log_normaliser_error"]
+    assert (log_error - actual["mass"].log()).abs().max() < 1e-10
 
 
 def test_an_output_without_a_matrix_has_the_metrics_of_outputs():
     qkv = inputs("causal", n=40)
     plain = approximate("window", qkv, 12)
-    found = row_metrics(exact(qkv), replace(plain, operator=None), qkv)
-    whole = row_metrics(exact(qkv), plain, qkv)
+    actual = row_metrics(exact(qkv), replace(plain, operator=None), qkv)
+    full = row_metrics(exact(qkv), plain, qkv)
     of_output = {"row_error", "row_error_angle", "support", "distant_mass", "k_50", "k_90", "k_99"}
     of_output |= {"log_normaliser_error"}
-    for name, values in found.items():
-        assert torch.allclose(values, whole[name], rtol=1e-12) if name in of_output else values.isnan().all(), name
+    for name, values in actual.items():
+        assert torch.allclose(values, full[name], rtol=1e-12) if name in of_output else values.isnan().all(), name
 
 
 def test_padded_rows_are_not_numbers_and_the_others_those_of_the_valid_tokens():
     mask = torch.arange(20) >= 4
     qkv = make(n=20).replace(mask=mask)
     inner = qkv.compressed()
-    found = row_metrics(exact(qkv), approximate("window", qkv, 8), qkv, needle=torch.tensor([7]))
-    wanted = row_metrics(exact(inner), approximate("window", inner, 8), inner, needle=torch.tensor([3]))
-    for name, values in found.items():
-        assert values[:, :4].isnan().all() and torch.allclose(values[:, 4:], wanted[name], equal_nan=True), name
+    actual = row_metrics(exact(qkv), approximate("window", qkv, 8), qkv, needle=torch.tensor([7]))
+    expected = row_metrics(exact(inner), approximate("window", inner, 8), inner, needle=torch.tensor([3]))
+    for name, values in actual.items():
+        assert values[:, :4].isnan().all() and torch.allclose(values[:, 4:], expected[name], equal_nan=True), name
 
 
 def test_what_cannot_be_compared_is_refused():

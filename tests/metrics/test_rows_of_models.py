@@ -19,12 +19,12 @@ def check(qkv):
     wide = qkv.to(dtype=torch.float64)
     for method, budgets in METHODS.items():
         for d in budgets:
-            found = row_metrics(exact(wide), approximate(method, wide, d), wide)
-            lost = 1 - found["mass"]
-            assert (found["tv"] - lost).abs().max() < 1e-10, method
-            assert (found["tv"] + torch.expm1(-found["kl"])).abs().max() < 1e-10, method
-            assert (found["row_error"] - lost * found["tail_gap"]).abs().max() < 1e-10, method
-            assert (found["log_normaliser_error"] - found["mass"].log()).abs().max() < 1e-9, method
+            actual = row_metrics(exact(wide), approximate(method, wide, d), wide)
+            lost = 1 - actual["mass"]
+            assert (actual["tv"] - lost).abs().max() < 1e-10, method
+            assert (actual["tv"] + torch.expm1(-actual["kl"])).abs().max() < 1e-10, method
+            assert (actual["row_error"] - lost * actual["tail_gap"]).abs().max() < 1e-10, method
+            assert (actual["log_normaliser_error"] - actual["mass"].log()).abs().max() < 1e-9, method
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -50,9 +50,9 @@ def run(script: str, *arguments: str, **variables: str) -> dict:
 @needs_interpreter
 @pytest.mark.parametrize(("dtype", "same", "large"), [("float64", 1e-13, 1e-13), ("float32", 1e-5, 1e-2)])
 def test_interpreted_products_are_those_of_torch(dtype, same, large):
-    found = run("interpreted.py", dtype)
-    assert len(found["differences"]) > 60
-    assert wrong(found, same, large) == {}
+    actual = run("interpreted.py", dtype)
+    assert len(actual["differences"]) > 60
+    assert wrong(actual, same, large) == {}
 
 
 @needs_triton
@@ -60,9 +60,9 @@ def test_interpreted_products_are_those_of_torch(dtype, same, large):
 @pytest.mark.parametrize("chip", ["80", "90"])
 def test_kernels_compile_for_a_gpu_that_is_not_here(chip, tmp_path):
     """Machine code of an A100 or H100: float64 on tensor cores, within 100 KiB of shared memory."""
-    found = run("compiled.py", chip, TRITON_CACHE_DIR=str(tmp_path))
-    assert len(found) == 4
-    for name, facts in found.items():
+    actual = run("compiled.py", chip, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(actual) == 4
+    for name, facts in actual.items():
         assert facts["shared_kib"] <= 100, name
         assert facts["tensor_cores"], name
 

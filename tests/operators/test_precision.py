@@ -65,11 +65,11 @@ def place(name):
 
 def chosen():
     """All choices, as torch tells them; those that it has from 2.9 on too."""
-    found = [read(torch.get_float32_matmul_precision)]
-    found += [read(lambda: torch.backends.cuda.matmul.allow_tf32), read(lambda: torch.backends.cudnn.allow_tf32)]
+    actual = [read(torch.get_float32_matmul_precision)]
+    actual += [read(lambda: torch.backends.cuda.matmul.allow_tf32), read(lambda: torch.backends.cudnn.allow_tf32)]
     if hasattr(torch.backends, "fp32_precision"):
-        found += [torch.backends.fp32_precision, *(place(name).fp32_precision for name in PLACES)]
-    return found
+        actual += [torch.backends.fp32_precision, *(place(name).fp32_precision for name in PLACES)]
+    return actual
 
 
 def is_full():

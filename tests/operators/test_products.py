@@ -27,9 +27,9 @@ def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned, given):
         a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
     with full_precision():
         got = product(a, b, torch.empty(g, m, n, dtype=dtype) if given else None)
-    wanted = a.double() @ b.double()
+    expected = a.double() @ b.double()
     bound = 4 * k**0.5 * torch.finfo(dtype).eps * (a.double().abs() @ b.double().abs())
-    assert got.shape == wanted.shape and got.dtype == dtype and ((got - wanted).abs() <= bound).all()
+    assert got.shape == expected.shape and got.dtype == dtype and ((got - expected).abs() <= bound).all()
 
 
 @WIDE

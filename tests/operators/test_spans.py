@@ -91,14 +91,14 @@ def test_spans_are_dealt_in_turn_and_taken_in_order(short, threads, n, devices):
         begun.append(me)
         return lambda start, stop: (start, stop, threading.get_ident(), begun.index(me))
 
-    in_spans(n, CPU, [CPU] * devices, begin, lambda found: taken.append((*found, threading.get_ident())))
-    wanted = [(start, min(start + 64, n)) for start in range(0, n, 64)]
-    assert [found[:2] for found in taken] == wanted
-    makers = [found[2] for found in taken]
-    count = min(devices, len(wanted))
+    in_spans(n, CPU, [CPU] * devices, begin, lambda actual: taken.append((*actual, threading.get_ident())))
+    expected = [(start, min(start + 64, n)) for start in range(0, n, 64)]
+    assert [actual[:2] for actual in taken] == expected
+    makers = [actual[2] for actual in taken]
+    count = min(devices, len(expected))
     assert main not in makers and len(set(makers)) == len(begun) == count
     assert all(makers[i] == makers[i % count] for i in range(len(makers)))
-    assert {found[-1] for found in taken} == {main}
+    assert {actual[-1] for actual in taken} == {main}
 
 
 def test_a_later_span_may_end_first_and_is_taken_after_and_no_device_runs_ahead(short, threads):
@@ -125,17 +125,17 @@ def test_a_later_span_may_end_first_and_is_taken_after_and_no_device_runs_ahead(
 
 
 def test_without_devices_all_rows_are_one_span_in_the_callers_thread(short):
-    found = []
-    in_spans(300, CPU, None, lambda device: lambda *span: (device, span, threading.get_ident()), found.append)
-    assert found == [(CPU, (0, 300), threading.get_ident())]
+    actual = []
+    in_spans(300, CPU, None, lambda device: lambda *span: (device, span, threading.get_ident()), actual.append)
+    assert actual == [(CPU, (0, 300), threading.get_ident())]
 
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_threads_keep_the_callers_choice_about_gradients(short, gradients):
-    found = []
+    actual = []
     with torch.set_grad_enabled(gradients):
-        in_spans(100, CPU, [CPU] * 2, lambda device: lambda *span: torch.is_grad_enabled(), found.append)
-    assert found == [gradients] * 2
+        in_spans(100, CPU, [CPU] * 2, lambda device: lambda *span: torch.is_grad_enabled(), actual.append)
+    assert actual == [gradients] * 2
 
 
 def test_the_library_has_a_span_that_is_whole_blocks():
@@ -193,8 +193,8 @@ def test_an_interruption_ends_the_threads(short, threads, hearing):
 
         return work
 
-    def endless(found):  # the main thread hears the signal here, or while it waits for a span
-        if found >= 128:
+    def endless(actual):  # the main thread hears the signal here, or while it waits for a span
+        if actual >= 128:
             threading.Event().wait(20)
             raise AssertionError("the signal was not heard")
 
@@ -250,8 +250,8 @@ def test_one_pass_differs_from_that_without_spans_by_its_bound(short, kind, dtyp
     qkv, target = kind_of("softmax" if kind == "padded" else kind, dtype=dtype)  # padding is taken off before
     ops, n, s = [None, *operators(qkv, target)], 150, 16
     v1, _ = start_block(n, s, 0, dtype, CPU)
-    whole, split = (Differences(exact(qkv, target), ops, devices=devices) for devices in (None, [CPU] * 2))
-    a, b = whole.first(v1), split.first(v1)
+    full, split = (Differences(exact(qkv, target), ops, devices=devices) for devices in (None, [CPU] * 2))
+    a, b = full.first(v1), split.first(v1)
     assert torch.equal(a.infinity, b.infinity)
     assert ((a.frobenius2 - b.frobenius2).abs() <= 2 * n * 2.0**-53 * a.frobenius2).all()
     assert ((a.size - b.size).abs() <= n * torch.finfo(dtype).eps * a.size).all()
@@ -259,17 +259,17 @@ def test_one_pass_differs_from_that_without_spans_by_its_bound(short, kind, dtyp
     which = torch.tensor([2, 0, 1, 3])
     pairs = [
         (a.normal, b.normal, range(2 * len(ops)), [v1] * 2 * len(ops)),
-        (whole.normal(x, which), split.normal(x, which), which.tolist(), list(x)),
+        (full.normal(x, which), split.normal(x, which), which.tolist(), list(x)),
     ]
     matrix, u = exact(qkv.to(dtype=F64), target).dense(), torch.finfo(dtype).eps / 2
-    for found, other, numbers, starts in pairs:
+    for actual, other, numbers, starts in pairs:
         for place, i in enumerate(numbers):
             start, e = starts[place].double(), matrix[i % 2]
             size = e.mT @ (e @ start.abs())
             if ops[i // 2] is not None:
                 less = ops[i // 2].dense()[i % 2].double()
                 size, e = size + matrix[i % 2].mT @ (less @ start).abs(), e - less
-            assert ((found[place] - other[place]).double().abs() <= 2 * n * u * size).all()
+            assert ((actual[place] - other[place]).double().abs() <= 2 * n * u * size).all()
             exactly, norm = e.mT @ (e @ start), float(matrix[i % 2].norm()) + float(e.norm())
             assert ((other[place].double() - exactly).abs() <= 100 * u * norm**2).all()
     assert not torch.equal(a.normal, b.normal)  # the control: spans were added in another order
@@ -281,8 +281,8 @@ def test_errors_differ_from_those_without_spans_by_rounding(short, kind, dtype):
     """The slack that the interval's ends have for rounding covers it."""
     qkv, target = kind_of(kind, dtype=dtype)
     ops = operators(qkv, target)
-    whole, split = (shared_matrix_errors(exact(qkv, target), ops, devices=devices) for devices in (None, [CPU] * 3))
-    for a, b in zip(whole, split, strict=True):
+    full, split = (shared_matrix_errors(exact(qkv, target), ops, devices=devices) for devices in (None, [CPU] * 3))
+    for a, b in zip(full, split, strict=True):
         assert (a.metrics["matrix_spectral_lower"] <= b.metrics["matrix_spectral_upper"]).all()
         assert (b.metrics["matrix_spectral_lower"] <= a.metrics["matrix_spectral_upper"]).all()
         for name in ("matrix_spectral", "matrix_frobenius", "matrix_infinity"):
@@ -295,11 +295,11 @@ def test_errors_differ_from_those_without_spans_by_rounding(short, kind, dtype):
 @pytest.mark.parametrize("n", [50, 64, 150, 193])
 def test_the_output_is_that_without_spans_up_to_rounding(short, kind, n):
     qkv, target = kind_of(kind, n)
-    wanted = exact_output(qkv, target)
+    expected = exact_output(qkv, target)
     for devices in (["cpu"], ["cpu"] * 2):
         got = exact_output(qkv, target, devices)
-        assert got.dtype == F64 and (got - wanted).abs().max() <= 2e-14 * float(wanted.abs().max())
-    assert (wanted - exact(qkv.to(dtype=F64), target).dense() @ qkv.v.double()).abs().max() <= 2e-14
+        assert got.dtype == F64 and (got - expected).abs().max() <= 2e-14 * float(expected.abs().max())
+    assert (expected - exact(qkv.to(dtype=F64), target).dense() @ qkv.v.double()).abs().max() <= 2e-14
 
 
 def test_keys_may_be_others_than_queries_and_few_rows_are_one_span(short):
@@ -322,28 +322,28 @@ def test_keys_may_be_others_than_queries_and_few_rows_are_one_span(short):
 def test_every_method_is_measured_alike(short, name, target):
     qkv = make(n=100)
     op = approximated(name, target, qkv, {}).operator
-    whole, one, three = (
+    full, one, three = (
         matrix_errors(exact(qkv, target), op, devices=devices) for devices in (None, ["cpu"], ["cpu"] * 3)
     )
     assert all(torch.equal(one[metric], three[metric]) for metric in one)
     size = torch.linalg.matrix_norm(exact(qkv, target).dense())  # to which rounding is relative
     for metric in ("matrix_spectral", "matrix_frobenius"):
-        assert ((whole[metric] - one[metric]).abs() <= 1e-12 * whole[metric] + 1e-14 * size).all()
+        assert ((full[metric] - one[metric]).abs() <= 1e-12 * full[metric] + 1e-14 * size).all()
 
 
 def test_errors_that_float32_leaves_open_are_measured_again_in_float64_with_rows_split(short, monkeypatch):
     qkv = make(n=150, dtype=torch.float32)
     near = Dense(exact(qkv.to(dtype=F64)).dense() * (1 + 1e-6))
-    asked, made = [], differences_file.Differences.__init__
+    requests, made = [], differences_file.Differences.__init__
 
     def seen(self, *args, **rest):
-        asked.append((args[0].dtype, rest))
+        requests.append((args[0].dtype, rest))
         made(self, *args, **rest)
 
     monkeypatch.setattr(differences_file.Differences, "__init__", seen)
     one, two = (matrix_errors(exact(qkv), near, devices=[CPU] * count) for count in (1, 2))
-    assert {dtype for dtype, _ in asked} == {torch.float32, F64}
-    assert {len(rest["devices"]) for _, rest in asked} == {1, 2}
+    assert {dtype for dtype, _ in requests} == {torch.float32, F64}
+    assert {len(rest["devices"]) for _, rest in requests} == {1, 2}
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -351,12 +351,12 @@ def test_with_the_librarys_own_span():
     """2500 rows are two spans."""
     qkv = make(n=2500, h=1, p=4, dtype=torch.float32)
     op = approximate("window", qkv, 64).operator
-    whole, one, two = (
+    full, one, two = (
         matrix_errors(exact(qkv), op, tol=0.1, devices=devices) for devices in (None, ["cpu"], ["cpu"] * 2)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert torch.equal(whole["matrix_infinity"], one["matrix_infinity"])
-    assert abs(float(whole["matrix_spectral"] - one["matrix_spectral"])) <= 5e-6 * float(whole["matrix_spectral"])
+    assert torch.equal(full["matrix_infinity"], one["matrix_infinity"])
+    assert abs(float(full["matrix_spectral"] - one["matrix_spectral"])) <= 5e-6 * float(full["matrix_spectral"])
 
 
 # ---- operators and passes on another device
@@ -471,14 +471,14 @@ def pretended_threads(short, monkeypatch):
 def test_rows_are_made_where_they_should_be_and_results_come_home(pretended_threads, kind, devices):
     qkv, target = kind_of(kind)
     ops = operators(qkv, target)
-    wanted = shared_matrix_errors(exact(qkv, target), ops, devices=[CPU])
+    expected = shared_matrix_errors(exact(qkv, target), ops, devices=[CPU])
     output = exact_output(qkv, target, [CPU])
     del pretended_threads[:]
     with pretending():
         got = shared_matrix_errors(exact(qkv, target), ops, devices=devices)
         there = exact_output(qkv, target, devices)
     assert not isinstance(there, Pretended) and (there - output).abs().max() <= 1e-13
-    for a, b in zip(every_number(wanted), every_number(got), strict=True):
+    for a, b in zip(every_number(expected), every_number(got), strict=True):
         assert not isinstance(b, Pretended) and torch.allclose(a.double(), b.double(), rtol=1e-10, atol=1e-12)
     n = exact(qkv, target).shape[1] if qkv.mask is None else int(qkv.mask.sum())
     dealt = {
@@ -501,8 +501,8 @@ def test_home_may_be_the_other_device(pretended_threads, kind, devices):
     with pretending():
         away = qkv.replace(**{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
         there = Differences(exact(away, target), [op and op.on(AWAY) for op in ops], devices=devices)
-        found = there.first(v1.to(AWAY))
-        pairs = [(getattr(found, name), getattr(first, name)) for name in vars(first)]
+        actual = there.first(v1.to(AWAY))
+        pairs = [(getattr(actual, name), getattr(first, name)) for name in vars(first)]
         pairs += [(there.normal(x.to(AWAY), which), normal), (exact_output(away, target, devices), output)]
         for one, other in pairs:
             assert near(one, other)
@@ -521,32 +521,32 @@ def long_file(tmp_path):
 
 def records_of(folder):
     lines = (folder / "records.jsonl").read_text().splitlines()
-    kept = {}
+    selected = {}
     for record in map(json.loads, lines):
         record["metrics"].pop("seconds", None)
-        kept[record["key"]] = {**record, "run": "", "seconds": None}
-    return kept
+        selected[record["key"]] = {**record, "run": "", "seconds": None}
+    return selected
 
 
 def test_the_command_gives_the_same_numbers_with_and_without(run, long_file, tmp_path, monkeypatch):
     made, dealt = spans._Thread._made, []
     monkeypatch.setattr(spans._Thread, "_made", lambda self, *span: (dealt.append(span), made(self, *span))[1])
-    asked = ["error", "--qkv", long_file, "--device", "cpu", "--method", "window,vmean", "--d", 64, "--tol", 0.1]
-    found = {}
+    arguments = ["error", "--qkv", long_file, "--device", "cpu", "--method", "window,vmean", "--d", 64, "--tol", 0.1]
+    actual = {}
     for name, more in (("whole", []), ("one", ["--split-rows", 1]), ("two", ["--split-rows", 2])):
-        code, _, err = run(*asked, *more, "--out", tmp_path / name)
+        code, _, err = run(*arguments, *more, "--out", tmp_path / name)
         assert code == 0, err
         assert set(dealt) == (set() if name == "whole" else {(0, 2048), (2048, 2500)})
-        found[name] = records_of(tmp_path / name)
+        actual[name] = records_of(tmp_path / name)
         shown = json.loads((tmp_path / name / "manifest.json").read_text())["config"]["split_rows"]["value"]
         assert shown == {"whole": None, "one": 1, "two": 2}[name]
-    assert found["one"] == found["two"] and found["one"].keys() == found["whole"].keys()
-    for key, record in found["whole"].items():
-        assert record["metrics"].keys() == found["two"][key]["metrics"].keys()
+    assert actual["one"] == actual["two"] and actual["one"].keys() == actual["whole"].keys()
+    for key, record in actual["whole"].items():
+        assert record["metrics"].keys() == actual["two"][key]["metrics"].keys()
         for name, values in record["metrics"].items():
-            assert found["two"][key]["metrics"][name] == pytest.approx(values, rel=1e-5, abs=1e-14), name
-    assert run(*asked, "--split-rows", 2, "--out", tmp_path / "whole")[0] == 0  # its cells are done
-    assert records_of(tmp_path / "whole") == found["whole"]
+            assert actual["two"][key]["metrics"][name] == pytest.approx(values, rel=1e-5, abs=1e-14), name
+    assert run(*arguments, "--split-rows", 2, "--out", tmp_path / "whole")[0] == 0  # its cells are done
+    assert records_of(tmp_path / "whole") == actual["whole"]
 
 
 def test_a_sweep_takes_it_and_its_folder_does_not_depend_on_it(run, long_file, tmp_path):
@@ -626,32 +626,32 @@ def test_the_devices_are_the_first_visible_ones(monkeypatch):
 
 @pytest.mark.parametrize("name", ["exact_output", "shared_matrix_errors"])
 def test_a_run_splits_both_passes_over_the_exact_matrix(qkv, tmp_path, monkeypatch, name):
-    whole, asked = getattr(run_file, name), []
+    full, requests = getattr(run_file, name), []
 
     def seen(*args, **rest):
-        asked.append(rest["devices"] if "devices" in rest else args[2])
-        return whole(*args, **rest)
+        requests.append(rest["devices"] if "devices" in rest else args[2])
+        return full(*args, **rest)
 
     monkeypatch.setattr(run_file, name, seen)
     for number in (None, 2):
         spec, out = {"qkv": str(qkv), "device": "cpu"}, str(tmp_path / f"r{number}")
         measure_errors(ErrorRequest(**spec, methods=("vmean",), split_rows=number, out=out))
-    assert asked == [None, (CPU, CPU)]
+    assert requests == [None, (CPU, CPU)]
 
 
 def test_split_rows_are_one_process_whatever_the_default(qkv, tmp_path, monkeypatch):
     """Several visible GPUs would be as many processes."""
-    asked = []
+    requests = []
 
     def site(request, notify, **rest):
-        asked.append(request.jobs)
-        return whole(request, notify, **rest)
+        requests.append(request.jobs)
+        return full(request, notify, **rest)
 
-    whole = running.site_of
+    full = running.site_of
     monkeypatch.setattr(running, "site_of", site)
     spec = {"qkv": str(qkv), "device": "cpu"}
     for number in (None, 2):
         out = str(tmp_path / f"r{number}")
-        found = measure_errors(ErrorRequest(**spec, methods=("vmean",), split_rows=number, out=out))
-        assert len(found.outcome.records) == 2  # with the lower bound
-    assert asked == [None, 1]
+        actual = measure_errors(ErrorRequest(**spec, methods=("vmean",), split_rows=number, out=out))
+        assert len(actual.outcome.records) == 2  # with the lower bound
+    assert requests == [None, 1]

@@ -23,10 +23,10 @@ def subnormal(x):
 @pytest.mark.parametrize("dtype", TINY)
 def test_small_weights_are_zero_and_the_others_are_torchs_to_the_bit(dtype):
     scores = sharp_scores(dtype)
-    wanted, got = torch.softmax(scores, -1), softmax(scores.clone())
-    assert subnormal(wanted).any() and not subnormal(got).any()
-    changed = wanted != got
-    assert (got[changed] == 0).all() and (wanted[changed] <= scores.shape[-1] * TINY[dtype]).all()
+    expected, got = torch.softmax(scores, -1), softmax(scores.clone())
+    assert subnormal(expected).any() and not subnormal(got).any()
+    changed = expected != got
+    assert (got[changed] == 0).all() and (expected[changed] <= scores.shape[-1] * TINY[dtype]).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -44,25 +44,25 @@ def test_hidden_keys_and_rows_that_are_not_finite_stay_what_they_are():
     scores = sharp_scores(torch.float32)
     scores[..., 100:] = -float("inf")
     scores[0, 0, 0] = float("nan")
-    wanted, got = torch.softmax(scores, -1), softmax(scores.clone())
-    assert torch.equal(wanted.isnan(), got.isnan()) and not got[..., 100:].nan_to_num().any()
+    expected, got = torch.softmax(scores, -1), softmax(scores.clone())
+    assert torch.equal(expected.isnan(), got.isnan()) and not got[..., 100:].nan_to_num().any()
 
 
 @pytest.mark.parametrize("dtype", TINY)
 def test_exponentials_below_the_least_normal_number_are_zero(dtype):
     exponents = -sharp_scores(dtype).abs() * 4
-    wanted, got = exponents.exp(), exp_(exponents.clone())
-    assert subnormal(wanted).any() and not subnormal(got).any()
-    assert torch.equal(torch.where(wanted < TINY[dtype], 0, wanted), got)
+    expected, got = exponents.exp(), exp_(exponents.clone())
+    assert subnormal(expected).any() and not subnormal(got).any()
+    assert torch.equal(torch.where(expected < TINY[dtype], 0, expected), got)
 
 
 @pytest.mark.parametrize("dtype", TINY)
 def test_gradients_are_those_of_torch(dtype):
     scores = sharp_scores(dtype).requires_grad_()
     towards = torch.randn(scores.shape, generator=generator(0, "towards"), dtype=dtype)
-    [wanted] = torch.autograd.grad((torch.softmax(scores, -1) * towards).sum(), scores)
+    [expected] = torch.autograd.grad((torch.softmax(scores, -1) * towards).sum(), scores)
     [got] = torch.autograd.grad((softmax(scores) * towards).sum(), scores)
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("kind", [SoftmaxAttention, UnnormalisedAttention, GaussianAttention])

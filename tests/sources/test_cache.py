@@ -142,9 +142,9 @@ def test_a_damaged_entry_is_made_again_with_a_word(damage, cache, model, text_fi
     again = source(model, text_file, notify=lines.append)
     assert torch.equal(again.qkv(24, [0], 0)[0].q, expected.q) and "captured" not in again.facts
     assert len(lines) == 2 and all(line.endswith("the cached capture is damaged; it is made again") for line in lines)
-    whole = source(model, text_file, notify=lines.append)
-    whole.qkv(24, [0], 0)
-    assert whole.facts["captured"] == "cache" and len(lines) == 2
+    full = source(model, text_file, notify=lines.append)
+    full.qkv(24, [0], 0)
+    assert full.facts["captured"] == "cache" and len(lines) == 2
 
 
 def test_a_folder_that_cannot_be_written_costs_a_word_and_nothing_else(cache, model, text_file, tmp_path):
@@ -163,13 +163,13 @@ def test_a_text_that_is_too_short_is_refused_with_and_without_the_cache(cache, m
 
 def test_a_substitute_is_told_by_the_run_that_finds_it_in_the_cache_too(cache, model, text_file):
     (model / "vocab.txt").unlink()
-    told = []
+    stated = []
     for _ in range(2):
         lines = []
         actual = source(model, text_file, notify=lines.append, weights="initialized")
         actual.qkv(24, [0], 0)
-        told.append((lines, actual.facts["fallback"]))
-    assert told[0] == told[1] and len(told[0][0]) == 1 and actual.facts["captured"] == "cache"
+        stated.append((lines, actual.facts["fallback"]))
+    assert stated[0] == stated[1] and len(stated[0][0]) == 1 and actual.facts["captured"] == "cache"
     with pytest.raises(SourceError, match="--strict forbids a substitute"):
         source(model, text_file, weights="initialized", strict=True)
 

@@ -214,12 +214,12 @@ def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monk
     """Scores that no exponential holds: a method that raises there fails there, and the others stand."""
     from attnprobe.experiments.error import measure as loop
 
-    kept = loop.approximate
+    original = loop.approximate
 
     def breaks(name, qkv, *rest, **options):
         if name.name == "linear" and float(qkv.q.abs().max()) > 1e3:
             raise ArithmeticError("too large")
-        return kept(name, qkv, *rest, **options)
+        return original(name, qkv, *rest, **options)
 
     monkeypatch.setattr(loop, "approximate", breaks)
     run = run_of("error", file, tmp_path / "run", scale_inputs=(1, 1e8))

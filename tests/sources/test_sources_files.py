@@ -51,18 +51,18 @@ def test_a_round_trip_is_exact_to_the_bit(tiny_bert, text_file, tmp_path, dtype)
     source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu", dtype=dtype))
     path = tmp_path / "kept.safetensors"
     assert save_qkv(path, source, 40, [2, 0], 2) == path
-    kept = opened(path, dtype=dtype)
-    assert kept.available == (0, 2) and kept.layers == 3 and kept.heads == 4 and kept.windows == 2
-    assert kept.facts["origin"] == source.facts and kept.facts["stored_dtype"] == dtype
+    reopened = opened(path, dtype=dtype)
+    assert reopened.available == (0, 2) and reopened.layers == 3 and reopened.heads == 4 and reopened.windows == 2
+    assert reopened.facts["origin"] == source.facts and reopened.facts["stored_dtype"] == dtype
     for window in (0, 1):
-        original, copied = source.qkv(40, [0, 2], window), kept.qkv(40, [0, 2], window)
+        original, copied = source.qkv(40, [0, 2], window), reopened.qkv(40, [0, 2], window)
         for layer in (0, 2):
             for axis in "qkv":
                 assert torch.equal(getattr(original[layer], axis), getattr(copied[layer], axis))
             assert copied[layer].scale == original[layer].scale and copied[layer].heads == (0, 1, 2, 3)
             assert (copied[layer].layer, copied[layer].window) == (layer, window)
     assert json.loads(json.dumps(dict(copied[0].label)))["origin"]["model"] == tiny_bert
-    assert any(line.startswith("origin model: ") for line in kept.describe())
+    assert any(line.startswith("origin model: ") for line in reopened.describe())
 
 
 def test_the_same_request_writes_the_same_bytes(tiny_bert, text_file, tmp_path):
@@ -74,8 +74,8 @@ def test_the_same_request_writes_the_same_bytes(tiny_bert, text_file, tmp_path):
 def test_fewer_tokens_are_the_first_ones(tiny_bert, text_file, tmp_path):
     source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
     path = save_qkv(tmp_path / "a", source, 40, [1])
-    whole, part = opened(path).qkv(40, [1], 0)[1], opened(path).qkv(7, [1], 0)[1]
-    assert torch.equal(part.q, whole.q[:, :7]) and part.v.is_contiguous() and part.label["n"] == 7
+    full, part = opened(path).qkv(40, [1], 0)[1], opened(path).qkv(7, [1], 0)[1]
+    assert torch.equal(part.q, full.q[:, :7]) and part.v.is_contiguous() and part.label["n"] == 7
 
 
 def test_a_scale_that_is_not_the_usual_one_survives(write, tensors, tmp_path):
@@ -86,8 +86,8 @@ def test_a_scale_that_is_not_the_usual_one_survives(write, tensors, tmp_path):
 
 def test_a_substitution_stays_in_the_facts(tmp_path, text_file, no_hub):
     source = resolve(SourceSpec(weights="initialized", text=text_file, device="cpu"))
-    kept = opened(save_qkv(tmp_path / "c", source, 8, [0]))
-    assert kept.facts["fallback"] == source.facts["fallback"] != []
+    reopened = opened(save_qkv(tmp_path / "c", source, 8, [0]))
+    assert reopened.facts["fallback"] == source.facts["fallback"] != []
 
 
 # writing
@@ -137,8 +137,8 @@ def test_one_head_without_its_axis(write, tensors):
 def test_keys_and_values_of_grouped_queries_stay_grouped(write, tensors, tmp_path):
     shared = {name: tensors[name][2:] for name in "kv"}
     given = opened(write({**tensors, **shared}))
-    kept = opened(save_qkv(tmp_path / "kept", given, 10, [0])).qkv(10, [0], 0)[0]
-    assert (kept.h, kept.group) == (3, 3) and torch.equal(kept.shared_v, shared["v"])
+    reopened = opened(save_qkv(tmp_path / "kept", given, 10, [0])).qkv(10, [0], 0)[0]
+    assert (reopened.h, reopened.group) == (3, 3) and torch.equal(reopened.shared_v, shared["v"])
     assert load_file(tmp_path / "kept")["layer0.window0.k"].shape == shared["k"].shape
 
 
@@ -196,8 +196,8 @@ def test_queries_of_a_file(write, tensors):
 
 @pytest.mark.parametrize("name", ["sliding_window", "sinks"])
 def test_a_number_that_is_none_is_named(write, tensors, name):
-    said = refused_at_once(write(tensors, {"causal": "true", name: "wide"}))
-    assert f"its {name} 'wide' is not a whole number" in said
+    message = refused_at_once(write(tensors, {"causal": "true", name: "wide"}))
+    assert f"its {name} 'wide' is not a whole number" in message
 
 
 def refused_at_once(path):
@@ -276,7 +276,7 @@ def test_metadata_that_do_not_fit(write, tensors, metadata, says):
 
 def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_path):
     source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
-    kept = opened(save_qkv(tmp_path / "e", source, 24, [0, 2], 2))
+    reopened = opened(save_qkv(tmp_path / "e", source, 24, [0, 2], 2))
     for n, windows, layers, says in (
         (25, 1, [0], "n=25: .* holds 24 tokens; choose a smaller n"),
         (1, 1, [0], "n=1: attention needs at least 2 tokens"),
@@ -285,7 +285,7 @@ def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_
         (24, 1, [], "layer: name at least one"),
     ):
         with pytest.raises(UsageError, match=says):
-            kept.check(n, windows, layers)
+            reopened.check(n, windows, layers)
 
 
 def test_our_files_are_ordinary_safetensors(tiny_bert, text_file, tmp_path):

@@ -99,10 +99,10 @@ def test_several_missing_weights_are_counted(copy, text_file):
 
 
 def test_a_missing_pooler_matters_to_nobody(copy, tiny_bert, text_file):
-    whole = read(tiny_bert, text_file)[0]
+    full = read(tiny_bert, text_file)[0]
     rewrite(copy, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("pooler")])
     state = torch.get_rng_state()
-    assert torch.equal(read(copy, text_file)[0].q, whole.q)
+    assert torch.equal(read(copy, text_file)[0].q, full.q)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -121,9 +121,9 @@ def test_shards(copy, tiny_bert, text_file):
     index = {"metadata": {}, "weight_map": {name: shard for shard, part in shards.items() for name in part}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     (copy / "model.safetensors").unlink()
-    whole, sharded = read(tiny_bert, text_file)[0], read(copy, text_file)[0]
-    assert torch.equal(whole.q, sharded.q)
-    assert len(sharded.label["model_sha256"]) == 64 != whole.label["model_sha256"]
+    full, sharded = read(tiny_bert, text_file)[0], read(copy, text_file)[0]
+    assert torch.equal(full.q, sharded.q)
+    assert len(sharded.label["model_sha256"]) == 64 != full.label["model_sha256"]
     (copy / "model-00002-of-00002.safetensors").unlink()
     assert "model-00002-of-00002.safetensors is missing" in refused(copy, text_file)
     (copy / "model.safetensors.index.json").write_text("{}")

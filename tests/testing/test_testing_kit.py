@@ -140,10 +140,10 @@ def test_each_property_notices_its_fault_and_leaves_a_small_case(name):
 
 
 def test_what_is_right_passes_and_what_is_not_claimed_is_skipped():
-    found = {one.property: one for one in check_method(linear(lambda q, k, v, scale: attention(q, k, v, scale)))}
-    assert {one.status for one in found.values()} == {"ok", "skipped"}
-    assert found["linear"].status == found["adjoint"].status == "ok" and found["scale"].cases == 4
-    assert found["row-sums-one"].reason == "not claimed" and found["budget"].reason == "it has no budget"
+    actual = {one.property: one for one in check_method(linear(lambda q, k, v, scale: attention(q, k, v, scale)))}
+    assert {one.status for one in actual.values()} == {"ok", "skipped"}
+    assert actual["linear"].status == actual["adjoint"].status == "ok" and actual["scale"].cases == 4
+    assert actual["row-sums-one"].reason == "not claimed" and actual["budget"].reason == "it has no budget"
     assert "does not say linear_in_v" in {o.property: o for o in examine(attention)}["linear"].reason
     assert {one.tag for one in PROPERTIES.values() if one.tag} == set(TAGS)
     row = tagged("row_sums_one", lambda q, k, v, scale: attention(q, k, v, scale))  # without a matrix: of ones
@@ -162,8 +162,8 @@ def test_a_case_that_a_method_refuses_is_no_failure():
         return v[:, : q.shape[1]]
 
     entry = method(least=3, limit=lambda n_q, n_k: n_k)(two)
-    found = {one.property: one for one in examine(entry, fixed={"n": 2})}
-    assert {one.status for one in found.values()} == {"skipped"} and "exceeds n=2" in found["finite"].reason
+    actual = {one.property: one for one in examine(entry, fixed={"n": 2})}
+    assert {one.status for one in actual.values()} == {"skipped"} and "exceeds n=2" in actual["finite"].reason
 
 
 def test_what_a_method_raises_is_its_failure_with_the_line(tmp_path):
@@ -309,7 +309,7 @@ def test_the_list_of_methods_needs_no_torch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, wanted",
+    "line, expected",
     [
         ("attnprobe error --method sky", ["skyformer"]),
         ("attnprobe check nystr", ["nystromformer", "nystromformer-kmeans"]),
@@ -320,7 +320,7 @@ def test_the_list_of_methods_needs_no_torch(tmp_path):
         ("attnprobe new", ["new-method"]),
     ],
 )
-def test_the_shell_completes_names_without_torch(line, wanted, tmp_path):
+def test_the_shell_completes_names_without_torch(line, expected, tmp_path):
     words = line.split(" ")
     env = {
         "PATH": "/usr/bin",
@@ -332,7 +332,7 @@ def test_the_shell_completes_names_without_torch(line, wanted, tmp_path):
     }
     done = subprocess.run([sys.executable, "-c", COMPLETE], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [entry.split(",", 1)[1] for entry in done.stdout.split()] == wanted
+    assert [entry.split(",", 1)[1] for entry in done.stdout.split()] == expected
 
 
 def test_a_property_is_known_by_name_to_python_too():

@@ -67,9 +67,11 @@ def test_the_constant_is_the_least_of_its_derivation():
 
 def test_the_sufficient_budget_is_the_formula():
     d_stat, coherence = torch.tensor([2.0, 30.0]), torch.tensor([1.0, 0.25])
-    found = chen2021_sufficient_budget(d_stat, coherence, 500, 0.05)
+    actual = chen2021_sufficient_budget(d_stat, coherence, 500, 0.05)
     for i in range(2):
-        assert float(found[i]) == pytest.approx(9.822 * float(d_stat[i] / coherence[i]) * log(2 * 500 / 0.05), rel=1e-6)
+        assert float(actual[i]) == pytest.approx(
+            9.822 * float(d_stat[i] / coherence[i]) * log(2 * 500 / 0.05), rel=1e-6
+        )
     for delta in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(UsageError):
             chen2021_sufficient_budget(d_stat, coherence, 500, delta)
@@ -77,10 +79,10 @@ def test_the_sufficient_budget_is_the_formula():
 
 def test_coherence_is_the_least_ratio():
     scores = torch.rand(3, 10, generator=generator(0, "scores")).double()
-    found = chen2021_coherence(scores, scores.sum(-1))
+    actual = chen2021_coherence(scores, scores.sum(-1))
     for row in range(3):
-        wanted = min(float(scores[row].sum()) / (10 * float(score)) for score in scores[row])
-        assert float(found[row]) == pytest.approx(wanted)
+        expected = min(float(scores[row].sum()) / (10 * float(score)) for score in scores[row])
+        assert float(actual[row]) == pytest.approx(expected)
     assert float(chen2021_coherence(torch.full((7,), 0.3), torch.tensor(2.1))) == pytest.approx(1)
 
 
@@ -92,7 +94,7 @@ def test_the_matrix_tail_under_the_theorem_is_a_tail(make_it):
     values, vectors = np.linalg.eigh(kernel)
     psi = vectors * np.sqrt(values.clip(0) / (values.clip(0) + ridge)) @ vectors.T
     r = total * (psi**2).sum(0).max()
-    rng, told = np.random.default_rng(0), 0
+    rng, stated = np.random.default_rng(0), 0
     for d in (10, 20, 40, 80, 160, 320, 640):
         bound = total * exp(-d / r * (t + (1 - t) * log(1 - t)))
         beyond = 0
@@ -100,8 +102,8 @@ def test_the_matrix_tail_under_the_theorem_is_a_tail(make_it):
             picked = psi[:, rng.integers(total, size=d)]
             beyond += np.linalg.eigvalsh(psi @ psi - total / d * picked @ picked.T)[-1] >= t
         assert beyond <= 300 * bound + 5 * (300 * bound) ** 0.5
-        told += bound < 0.5
-    assert told >= 1
+        stated += bound < 0.5
+    assert stated >= 1
 
 
 @pytest.mark.parametrize("n", [10, 100, 1000])
@@ -150,8 +152,8 @@ def test_a_planted_fault_is_a_violation(monkeypatch):
 
 
 def test_too_many_samples_are_vacuous():
-    found = check("skyformer-theorem-2", scattered(20), budgets=(8, 1000), epsilons=(0.5,), seeds=range(4))
-    for one in found:
+    actual = check("skyformer-theorem-2", scattered(20), budgets=(8, 1000), epsilons=(0.5,), seeds=range(4))
+    for one in actual:
         assert one.vacuous.all()
         assert one.verdicts() == ["assumption not met" if one.d == 8 else "vacuous"]
     (budget,) = check("skyformer-theorem-2-budget", scattered(20), epsilons=(0.5,))
@@ -162,11 +164,11 @@ def test_too_many_samples_are_vacuous():
 def test_events_against_dense_matrices(n):
     """Each seed's Nyström matrix by numpy, the Loewner order by eigenvalues, the norm by singular values."""
     qkv, seeds = make(h=2, n=n, p=3, score=0.7), range(5)
-    found = {
+    actual = {
         (one.d, one.at["epsilon"], one.at["event"]): one
         for one in check("skyformer-theorem-2", qkv, budgets=(8, n), seeds=seeds, epsilons=(0.01, 0.1, 0.5))
     }
-    assert len(found) == 2 * 3 * 2
+    assert len(actual) == 2 * 3 * 2
     both = set()
     for head in range(2):
         kernel, c = dense(qkv, head)
@@ -179,7 +181,7 @@ def test_events_against_dense_matrices(n):
             for epsilon in (0.01, 0.1, 0.5):
                 ridge = epsilon * np.linalg.norm(c, 2)
                 for event, beyond in zip(("loewner", "norm"), zip(*ends, strict=True), strict=True):
-                    one = found[d, epsilon, event]
+                    one = actual[d, epsilon, event]
                     assert float(one.measured[head]) == np.mean([value <= ridge for value in beyond])
                     assert float(one.details["lambda"][head]) == pytest.approx(ridge, rel=1e-4)
                     median = sorted(beyond)[2] / ridge
@@ -208,8 +210,8 @@ def test_what_the_theorem_assumes_against_loops():
 
 
 def test_the_order_implies_the_norm():
-    found = check("skyformer-theorem-2", make(h=3, n=60, p=3, score=0.5), epsilons=(0.02, 0.1, 0.3))
-    for loewner, norm in zip(found[0::2], found[1::2], strict=True):
+    actual = check("skyformer-theorem-2", make(h=3, n=60, p=3, score=0.5), epsilons=(0.02, 0.1, 0.3))
+    for loewner, norm in zip(actual[0::2], actual[1::2], strict=True):
         assert (loewner.at["event"], norm.at["event"]) == ("loewner", "norm")
         assert (loewner.measured <= norm.measured).all()
         assert (loewner.details["error_over_lambda"] >= norm.details["error_over_lambda"] * (1 - 1e-2)).all()
@@ -239,10 +241,10 @@ def test_a_norm_far_below_the_lifted_one_is_resolved():
 def test_nested_samples_only_gain():
     lift = Lifted(make(h=1, n=200, p=3, score=0.5), 0)
     picked = torch.randint(400, (64,), generator=generator(0, "picked"))
-    whole = lift.nystrom(picked)
+    full = lift.nystrom(picked)
     for d in (1, 5, 64):
-        assert torch.allclose(lift.nystrom(picked[:d]), whole[:, :d], rtol=1e-6, atol=1e-9)
-    errors = lift.errors(whole, [1, 2, 4, 8, 16, 32, 64])
+        assert torch.allclose(lift.nystrom(picked[:d]), full[:, :d], rtol=1e-6, atol=1e-9)
+    errors = lift.errors(full, [1, 2, 4, 8, 16, 32, 64])
     assert (errors.lower[1:] <= errors.upper[:-1]).all() and float(errors.value[-1]) < 0.3 * float(errors.value[0])
     assert (errors.lower <= errors.value).all() and (errors.value <= errors.upper).all()
 
@@ -280,7 +282,7 @@ def test_the_smallest_budget_against_a_scan(seeds):
     grid = chen2021._grid(60)
     assert grid[0] == 1 and grid[-1] == 60
     assert all(after - before <= max(1, 0.2 * before + 1) for before, after in pairwise(grid))
-    found = check("skyformer-theorem-2-budget", qkv, epsilons=epsilons, seeds=range(seeds))
+    actual = check("skyformer-theorem-2-budget", qkv, epsilons=epsilons, seeds=range(seeds))
     for head in range(2):
         kernel, c = dense(qkv, head)
         succeeded = {epsilon: [] for epsilon in epsilons}  # [d]: how many seeds
@@ -291,7 +293,7 @@ def test_the_smallest_budget_against_a_scan(seeds):
                 errors.append(np.linalg.norm(kernel - nystrom(kernel, (uniform * 60).long().tolist()[:d]), 2))
             for epsilon in epsilons:
                 succeeded[epsilon].append(sum(error <= epsilon * np.linalg.norm(c, 2) for error in errors))
-        for one in found:
+        for one in actual:
             counts = succeeded[one.at["epsilon"]]
             first = lambda enough, counts=counts: next((i for i, count in enumerate(counts) if enough(count)), None)
             reached = first(lambda count: count / seeds >= 0.9 - 1e-12)
@@ -329,9 +331,9 @@ def test_padding_and_batching_change_nothing(name):
     mask = torch.arange(36) < 30
     pad = lambda x: torch.cat([x, 9 * torch.ones(2, 6, x.shape[2], dtype=x.dtype)], 1)
     padded = QKV(pad(qkv.q), pad(qkv.k), pad(qkv.v), mask=mask)
-    whole = check(name, qkv, seeds=range(3))
+    full = check(name, qkv, seeds=range(3))
     for other_qkv, rows in ((padded, [0, 1]), (qkv.select([1]), [1])):
-        for one, other in zip(whole, check(name, other_qkv, seeds=range(3)), strict=True):
+        for one, other in zip(full, check(name, other_qkv, seeds=range(3)), strict=True):
             assert torch.allclose(one.measured[rows], other.measured, rtol=1e-12, atol=1e-15)
             assert torch.allclose(one.bound[rows], other.bound, rtol=1e-12)
 
@@ -375,8 +377,8 @@ def test_a_matrix_that_is_not_a_kernel_violates_lemma_1(monkeypatch):
 
 def test_lemma_3_against_loops_and_the_eigenvalue_one():
     qkv, seeds = make(h=2, n=30, p=4), range(3)
-    found = {(one.d, one.at["end"]): one for one in check("skyformer-lemma-3", qkv, seeds=seeds)}
-    assert len(found) == 4 and all(one.verdicts() == ["holds"] * 2 for one in found.values())
+    actual = {(one.d, one.at["end"]): one for one in check("skyformer-lemma-3", qkv, seeds=seeds)}
+    assert len(actual) == 4 and all(one.verdicts() == ["holds"] * 2 for one in actual.values())
     for head in range(2):
         kernel = dense(qkv, head)[0]
         for d in (8, 32):
@@ -387,13 +389,13 @@ def test_lemma_3_against_loops_and_the_eigenvalue_one():
                 core = kernel[np.ix_(picked, picked)] + 0.1 * np.eye(d)
                 r = [1 / sum(row) ** 0.5 for row in core]
                 ends.append(np.linalg.eigvalsh(core * np.outer(r, r))[[0, -1]])
-            assert float(found[d, "smallest"].measured[head]) == pytest.approx(min(low for low, _ in ends), rel=1e-9)
-            assert float(found[d, "largest"].measured[head]) == pytest.approx(1, abs=1e-13)
+            assert float(actual[d, "smallest"].measured[head]) == pytest.approx(min(low for low, _ in ends), rel=1e-9)
+            assert float(actual[d, "largest"].measured[head]) == pytest.approx(1, abs=1e-13)
 
 
 @pytest.mark.parametrize("ridge, end", [(-0.9, "smallest"), (-0.9, "largest")])
 def test_a_core_that_is_not_positive_violates_lemma_3(monkeypatch, ridge, end):
     """A negative ridge takes the core out of the positive semidefinite matrices, or its scaling out of the reals."""
     monkeypatch.setattr(chen2021_lemmas, "RIDGE", ridge)
-    found = {one.at["end"]: one for one in check("skyformer-lemma-3", make(h=1, n=30, p=1, score=0.1), budgets=(8,))}
-    assert found["smallest"].verdicts() == ["violated"]
+    actual = {one.at["end"]: one for one in check("skyformer-lemma-3", make(h=1, n=30, p=1, score=0.1), budgets=(8,))}
+    assert actual["smallest"].verdicts() == ["violated"]

@@ -85,8 +85,8 @@ def test_the_error_of_a_sketch_is_that_of_the_matrix_s(sketch):
                 for column, place in enumerate(places.tolist()):
                     i = next(i for i in range(12) if sum(p[: i + 1]) > place)
                     s[i][column] = 1 / math.sqrt(d * p[i])
-            wanted = np.linalg.norm(b @ v - b @ s @ s.T @ v) / (np.linalg.norm(b) * np.linalg.norm(v))
-            assert float(errors[seed]) == pytest.approx(wanted, rel=1e-11)
+            expected = np.linalg.norm(b @ v - b @ s @ s.T @ v) / (np.linalg.norm(b) * np.linalg.norm(v))
+            assert float(errors[seed]) == pytest.approx(expected, rel=1e-11)
 
 
 def test_the_pilots_are_those_of_the_method():
@@ -122,8 +122,8 @@ def test_the_bound_of_proposition_1_is_the_papers_formula():
         assert chen2022_sampling_failure(d, epsilon, beta) <= delta * (1 + 1e-12)  # solved for δ
     for d, epsilon, beta in ((20000, 0.5, 0.5), (100, 0.9, 0.4), (4, 0.1, 0.9)):
         tail = math.exp(-beta / 8 * max(0.0, epsilon * math.sqrt(beta * d) - 1) ** 2)
-        wanted = min(1.0, 1 / (beta * d * epsilon**2), tail)
-        assert chen2022_sampling_failure(d, epsilon, beta) == pytest.approx(wanted, rel=1e-12)
+        expected = min(1.0, 1 / (beta * d * epsilon**2), tail)
+        assert chen2022_sampling_failure(d, epsilon, beta) == pytest.approx(expected, rel=1e-12)
     assert chen2022_error_bound(5, 0.0, 0.1) == math.inf and chen2022_sampling_failure(5, 9.0, 0.0) == 1.0
 
 
@@ -138,8 +138,8 @@ def central_moment(d, order):
 def test_the_gaussian_failure_probability_is_the_least_of_markovs():
     for d, epsilon in ((50, 2.0), (4000, 0.5), (20000, 0.5), (300, 0.1)):
         moments = [float(central_moment(d, order)) * (3 / epsilon) ** order for order in range(2, 65, 2)]
-        wanted = min(1.0, 2 / (d * epsilon**2), *moments)
-        assert chen2022_gaussian_failure(d, epsilon) == pytest.approx(wanted, rel=1e-9)
+        expected = min(1.0, 2 / (d * epsilon**2), *moments)
+        assert chen2022_gaussian_failure(d, epsilon) == pytest.approx(expected, rel=1e-9)
     assert chen2022_gaussian_failure(20000, 0.5) < 0.1 * 2 / (20000 * 0.25)  # a high moment
     assert central_moment(7, 4) == Fraction(12 * 49 + 48 * 7, 7**4)
 
@@ -168,12 +168,12 @@ def test_the_failure_probability_is_a_bound(make_input, sketch):
 
 
 def test_the_jl_verdicts():
-    found = check("skeinformer-jl", constant(n=64), (2, 48), epsilons=(0.1, 0.5, 2.0))
-    said = {(one.at["sketch"], one.d, one.at["epsilon"]): set(one.verdicts()) for one in found}
-    assert said["gaussian", 2, 0.1] == {"assumption not met"} == said["optimal", 2, 0.1]
-    assert said["optimal", 48, 0.5] == {"holds"} == said["uniform", 48, 0.5]
-    assert said["gaussian", 48, 2.0] == {"vacuous"}  # zero is as good
-    assert all(float(one.lower.min()) >= 0 and float(one.upper.max()) <= 1 for one in found)
+    actual = check("skeinformer-jl", constant(n=64), (2, 48), epsilons=(0.1, 0.5, 2.0))
+    message = {(one.at["sketch"], one.d, one.at["epsilon"]): set(one.verdicts()) for one in actual}
+    assert message["gaussian", 2, 0.1] == {"assumption not met"} == message["optimal", 2, 0.1]
+    assert message["optimal", 48, 0.5] == {"holds"} == message["uniform", 48, 0.5]
+    assert message["gaussian", 48, 2.0] == {"vacuous"}  # zero is as good
+    assert all(float(one.lower.min()) >= 0 and float(one.upper.max()) <= 1 for one in actual)
 
 
 def test_the_assumption_of_the_guarantee_is_about_delta_and_not_about_epsilon():
@@ -184,8 +184,8 @@ def test_the_assumption_of_the_guarantee_is_about_delta_and_not_about_epsilon():
         assert epsilon != failure
         for delta, met in ((1.01 * failure, True), (0.99 * failure, False)):
             if delta < 1:
-                found = check("skeinformer-jl", qkv, (48,), epsilons=(epsilon,), delta=delta, seeds=range(2))
-                one = next(one for one in found if one.at["sketch"] == "gaussian")
+                actual = check("skeinformer-jl", qkv, (48,), epsilons=(epsilon,), delta=delta, seeds=range(2))
+                one = next(one for one in actual if one.at["sketch"] == "gaussian")
                 assert one.met.tolist() == [met] and float(one.details["failure"]) == failure
 
 
@@ -222,8 +222,8 @@ def test_a_biased_sketch_is_seen(monkeypatch):
     """Columns that are not divided by their probability break the guarantee for every seed."""
     right = SketchedHead._sampled
     monkeypatch.setattr(SketchedHead, "_sampled", lambda self, p, d, stream: 3 * right(self, p, d, stream))
-    found = check("skeinformer-jl", constant(n=64), (48,))
-    assert {v for one in found if one.at["sketch"] == "uniform" for v in one.verdicts()} == {"violated"}
+    actual = check("skeinformer-jl", constant(n=64), (48,))
+    assert {v for one in actual if one.at["sketch"] == "uniform" for v in one.verdicts()} == {"violated"}
 
 
 @pytest.mark.parametrize("make_input", [lambda: make(n=24, seed=1), lambda: constant(n=24)])
@@ -240,9 +240,9 @@ def test_the_exact_mean_of_the_squared_error(make_input):
 
 def test_proposition_1_holds_where_it_says_something():
     """Nearly equal values: the bounds are below ‖BV‖_F², and both hold; peaked attention makes the quantile vacuous."""
-    found = check("skeinformer-proposition-1", constant(n=96), (64,))
-    assert [set(one.verdicts()) for one in found] == [{"holds"}, {"holds"}]
-    quantile, mean = found
+    actual = check("skeinformer-proposition-1", constant(n=96), (64,))
+    assert [set(one.verdicts()) for one in actual] == [{"holds"}, {"holds"}]
+    quantile, mean = actual
     assert (quantile.bound > mean.bound).all() and (quantile.slack > 5).all() and (mean.slack >= 1).all()
     assert (mean.details["beta"] > 0.99).all()
     assert torch.allclose(
@@ -256,20 +256,20 @@ def test_proposition_1_holds_where_it_says_something():
 
 def test_the_mean_bound_fails_for_a_quality_that_is_too_high(monkeypatch):
     monkeypatch.setattr(sketched, "chen2022_quality", lambda estimated, optimal: 40.0)
-    found = check("skeinformer-proposition-1", make(n=24, score=3.0), (6,))
-    assert "violated" in found[1].verdicts()
+    actual = check("skeinformer-proposition-1", make(n=24, score=3.0), (6,))
+    assert "violated" in actual[1].verdicts()
 
 
 def test_the_pilots_needed_are_the_formula():
     for spread, n, delta in ((1.0, 512, 0.1), (7.5, 30, 0.01)):
-        wanted = 10 * spread * (math.log(2) + math.log(n) - math.log(delta))
-        assert chen2022_pilots_needed(spread, n, delta) == pytest.approx(wanted, rel=1e-14)
+        expected = 10 * spread * (math.log(2) + math.log(n) - math.log(delta))
+        assert chen2022_pilots_needed(spread, n, delta) == pytest.approx(expected, rel=1e-14)
 
 
 def test_lemma_1_holds_with_enough_pilots():
     qkv = make(n=64, score=0.05, seed=2)
-    found = check("skeinformer-lemma-1", qkv, (4, 128))
-    few, enough = found
+    actual = check("skeinformer-lemma-1", qkv, (4, 128))
+    few, enough = actual
     assert set(few.verdicts()) == {"assumption not met"} and set(enough.verdicts()) == {"holds"}
     assert (enough.details["needed"] <= 128).all() and (enough.details["beta"] >= math.sqrt(1 / 3)).all()
     assert (enough.details["C"] >= 1).all() and (enough.details["C"] <= 64).all()
@@ -304,20 +304,20 @@ def test_a_lemma_that_fails_is_violated(monkeypatch):
 
 def test_the_rank_correlation_is_that_of_each_head(monkeypatch):
     qkv = make(n=60, score=2.0)
-    wanted = [
+    expected = [
         float(spearmanr(m.numpy(), head.row_norms.numpy()).statistic)
         for m, head in zip(zhou2021_sparsity(qkv), SketchedHead.of(qkv), strict=True)
     ]
-    assert check("skeinformer-informer", qkv)[0].measured.tolist() == pytest.approx(wanted, rel=1e-12)
+    assert check("skeinformer-informer", qkv)[0].measured.tolist() == pytest.approx(expected, rel=1e-12)
     monkeypatch.setattr(chen2022, "zhou2021_sparsity", lambda qkv: torch.zeros(qkv.h, qkv.n_q))
     equal = check("skeinformer-informer", qkv)[0]  # numbers that are all equal have no order
     assert equal.measured.isnan().all() and set(equal.verdicts()) == {"assumption not met"}
 
 
 def test_the_sparsity_measure_goes_with_the_row_norms():
-    found = check("skeinformer-informer", make(n=60, score=2.0))[0]
-    assert set(found.verdicts()) == {"holds"} and (found.measured > 0.5).all()
-    for rho, low, high in zip(found.measured.tolist(), found.lower.tolist(), found.upper.tolist(), strict=True):
+    actual = check("skeinformer-informer", make(n=60, score=2.0))[0]
+    assert set(actual.verdicts()) == {"holds"} and (actual.measured > 0.5).all()
+    for rho, low, high in zip(actual.measured.tolist(), actual.lower.tolist(), actual.upper.tolist(), strict=True):
         half = 1.959964 * math.sqrt((1 + rho**2 / 2) / 57)
         assert (low, high) == pytest.approx(
             (math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)), abs=1e-4

@@ -41,9 +41,9 @@ def flat(n=400) -> QKV:
 def test_the_failure_is_the_tails_of_chi_square():
     for d in (1, 2, 7, 64, 500, 4096):
         for epsilon in (0.02, 0.2, 0.9, 1.0, 3.0):
-            wanted = chi2.cdf(d * (1 - epsilon), d) + chi2.sf(d * (1 + epsilon), d)
-            assert chen2022_vector_failure(d, epsilon) == pytest.approx(wanted, rel=1e-9)
-            assert wanted <= 2 * math.exp(-d / 2 * (epsilon - math.log(1 + epsilon)))
+            expected = chi2.cdf(d * (1 - epsilon), d) + chi2.sf(d * (1 + epsilon), d)
+            assert chen2022_vector_failure(d, epsilon) == pytest.approx(expected, rel=1e-9)
+            assert expected <= 2 * math.exp(-d / 2 * (epsilon - math.log(1 + epsilon)))
     assert chen2022_vector_failure(2, 0.5) == pytest.approx(1 - math.exp(-0.5) + math.exp(-1.5), rel=1e-13)
 
 
@@ -82,8 +82,8 @@ def test_lengths_are_those_of_the_matrix_s(sketch):
                         i = next(i for i in range(12) if sum(p[: i + 1]) > place)
                         s[i][column] = 1 / math.sqrt(d * p[i])
                 length = sum(float(s[:, column] @ x) ** 2 for column in range(d))
-                wanted = abs(length - float(x @ x)) / float(x @ x)
-                assert float(errors[seed]) == pytest.approx(wanted, rel=1e-10, abs=1e-13)
+                expected = abs(length - float(x @ x)) / float(x @ x)
+                assert float(errors[seed]) == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
 def test_the_hardest_vector_is_the_one_whose_length_varies_most(monkeypatch):
@@ -106,20 +106,20 @@ def test_the_hardest_vector_is_the_one_whose_length_varies_most(monkeypatch):
 
 
 def by_place(qkv, d=150, epsilon=0.5, **more):
-    found = check("skeinformer-jl-vector", qkv, (d,), epsilons=(epsilon,), **more)
-    return {(one.at["sketch"], one.at["of"]): one for one in found}
+    actual = check("skeinformer-jl-vector", qkv, (d,), epsilons=(epsilon,), **more)
+    return {(one.at["sketch"], one.at["of"]): one for one in actual}
 
 
 def test_sampling_breaks_the_guarantee_on_a_spike_and_not_on_flat_vectors():
     """150 Gaussian columns are enough for ε = ½, but uniform ones see a spike among 400 places too seldom."""
-    found = by_place(spiky())
-    assert found["uniform", "columns of V"].verdicts() == ["violated"]
-    assert found["uniform", "rows of B"].verdicts() == ["holds"]  # constant rows have the same length in every sample
-    assert found["optimal", "columns of V"].verdicts() == ["holds"]  # it knows the spike
-    assert found["optimal", "rows of B"].verdicts() == ["violated"]  # and then misses constant rows
-    assert float(found["uniform", "columns of V"].measured) > 0.6
-    assert all(one.verdicts() == ["holds"] for (sketch, _), one in found.items() if sketch == "gaussian")
-    assert float(found["uniform", "columns of V"].details["share"]) > 0.6
+    actual = by_place(spiky())
+    assert actual["uniform", "columns of V"].verdicts() == ["violated"]
+    assert actual["uniform", "rows of B"].verdicts() == ["holds"]  # constant rows have the same length in every sample
+    assert actual["optimal", "columns of V"].verdicts() == ["holds"]  # it knows the spike
+    assert actual["optimal", "rows of B"].verdicts() == ["violated"]  # and then misses constant rows
+    assert float(actual["uniform", "columns of V"].measured) > 0.6
+    assert all(one.verdicts() == ["holds"] for (sketch, _), one in actual.items() if sketch == "gaussian")
+    assert float(actual["uniform", "columns of V"].details["share"]) > 0.6
     assert all(one.verdicts() == ["holds"] for one in by_place(flat()).values())
     assert float(by_place(flat())["uniform", "columns of V"].measured) == 0
 
@@ -128,9 +128,9 @@ def test_the_verdicts_and_what_they_count():
     qkv, d, seeds = make(n=24, seed=5), 12, range(15)
     exact = chen2022_vector_failure(d, 0.6)
     for delta, word in ((exact * 0.99, {"assumption not met"}), (exact * 1.01, {"holds", "violated"})):
-        found = by_place(qkv, d, 0.6, delta=delta, seeds=seeds)
-        assert set(found) == {(sketch, of) for sketch in SKETCHES for of in VECTORS}
-        for (sketch, of), one in found.items():
+        actual = by_place(qkv, d, 0.6, delta=delta, seeds=seeds)
+        assert set(actual) == {(sketch, of) for sketch in SKETCHES for of in VECTORS}
+        for (sketch, of), one in actual.items():
             assert set(one.verdicts()) <= word and (one.details["failure"] == exact).all()
             for row in range(qkv.h):
                 head = SketchedHead(qkv, row)
@@ -144,5 +144,5 @@ def test_the_verdicts_and_what_they_count():
 
 def test_a_sketch_that_forgets_to_be_scaled_is_seen(monkeypatch):
     monkeypatch.setattr(sketched, "gaussian", lambda *args: 1.5 * gaussian(*args))
-    found = by_place(flat())
-    assert {v for (sketch, _), one in found.items() if sketch == "gaussian" for v in one.verdicts()} == {"violated"}
+    actual = by_place(flat())
+    assert {v for (sketch, _), one in actual.items() if sketch == "gaussian" for v in one.verdicts()} == {"violated"}

@@ -59,16 +59,16 @@ def test_the_composite_norm():
 
 def test_the_residual_is_the_least_of_three_and_zero_for_equal_rows():
     x = make(h=3, seed=3).v
-    found = composite_norm(residual(x))
+    actual = composite_norm(residual(x))
     for middle in (x.mean(1), x.median(1).values, (x.amax(1) + x.amin(1)) / 2):
-        assert (found <= composite_norm(x - middle[:, None]) * (1 + 1e-15)).all()
-    assert composite_norm(residual(x + 1e3)).numpy() == pytest.approx(found.numpy(), rel=1e-10)
+        assert (actual <= composite_norm(x - middle[:, None]) * (1 + 1e-15)).all()
+    assert composite_norm(residual(x + 1e3)).numpy() == pytest.approx(actual.numpy(), rel=1e-10)
     equal = torch.tensor([1.0, -2.0]).expand(4, 2)
     assert (residual(equal) == 0).all()
     g = torch.Generator().manual_seed(0)
     for _ in range(200):  # no random centre is better by more than a little
         middle = x.mean(1) + 0.3 * torch.randn(3, 5, generator=g, dtype=torch.float64)
-        assert (composite_norm(x - middle[:, None]) > 0.85 * found).all()
+        assert (composite_norm(x - middle[:, None]) > 0.85 * actual).all()
 
 
 def test_the_constant_of_the_assumption():

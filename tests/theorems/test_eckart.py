@@ -49,8 +49,8 @@ def budget(name, n=24):
 @pytest.mark.parametrize("score", [1.0, 6.0])
 def test_no_matrix_has_more_rank_than_its_structure_allows(name, score):
     operator = setting_for(make(n=24, score=score)).run(name, budget(name), 0).operator
-    found = torch.linalg.matrix_rank(operator.to(torch.float64).dense())
-    assert (found <= rank_bound(operator)).all()
+    actual = torch.linalg.matrix_rank(operator.to(torch.float64).dense())
+    assert (actual <= rank_bound(operator)).all()
     if name in LOW_RANK:
         assert (rank_bound(operator) <= budget(name)).all()
 
@@ -77,12 +77,12 @@ def test_the_distance_is_the_next_singular_value():
 @pytest.mark.parametrize("n", [24, 300])  # held, and by passes
 def test_the_bounds_are_the_singular_values_and_truncation_reaches_them(n):
     qkv = make(n=n, p=8, p_v=5)
-    found = check("eckart-young", qkv, (2, 3), methods=("svd", "nystromformer", "skyformer"))
+    actual = check("eckart-young", qkv, (2, 3), methods=("svd", "nystromformer", "skyformer"))
     b = exact(qkv).dense()
     values, outputs = torch.linalg.svdvals(b), torch.linalg.svdvals(b @ qkv.v)
-    for one in found:
-        wanted = (values if one.at["of"] == "matrix" else outputs)[:, one.d]
-        assert one.bound.numpy() == pytest.approx(wanted.numpy(), rel=2e-6)
+    for one in actual:
+        expected = (values if one.at["of"] == "matrix" else outputs)[:, one.d]
+        assert one.bound.numpy() == pytest.approx(expected.numpy(), rel=2e-6)
         assert set(one.verdicts()) == {"holds"} and (one.slack > 1 - 1e-3).all()  # the tolerance of the passes
         assert one.upper is None or (one.upper >= one.bound).all()
         approx = setting_for(qkv).run(one.at["method"], one.d, 0)
@@ -105,14 +105,14 @@ def test_under_the_gaussian_target_the_best_is_that_of_c():
 
 
 def test_outputs_of_many_dimensions_have_no_bound():
-    found = check("eckart-young", make(n=24, p_v=5), (5,), methods=("svd",))
-    assert [set(one.verdicts()) for one in found] == [{"holds"}, {"vacuous"}]
+    actual = check("eckart-young", make(n=24, p_v=5), (5,), methods=("svd",))
+    assert [set(one.verdicts()) for one in actual] == [{"holds"}, {"vacuous"}]
 
 
 def test_methods_of_higher_rank_do_not_meet_the_assumption():
-    found = check("eckart-young", make(n=40), (8,), methods=("topk", "informer", "skeinformer", "mss"))
-    assert {v for one in found for v in one.verdicts()} == {"assumption not met"}
-    informer = next(one for one in found if one.at == {"method": "informer", "of": "matrix"})
+    actual = check("eckart-young", make(n=40), (8,), methods=("topk", "informer", "skeinformer", "mss"))
+    assert {v for one in actual for v in one.verdicts()} == {"assumption not met"}
+    informer = next(one for one in actual if one.at == {"method": "informer", "of": "matrix"})
     values = torch.linalg.svdvals(exact(make(n=40)).dense())
     assert informer.details["rank"].tolist() == [9, 9]
     assert informer.details["at_rank"].numpy() == pytest.approx(values[:, 9].numpy(), rel=1e-9)
@@ -132,10 +132,10 @@ def test_the_best_operator_for_the_output_reaches_its_bound():
     b = exact(qkv).dense()
     u = torch.linalg.svd(b @ qkv.v, full_matrices=False).U
 
-    found = THEOREMS["eckart-young"].check(
+    actual = THEOREMS["eckart-young"].check(
         qkv, with_operator(qkv, lambda d: LowRank(u[..., :d], None, u[..., :d].mT @ b))
     )
-    matrix, output = found
+    matrix, output = actual
     assert set(output.verdicts()) == {"holds"} and output.slack.numpy() == pytest.approx(1, abs=1e-9)
     assert set(matrix.verdicts()) == {"holds"} and (matrix.slack > 1.001).all()  # a different best
 
@@ -157,8 +157,8 @@ def test_a_rank_that_is_claimed_too_low_is_violated():
         operator._rows = lambda start, stop: b[:, start:stop]
         return operator
 
-    found = THEOREMS["eckart-young"].check(qkv, with_operator(qkv, claimed))
-    assert [set(one.verdicts()) for one in found] == [{"violated"}, {"violated"}]
+    actual = THEOREMS["eckart-young"].check(qkv, with_operator(qkv, claimed))
+    assert [set(one.verdicts()) for one in actual] == [{"violated"}, {"violated"}]
 
 
 def test_an_output_alone_has_no_rank():
@@ -166,9 +166,9 @@ def test_an_output_alone_has_no_rank():
     setting = replace(
         setting_for(qkv, (3,), methods=("mine",)), run=lambda method, d, seed: Approximation(None, exact_output(qkv))
     )
-    found = list(THEOREMS["eckart-young"].check(qkv, setting))
-    assert [one.at["of"] for one in found] == ["output"]
-    assert set(found[0].verdicts()) == {"assumption not met"} and (found[0].measured == 0).all()
+    actual = list(THEOREMS["eckart-young"].check(qkv, setting))
+    assert [one.at["of"] for one in actual] == ["output"]
+    assert set(actual[0].verdicts()) == {"assumption not met"} and (actual[0].measured == 0).all()
 
 
 def test_a_budget_that_the_method_refuses_is_left_out():

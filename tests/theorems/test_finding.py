@@ -32,9 +32,9 @@ def of(met, vacuous, measured, bound, sense="at most", **more):
 
 @pytest.mark.parametrize("sense", ["at most", "at least"])
 def test_what_is_not_assumed_comes_first_then_what_is_not_promised_then_what_is_lost(sense):
-    kept, broken = (1.0, 3.0) if sense == "at most" else (3.0, 1.0)
-    for met, vacuous, measured in itertools.product((True, False), (True, False), (kept, broken, math.nan)):
-        wanted = (
+    selected, broken = (1.0, 3.0) if sense == "at most" else (3.0, 1.0)
+    for met, vacuous, measured in itertools.product((True, False), (True, False), (selected, broken, math.nan)):
+        expected = (
             "assumption not met"
             if not met
             else "vacuous"
@@ -42,10 +42,10 @@ def test_what_is_not_assumed_comes_first_then_what_is_not_promised_then_what_is_
             else None
             if math.isnan(measured)
             else "holds"
-            if measured == kept
+            if measured == selected
             else "violated"
         )
-        assert of(met, vacuous, measured, 2.0, sense).verdicts() == [wanted]
+        assert of(met, vacuous, measured, 2.0, sense).verdicts() == [expected]
 
 
 def test_an_interval_and_rounding_must_lie_beyond_the_bound_as_a_whole():

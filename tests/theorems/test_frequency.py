@@ -14,8 +14,8 @@ from attnprobe.theorems.frequency import binomial_tail, clopper_pearson, quantil
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
 def test_scipy_finds_the_same_interval(trials, level):
     for successes in {0, 1, trials // 3, trials - 1, trials}:
-        wanted = binomtest(successes, trials).proportion_ci(level, "exact")
-        assert clopper_pearson(successes, trials, level) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
+        expected = binomtest(successes, trials).proportion_ci(level, "exact")
+        assert clopper_pearson(successes, trials, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_the_tail_of_the_binomial_distribution():

@@ -72,9 +72,9 @@ def test_counts_that_do_not_fit_are_refused(happened, trials, confidence):
 
 def test_trials_that_are_not_decided_widen_the_interval():
     certain, happened, possible = ((torch.arange(4) < count)[:, None] for count in (1, 2, 3))
-    found = frequency(happened, certain, possible)
-    assert float(found.value) == 0.5
-    assert float(found.lower) == clopper_pearson(1, 4)[0] and float(found.upper) == clopper_pearson(3, 4)[1]
+    actual = frequency(happened, certain, possible)
+    assert float(actual.value) == 0.5
+    assert float(actual.lower) == clopper_pearson(1, 4)[0] and float(actual.upper) == clopper_pearson(3, 4)[1]
 
 
 QKV_ = make(h=2, n=24, p=4)
@@ -94,16 +94,16 @@ def setting(run, methods=("scaled",), epsilons=(0.1, 0.2, 0.4), delta=0.1, seeds
 
 def check(*given, qkv=QKV_, **options) -> dict:
     """Findings by (d, epsilon, of)."""
-    found = list(get_theorem("ma-property").check(qkv, setting(*given, **options)))
-    return {(one.d, one.at["method"], one.at["epsilon"], one.at["of"]): one for one in found}
+    actual = list(get_theorem("ma-property").check(qkv, setting(*given, **options)))
+    return {(one.d, one.at["method"], one.at["epsilon"], one.at["of"]): one for one in actual}
 
 
 def test_errors_of_known_size_are_counted():
     calls = []
-    found = check(lambda method, d, seed: (calls.append((method, d, seed)), off_by(SIZES[seed]))[1], budgets=(4, 8))
+    actual = check(lambda method, d, seed: (calls.append((method, d, seed)), off_by(SIZES[seed]))[1], budgets=(4, 8))
     assert sorted(calls) == sorted(("scaled", d, seed) for d in (4, 8) for seed in range(10))  # once for all ε
-    assert len(found) == 2 * 3 * 2
-    for (_, _, epsilon, _), one in found.items():
+    assert len(actual) == 2 * 3 * 2
+    for (_, _, epsilon, _), one in actual.items():
         beyond = sum(size > epsilon for size in SIZES.values())
         assert one.measured.tolist() == [beyond / 10] * 2
         assert (float(one.lower[0]), float(one.upper[0])) == clopper_pearson(beyond, 10)
@@ -114,28 +114,28 @@ def test_errors_of_known_size_are_counted():
 @pytest.mark.parametrize("delta, verdict", [(0.05, "violated"), (0.5, "holds"), (0.95, "holds"), (1.0, "vacuous")])
 def test_the_verdict_follows_the_interval(delta, verdict):
     """6 of 10 beyond ε = 0.2 put the probability into [0.26, 0.88]: only a δ below that is contradicted."""
-    found = check(lambda method, d, seed: off_by(SIZES[seed]), delta=delta, epsilons=(0.2,))
-    for one in found.values():
+    actual = check(lambda method, d, seed: off_by(SIZES[seed]), delta=delta, epsilons=(0.2,))
+    for one in actual.values():
         assert one.measured.tolist() == [0.6, 0.6] and one.verdicts() == [verdict] * 2
 
 
 def test_an_error_of_epsilon_itself_does_not_exceed_it():
     half = lambda method, d, seed: off_by(0.5)  # (1 + ½) B - B is exact in floating point
-    found = check(half, epsilons=(0.4999999, 0.5000001))
-    for (_, _, epsilon, _), one in found.items():
+    actual = check(half, epsilons=(0.4999999, 0.5000001))
+    for (_, _, epsilon, _), one in actual.items():
         assert one.measured.tolist() == [float(epsilon < 0.5)] * 2
 
 
 def test_no_error_does_not_exceed_zero():
-    found = check(lambda method, d, seed: off_by(0.0), epsilons=(0.0,))
-    assert found[4, "scaled", 0.0, "matrix"].measured.tolist() == [0.0, 0.0]
+    actual = check(lambda method, d, seed: off_by(0.0), epsilons=(0.0,))
+    assert actual[4, "scaled", 0.0, "matrix"].measured.tolist() == [0.0, 0.0]
 
 
 def test_a_method_that_draws_nothing_is_run_once_and_has_no_interval():
     calls = []
-    found = check(lambda method, d, seed: (calls.append(seed), off_by(0.3, drawn=False))[1])
+    actual = check(lambda method, d, seed: (calls.append(seed), off_by(0.3, drawn=False))[1])
     assert calls == [0]
-    for (_, _, epsilon, _), one in found.items():
+    for (_, _, epsilon, _), one in actual.items():
         assert one.lower is None and one.upper is None and one.measured.tolist() == [float(epsilon < 0.3)] * 2
         assert one.verdicts() == ["violated" if epsilon < 0.3 else "holds"] * 2
 
@@ -146,8 +146,8 @@ def test_a_method_that_cannot_take_the_budget_is_a_row():
             raise Unsupported(f"d={d} exceeds n")
         return off_by(0.0)
 
-    found = check(run, budgets=(4, 99))
-    for (d, *_), one in found.items():
+    actual = check(run, budgets=(4, 99))
+    for (d, *_), one in actual.items():
         assert one.verdicts() == ["holds" if d == 4 else "assumption not met"] * 2
         assert d == 4 or (one.measured.isnan().all() and "d=99" in one.assumption)
 
@@ -176,16 +176,16 @@ def test_a_real_method_against_dense_norms(target, method):
     """The literal definition, head by head and seed by seed, with numpy."""
     qkv = make(h=2, n=40, p=6)
     runs = [approximate(method, qkv, 8, seed=seed, target=target) for seed in range(3)]
-    found = ma_errors(qkv, runs, target)
+    actual = ma_errors(qkv, runs, target)
     for head in range(2):
         b, v = exact(qkv, target).dense()[head].numpy(), qkv.v[head].numpy()
         for seed, run in enumerate(runs):
             approx = run.operator.dense()[head].numpy()
             matrix = np.linalg.norm(b - approx, 2) / np.linalg.norm(b, 2)
             output = np.linalg.norm(b @ v - approx @ v, 2) / np.linalg.norm(b @ v, 2)
-            value, lower, upper = (float(end[seed, head]) for end in found["matrix"])
+            value, lower, upper = (float(end[seed, head]) for end in actual["matrix"])
             assert value == pytest.approx(matrix, rel=1e-9) and lower <= matrix <= upper
-            assert float(found["output"][0][seed, head]) == pytest.approx(output, rel=1e-9)
+            assert float(actual["output"][0][seed, head]) == pytest.approx(output, rel=1e-9)
 
 
 def test_streamed_intervals_hold_the_dense_norm():
@@ -222,6 +222,6 @@ def test_the_interval_of_a_probability_counts_what_is_certain_and_what_is_possib
     """Of ten seeds two exceed ε for certain, three more by their value, and five by the upper end alone."""
     value = torch.tensor([[0.9]] * 2 + [[0.6]] * 3 + [[0.4]] * 5)
     lower = torch.tensor([[0.8]] * 2 + [[0.4]] * 3 + [[0.3]] * 5)
-    found = ma._exceeded(value, lower, torch.full_like(value, 0.95), 0.5, drawn=True)
-    assert float(found.value) == 0.5
-    assert (float(found.lower), float(found.upper)) == (clopper_pearson(2, 10)[0], clopper_pearson(10, 10)[1])
+    actual = ma._exceeded(value, lower, torch.full_like(value, 0.95), 0.5, drawn=True)
+    assert float(actual.value) == 0.5
+    assert (float(actual.lower), float(actual.upper)) == (clopper_pearson(2, 10)[0], clopper_pearson(10, 10)[1])

@@ -55,8 +55,8 @@ def test_a_residual_is_a_schur_complement():
 
 def test_the_trace_of_the_residual_is_below_twice_the_tail():
     qkv = make(h=2, n=40, p=2)
-    found = check("wildcat-trace", qkv, budgets=(6, 12), seeds=range(30))
-    for one in found:
+    actual = check("wildcat-trace", qkv, budgets=(6, 12), seeds=range(30))
+    for one in actual:
         assert one.verdicts() == ["holds"] * 2 and (one.bound < 0.5).all()
         assert (one.details["best"] < one.measured).all() and (one.lower <= one.measured).all()
 

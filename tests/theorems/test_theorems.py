@@ -29,14 +29,14 @@ def setting(budgets, run):
 
 
 def test_runs_are_those_of_the_budgets_that_a_method_takes_with_the_first_seed():
-    asked = []
+    requests = []
 
     def run(method, d, seed):
-        asked.append((method, d, seed))
+        requests.append((method, d, seed))
         return approximate(method, make(n=12), d, seed=seed)
 
-    found = list(runs(setting((4, 100, 8), run), "svd"))
-    assert [d for d, _ in found] == [4, 8] and asked == [("svd", 4, 3), ("svd", 100, 3), ("svd", 8, 3)]
+    actual = list(runs(setting((4, 100, 8), run), "svd"))
+    assert [d for d, _ in actual] == [4, 8] and requests == [("svd", 4, 3), ("svd", 100, 3), ("svd", 8, 3)]
 
 
 def test_a_method_that_takes_no_budget_is_refused_with_its_last_reason():

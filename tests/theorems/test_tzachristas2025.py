@@ -18,7 +18,7 @@ F64 = torch.float64
 FORMS = {"all": {}, "causal": {"causal": True}, "window": {"causal": True, "sliding_window": 30}}
 
 
-def found(name, qkv, *args, setting=None, **more):
+def findings_of(name, qkv, *args, setting=None, **more):
     return list(THEOREMS[name].check(qkv, setting or setting_for(qkv, *args, **more)))
 
 
@@ -28,7 +28,7 @@ def found(name, qkv, *args, setting=None, **more):
 def test_the_identities_and_the_diameter_bound_hold(form, score, dtype):
     qkv = make(n=70, score=score, dtype=dtype).replace(**FORMS[form])
     for name, sides in (("topk-tv", ["tau", "kl"]), ("topk-output", ["factorisation", "diameter"])):
-        every = found(name, qkv, (3, 16))
+        every = findings_of(name, qkv, (3, 16))
         assert [(one.d, one.at["of"]) for one in every] == [(d, of) for d in (3, 16) for of in sides]
         for one in every:
             assert one.verdicts() == ["holds"] * 2, (one, one.measured, one.bound)
@@ -49,7 +49,7 @@ def scaled_setting(qkv, by):
 @pytest.mark.parametrize("name", ["topk-tv", "topk-output"])
 def test_rows_that_are_not_renormalised_break_the_identities(name):
     qkv = make(n=40)
-    first, *_ = found(name, qkv, setting=scaled_setting(qkv, 0.9))
+    first, *_ = findings_of(name, qkv, setting=scaled_setting(qkv, 0.9))
     assert first.verdicts() == ["violated"] * 2
 
 
@@ -60,23 +60,23 @@ def test_the_rule_for_gaussian_scores_is_met_by_them_and_not_by_heavy_tails():
     qkv = make(n=n, h=1, p=p)
     q, k = torch.randn(2, 1, n, p, generator=g, dtype=F64)
     flat = qkv.replace(q=q[:, :40] / q[:, :40].norm(dim=-1, keepdim=True) * p**0.5, k=k, v=k)
-    [one] = found("topk-gaussian", flat, epsilons=(0.1,))
+    [one] = findings_of("topk-gaussian", flat, epsilons=(0.1,))
     assert float(one.measured / one.bound) == pytest.approx(1.0, abs=0.1)
     assert abs(float(one.details["kurtosis"])) < 0.2
     sharp = flat.replace(k=k * (torch.rand(1, n, 1, generator=g, dtype=F64) < 0.05) * 6)
-    [one] = found("topk-gaussian", sharp, epsilons=(0.1,))
+    [one] = findings_of("topk-gaussian", sharp, epsilons=(0.1,))
     assert one.verdicts() == ["violated"] or float(one.details["kurtosis"]) > 3
 
 
 def test_few_keys_and_impossible_epsilons_are_left_out():
-    [one] = found("topk-gaussian", make(n=20), epsilons=(0.5, 1.0))
+    [one] = findings_of("topk-gaussian", make(n=20), epsilons=(0.5, 1.0))
     assert one.at == {"epsilon": 0.5} and one.verdicts() == ["assumption not met"] * 2
 
 
 @pytest.mark.parametrize("score, verdict", [(0.01, "holds"), (9.0, "assumption not met")])
 def test_scores_are_bounded_or_not(score, verdict):
     qkv = make(n=60, score=score).replace(causal=True)
-    [one] = found("bounded-scores", qkv)
+    [one] = findings_of("bounded-scores", qkv)
     scores = (qkv.scale * qkv.q @ qkv.k.mT).abs().tril()
     assert torch.allclose(one.measured, scores.amax((1, 2))) and one.verdicts() == [verdict] * 2
     assert float(one.bound[0]) == pytest.approx(log(60) ** 0.5)

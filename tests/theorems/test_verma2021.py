@@ -89,35 +89,35 @@ def test_the_minus_sign_is_no_bound():
 def test_both_signs_on_a_layer(monkeypatch):
     monkeypatch.setattr(verma2021, "ROWS", 24)
     qkv = make(h=4, n=64, score=3.0, seed=4)
-    found = check("shift-bound", qkv, (8, 32))
-    assert [(one.d, one.at["sign"]) for one in found] == [(d, s) for d in (8, 32) for s in ("plus", "minus")]
-    for one in found:
+    actual = check("shift-bound", qkv, (8, 32))
+    assert [(one.d, one.at["sign"]) for one in actual] == [(d, s) for d in (8, 32) for s in ("plus", "minus")]
+    for one in actual:
         approx = setting_for(qkv).run("mss:inverse=schulz,identity=false", one.d, 0)
-        wanted = (exact(qkv).dense() - approx.operator.dense()).abs().sum(-1).amax(-1)
-        assert one.measured.numpy() == pytest.approx(wanted.numpy(), rel=1e-12)
+        expected = (exact(qkv).dense() - approx.operator.dense()).abs().sum(-1).amax(-1)
+        assert one.measured.numpy() == pytest.approx(expected.numpy(), rel=1e-12)
         if one.at["sign"] == "plus":
             assert set(one.verdicts()) == {"vacuous"} and (one.slack > 1).all()
         else:
-            assert (one.bound < found[0 if one.d == 8 else 2].bound).all()
+            assert (one.bound < actual[0 if one.d == 8 else 2].bound).all()
 
 
 def test_the_bound_with_the_minus_is_violated_by_real_cores():
-    said = [
+    message = [
         v
         for seed in range(3)
         for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
         if one.at["sign"] == "minus"
         for v in one.verdicts()
     ]
-    assert "violated" in said
+    assert "violated" in message
 
 
 def test_the_tail_is_what_shifting_leaves():
     values = normal(9).abs()
     for d in (1, 4, 8):
         tail = sorted(values.tolist())[: 9 - d]
-        wanted = sum(x * x for x in tail) - sum(tail) ** 2 / (9 - d)
-        assert float(verma2021_tail(values, d)) == pytest.approx(wanted, abs=1e-13)
+        expected = sum(x * x for x in tail) - sum(tail) ** 2 / (9 - d)
+        assert float(verma2021_tail(values, d)) == pytest.approx(expected, abs=1e-13)
     assert float(verma2021_tail(values, 9)) == 0
 
 
@@ -146,20 +146,20 @@ def test_the_errors_of_both_statements_are_the_literal_ones(score):
             np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9
         )
         made, spectrum = verma2021._shifted_low_rank(*torch.linalg.eigh(torch.tensor(kernel)), d)
-        wanted = [*values[:d], *[values[d:].mean()] * (28 - d)]
-        assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
-        assert spectrum.flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
+        expected = [*values[:d], *[values[d:].mean()] * (28 - d)]
+        assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(expected, abs=1e-12)
+        assert spectrum.flip(0).numpy() == pytest.approx(expected, abs=1e-12)
         assert float(one.details["spread"][row]) == pytest.approx((values[d] - values[-1]) / values[0], rel=1e-10)
 
 
 def test_lemma_1_is_exact_in_its_class_and_about_nothing_else():
-    found = check("shift-lemma-1", make(n=16, score=2.0), (3, 6))
-    said = {(one.d, one.at["matrix"]): set(one.verdicts()) for one in found}
-    assert len(said) == 2 * len(MATRICES)
+    actual = check("shift-lemma-1", make(n=16, score=2.0), (3, 6))
+    message = {(one.d, one.at["matrix"]): set(one.verdicts()) for one in actual}
+    assert len(message) == 2 * len(MATRICES)
     for d in (3, 6):
-        assert said[d, "θI + rank d"] == {"holds"}
-        assert said[d, "C̄"] == {"assumption not met"} == said[d, "(B + Bᵀ)/2"]
-    for one in found:
+        assert message[d, "θI + rank d"] == {"holds"}
+        assert message[d, "C̄"] == {"assumption not met"} == message[d, "(B + Bᵀ)/2"]
+    for one in actual:
         if one.at["matrix"] == "θI + rank d":
             assert (one.measured < 1e-9).all() and (one.details["spread"] == 0).all()
         else:
@@ -203,13 +203,13 @@ def test_a_model_without_its_shift_is_seen(monkeypatch):
 
     monkeypatch.setattr(verma2021, "shifted", unshifted)
     for name in ("shift-lemma-1", "shift-theorem-1"):
-        said = [
+        message = [
             v
             for one in check(name, make(n=16, score=2.0), (4,))
             if one.at["matrix"] == "θI + rank d"
             for v in one.verdicts()
         ]
-        assert set(said) == {"violated"}
+        assert set(message) == {"violated"}
 
 
 def test_large_layers_are_refused():

@@ -36,8 +36,8 @@ def test_one_step_is_three_quarters_of_the_cube_and_a_quarter_of_the_fourth_powe
         core = row_stochastic(seed)
         z = start(core, "norms") + 0.01 * row_stochastic(seed + 50).mT
         e = EYE - core @ z
-        wanted = 0.75 * e @ e @ e + 0.25 * e @ e @ e @ e
-        assert (EYE - core @ razavi(core, z, 1) - wanted).abs().max() < 1e-13
+        expected = 0.75 * e @ e @ e + 0.25 * e @ e @ e @ e
+        assert (EYE - core @ razavi(core, z, 1) - expected).abs().max() < 1e-13
         assert float(xiong2021_next_residual(torch.tensor(0.5).double())) == 0.75 * 0.5**3 + 0.25 * 0.5**4
 
 
@@ -52,8 +52,8 @@ def test_the_gap_and_all_that_follows_from_it(least):
     for _ in range(31):
         residuals.append(float(torch.linalg.matrix_norm(EYE - core @ z, 2)))
         z = razavi(core, z, 1)
-    for steps, wanted in enumerate(residuals):
-        assert float(xiong2021_residual_after(gap, steps)) == pytest.approx(wanted, rel=1e-7, abs=1e-11 / least)
+    for steps, expected in enumerate(residuals):
+        assert float(xiong2021_residual_after(gap, steps)) == pytest.approx(expected, rel=1e-7, abs=1e-11 / least)
     steps = int(xiong2021_steps(gap, 1e-6))
     assert residuals[steps] <= 1e-6 < residuals[steps - 1]
 
@@ -66,8 +66,8 @@ def test_steps_of_a_gap_that_one_minus_it_rounds_away():
 
 
 def test_the_precondition_is_measured():
-    found = check("nystromformer-precondition", make(n=24), (4, 8))
-    for one in found:
+    actual = check("nystromformer-precondition", make(n=24), (4, 8))
+    for one in actual:
         assert set(one.verdicts()) == {"holds"} and (one.measured < 1).all()
         assert one.measured.numpy() == pytest.approx((1 - one.details["gap"]).numpy(), abs=1e-13)
 
@@ -130,8 +130,8 @@ def test_landmarks_that_are_the_data_are_exact(score):
     assert one.d == 20 and set(one.verdicts()) == {"holds"} and (one.measured < 1e-9).all()
     assert (one.details["schulz"] > 1e-3).all()  # six steps are not A⁺
     first = one_head(make(n=20, score=score), 0)
-    wanted = torch.linalg.cond(torch.softmax(first.scale * first.q @ first.k.mT, -1))
-    assert float(one.details["condition"][0]) == pytest.approx(float(wanted), rel=1e-6)
+    expected = torch.linalg.cond(torch.softmax(first.scale * first.q @ first.k.mT, -1))
+    assert float(one.details["condition"][0]) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_lemma_2_is_about_the_true_inverse():
@@ -151,7 +151,7 @@ def test_lemma_2_refuses_what_it_would_not_finish():
 
 
 def test_budgets_that_do_not_fit_are_left_out_and_refused_where_none_does():
-    found = check("nystromformer-precondition", make(n=20), (8, 99))
-    assert [one.d for one in found] == [8]
+    actual = check("nystromformer-precondition", make(n=20), (8, 99))
+    assert [one.d for one in actual] == [8]
     with pytest.raises(Unsupported, match="99"):
         check("nystromformer-precondition", make(n=20), (99,))

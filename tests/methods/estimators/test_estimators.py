@@ -117,11 +117,11 @@ def test_inclusion_frequencies_of_magicpig_are_those_of_its_law(least_hits):
 def test_the_law_of_two_collisions_is_accurate_where_it_is_tiny():
     for tables in (2, 3, 60, 256):
         for c in (0.0, 1e-9, 1e-6, 3e-5, 1e-3, 0.01, 0.3, 0.99, 1.0):
-            wanted = sum(
+            expected = sum(
                 math.comb(tables, hits) * c**hits * (1 - c) ** (tables - hits) for hits in range(2, tables + 1)
             )
             got = float(at_least_two(torch.tensor([c], dtype=torch.float64), tables))
-            assert got == pytest.approx(wanted, rel=1e-7), (tables, c)
+            assert got == pytest.approx(expected, rel=1e-7), (tables, c)
 
 
 def known_moments(rows, spread, n_k=4000):
@@ -133,14 +133,14 @@ def known_moments(rows, spread, n_k=4000):
 
 
 @pytest.mark.parametrize(
-    "quantile, moments, spread, kept",
+    "quantile, moments, spread, selected",
     [
         ("two-sided", "exact", 0.3, True),
         ("one-sided", "exact", 0.3, False),
         ("one-sided", "authors", 0.5, False),
     ],
 )
-def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, kept):
+def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, selected):
     """2000 repeats at ε = δ = 0.05: the two-sided rule with known moments keeps its δ, the published ones do not."""
     qkv = known_moments(2000, spread)
     options = {"epsilon": 0.05, "delta": 0.05, "verify": "D", "quantile": quantile, "moments": moments}
@@ -148,8 +148,8 @@ def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, kept):
     of_d, _ = ratios(qkv, approx)
     happened = int((of_d.abs() > 0.05).sum())
     verdict = verdicts(exact_p_values([happened], 2000, 0.05), 0.95)[0]
-    assert (verdict == "violated") != kept, happened / 2000
-    if not kept:  # the power of 2000 repeats at the measured rate
+    assert (verdict == "violated") != selected, happened / 2000
+    if not selected:  # the power of 2000 repeats at the measured rate
         detected = exact_p_values(np.arange(2001), 2000, 0.05).at_most <= 0.025
         assert binom.pmf(np.arange(2001), 2000, happened / 2000)[detected].sum() >= 0.99, happened / 2000
 

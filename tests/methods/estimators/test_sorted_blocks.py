@@ -82,11 +82,11 @@ def test_blocks_hold_similar_tokens():
     k = torch.eye(4, dtype=torch.float64).repeat_interleave(6, 0)[None]
     order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
     qkv = QKV(8 * k[:, order], k, torch.ones(1, 24, 1, dtype=torch.float64))
-    found = 0.0
+    actual = 0.0
     for seed in range(20):
         rows = approximate("hyper", qkv, 6, seed=seed, block=1.0, bits=12).matrix().dense()[0]
-        found += float((rows * (k[0][order] @ k[0].mT)).sum(-1).mean()) / 20
-    assert found > 0.8
+        actual += float((rows * (k[0][order] @ k[0].mT)).sum(-1).mean()) / 20
+    assert actual > 0.8
 
 
 @pytest.mark.parametrize("bits", [1, 3, 5])

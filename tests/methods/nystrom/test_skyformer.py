@@ -282,10 +282,10 @@ def test_centroids_lower_the_quantisation_error_and_are_fixed_points():
 
     errors = [error(kmeans(x[None], 7, [torch.Generator().manual_seed(1)], steps=steps)[0]) for steps in range(12)]
     assert all(a >= b - 1e-12 for a, b in zip(errors, errors[1:], strict=False)) and errors[0] > errors[-1] + 1
-    settled = kmeans(x[None], 7, [torch.Generator().manual_seed(1)], steps=100)[0]
-    nearest = torch.cdist(x, settled).argmin(1)
+    final = kmeans(x[None], 7, [torch.Generator().manual_seed(1)], steps=100)[0]
+    nearest = torch.cdist(x, final).argmin(1)
     for cluster in range(7):
-        assert torch.allclose(settled[cluster], x[nearest == cluster].mean(0), atol=1e-13)
+        assert torch.allclose(final[cluster], x[nearest == cluster].mean(0), atol=1e-13)
 
 
 def test_kmeans_landmarks_are_ten_steps_of_lloyd_on_queries_and_keys():

@@ -23,12 +23,12 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=generator(seed, "normal"), dtype=torch.float64)
 
 
-def close(got, wanted, eps=1e-12):
+def close(got, expected, eps=1e-12):
     """Whether two matrices agree to ``eps`` of the norm of the second."""
-    return float((got - wanted).norm()) <= eps * max(1.0, float(wanted.norm()))
+    return float((got - expected).norm()) <= eps * max(1.0, float(expected.norm()))
 
 
-def whole(approx, row):
+def dense_of(approx, row):
     """``H M Hᵀ`` over [Q; K] of an operator that is the block of it with queries for rows and keys for columns."""
     h = torch.cat([approx.operator.left[row], approx.operator.right[row].T])
     return h @ approx.operator.middle[0][row] @ h.T
@@ -40,11 +40,11 @@ def equals_its_twin(name, qkv, d, target="softmax", slack=0.0, **options):
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(qkv.h):
         draws = {key: value[row] for key, value in approx.draws.items()}
-        wanted = TWINS[name](one_head(qkv, row), d, draws, target, **options)
+        expected = TWINS[name](one_head(qkv, row), d, draws, target, **options)
         cond = 1.0
         if "A" in approx.cores:
             cond += float(approx.cores["A"][row].norm() * approx.inverses["A"][row].norm())
-        if not ((approx.operator.dense()[row] - wanted).abs() <= cond * band[row] + slack).all():
+        if not ((approx.operator.dense()[row] - expected).abs() <= cond * band[row] + slack).all():
             return False
     return True
 
@@ -78,7 +78,7 @@ def test_for_gaussian_the_middle_is_the_best_for_the_lifted_kernel(score):
     for row in range(2):
         kernel = lifted(one_head(qkv, row))
         assert np.allclose(kernel, lifted_kernel(one_head(qkv, row)), atol=1e-14)
-        c, actual = kernel[:, approx.draws["order"][row, :d]], whole(approx, row)
+        c, actual = kernel[:, approx.draws["order"][row, :d]], dense_of(approx, row)
         assert (c.T @ (kernel - actual) @ c).abs().max() <= 1e-12
         assert torch.equal(actual[:9, 9:], actual[9:, :9].T) or close(actual[:9, 9:], actual[9:, :9].T, 1e-14)
         assert close(approx.operator.dense()[row], actual[:9, 9:], 1e-14)
@@ -93,7 +93,9 @@ def test_a_larger_budget_adds_columns_and_never_errs_more(target):
     for d in range(1, 13):
         approx = approximate("prototype", qkv, d, target=target)
         orders.add(approx.draws_hash())
-        actual = approx.operator.dense() if target == "softmax" else torch.stack([whole(approx, row) for row in (0, 1)])
+        actual = approx.operator.dense()
+        if target == "gaussian":
+            actual = torch.stack([dense_of(approx, row) for row in (0, 1)])
         kernels = [exact(qkv).dense()[row] if target == "softmax" else lifted(one_head(qkv, row)) for row in (0, 1)]
         errors.append((torch.stack(kernels) - actual).norm(dim=(1, 2)))
     errors = torch.stack(errors)
@@ -196,8 +198,8 @@ def test_no_middle_and_no_shift_fit_better(score, two_stage):
             change = normal(6, 6, seed=trial), float(normal(1, seed=trial + 100))
             for size in (1e-4, 1e-1):
                 assert (error - size * (c @ change[0] @ c.T + change[1] * eye)).norm() > error.norm()
-        wanted, wanted_delta = shifted_kernel(kernel.numpy(), columns.tolist(), "two-stage" if two_stage else "none")
-        assert close(h @ core @ h.T + delta * eye, torch.tensor(wanted)) and abs(float(delta) - wanted_delta) <= 1e-12
+        expected, wanted_delta = shifted_kernel(kernel.numpy(), columns.tolist(), "two-stage" if two_stage else "none")
+        assert close(h @ core @ h.T + delta * eye, torch.tensor(expected)) and abs(float(delta) - wanted_delta) <= 1e-12
         assert delta >= 0
 
 
@@ -228,10 +230,10 @@ def test_the_block_has_no_identity_and_its_middle_is_moved_by_the_shift():
         assert len(columns.unique()) == d
         h = span(kernel[:, columns])
         prototype = h @ (h.T @ kernel @ h) @ h.T
-        wanted = (prototype - delta[row] * h @ h.T)[:8, 8:]
-        assert close(approx.operator.dense()[row], wanted, 1e-13)
+        expected = (prototype - delta[row] * h @ h.T)[:8, 8:]
+        assert close(approx.operator.dense()[row], expected, 1e-13)
         assert not close(approx.operator.dense()[row], prototype[:8, 8:], 1e-4)
-        assert close(whole(approx, row)[:8, 8:], wanted, 1e-13)
+        assert close(dense_of(approx, row)[:8, 8:], expected, 1e-13)
         assert torch.linalg.matrix_rank(approx.operator.dense()[row]) <= d
 
 
@@ -246,14 +248,14 @@ def test_attention_of_equidistant_tokens_is_exact_and_the_prototypes_is_not(grou
     qkv = equidistant(9, groups)
     approx = approximate("spectral-shift", qkv, d, target="gaussian")
     assert len((approx.draws["indices"] % groups).unique()) == groups  # one token of each group at least
-    wanted = exact(qkv, "gaussian").dense()
-    assert close(approx.operator.dense(), wanted)
+    expected = exact(qkv, "gaussian").dense()
+    assert close(approx.operator.dense(), expected)
     assert torch.allclose(approx.diagnostics["delta"], torch.tensor(1 - np.exp(-1.0)), rtol=1e-12)
     for name, options in (("prototype", {}), ("spectral-shift", {"shift": "none"}), ("skyformer", {"inverse": "pinv"})):
         if name == "prototype" and d > 9:
             continue
         other = approximate(name, qkv, d, target="gaussian", **options)
-        assert not close(other.operator.dense(), wanted, 1e-2), name
+        assert not close(other.operator.dense(), expected, 1e-2), name
 
 
 @pytest.mark.parametrize("shift", ["two-stage", "none"])
@@ -273,8 +275,8 @@ def test_tokens_that_repeat_leave_a_smaller_rank_to_divide_by():
         c = kernel[:, approx.draws["indices"][row]]
         rank = np.linalg.matrix_rank(c)
         assert rank < 10
-        wanted = (24 - np.trace(np.linalg.pinv(c) @ kernel @ c)) / (24 - rank)
-        assert abs(float(approx.diagnostics["delta"][row]) - wanted) <= 1e-12
+        expected = (24 - np.trace(np.linalg.pinv(c) @ kernel @ c)) / (24 - rank)
+        assert abs(float(approx.diagnostics["delta"][row]) - expected) <= 1e-12
 
 
 def test_dense_methods_refuse_long_sequences_and_spectral_shifting_the_target_softmax():
@@ -333,9 +335,9 @@ def test_the_shift_is_the_quotient_of_traces_for_any_inverse():
                 assert abs(float(delta[row]) - mss_delta(a[row].numpy(), g[row].numpy())) <= 1e-10
         for other in (g + 0.1 * normal(2, 6, 6, seed=seed + 50), a.mT, 0.5 * torch.linalg.inv(a)):
             for row in range(2):
-                wanted = mss_delta(a[row].numpy(), other[row].numpy())
-                assert abs(float(_shift(a, other)[row]) - wanted) <= 1e-10 * (1 + wanted)
-                worst = max(worst, wanted)
+                expected = mss_delta(a[row].numpy(), other[row].numpy())
+                assert abs(float(_shift(a, other)[row]) - expected) <= 1e-10 * (1 + expected)
+                worst = max(worst, expected)
     assert worst > 0.1
 
 
@@ -367,17 +369,17 @@ def test_rows_sum_to_one_with_the_identity_and_to_one_less_the_shift_without(for
         if n_k == 16:
             assert torch.linalg.matrix_rank(approx.operator.dense()).min() >= 16 - 1
         selected = approx.operator.dense() - bare.operator.dense()
-        wanted = torch.zeros(16, n_k, dtype=torch.float64)
-        wanted[torch.arange(16), torch.arange(16).clamp(max=n_k - 1)] = delta
-        assert (selected - wanted).abs().max() <= 1e-12
+        expected = torch.zeros(16, n_k, dtype=torch.float64)
+        expected[torch.arange(16), torch.arange(16).clamp(max=n_k - 1)] = delta
+        assert (selected - expected).abs().max() <= 1e-12
 
 
 def test_equation_4_takes_smoothed_attention_off():
     qkv = make(n=16)
     plain = approximate("nystromformer", qkv, 5, inverse="pinv")
     approx = approximate("mss", qkv, 5, form="eq4", identity=False, rtol=None, delta_override=0.25)
-    wanted = plain.operator.dense() - 0.25 * plain.operator.left @ plain.operator.right
-    assert close(approx.operator.dense(), wanted, 1e-12)
+    expected = plain.operator.dense() - 0.25 * plain.operator.left @ plain.operator.right
+    assert close(approx.operator.dense(), expected, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -394,14 +396,14 @@ def test_equation_4_takes_smoothed_attention_off():
 def test_without_a_shift_it_is_nystromformer_with_that_inverse(options, same):
     for dtype in (torch.float32, torch.float64):
         qkv = make(n=18, dtype=dtype)
-        wanted = approximate("nystromformer", qkv, 6, **same)
+        expected = approximate("nystromformer", qkv, 6, **same)
         approx = approximate("mss", qkv, 6, delta_override=0.0, **options)
         scale = torch.finfo(approx.operator.dtype).eps * float(approx.inverses["A"].norm())
-        assert approx.operator.dtype == wanted.operator.dtype
-        assert (approx.operator.dense() - wanted.operator.dense()).abs().max() <= 100 * scale
+        assert approx.operator.dtype == expected.operator.dtype
+        assert (approx.operator.dense() - expected.operator.dense()).abs().max() <= 100 * scale
         shifted_one = approximate("mss", qkv, 6, **options)
         if shifted_one.diagnostics["delta"].any():
-            assert (shifted_one.operator.dense() - wanted.operator.dense()).abs().max() > 1e-6
+            assert (shifted_one.operator.dense() - expected.operator.dense()).abs().max() > 1e-6
 
 
 def test_the_default_shifts_where_the_core_is_truncated_and_its_rest_has_a_positive_trace():
@@ -414,9 +416,9 @@ def test_the_default_shifts_where_the_core_is_truncated_and_its_rest_has_a_posit
             u, s, v = torch.linalg.svd(approx.cores["A"][row])
             lost = sum(float(s[i] * u[:, i] @ v[i]) for i in range(8) if s[i] < 1e-3 * s[0])
             cut = int((s < 1e-3 * s[0]).sum())
-            wanted = max(0.0, lost / max(cut, 1))
-            assert abs(float(approx.diagnostics["delta"][row]) - wanted) <= 1e-14
-            above, below = above + (wanted > 0), below + (cut > 0 and lost < 0)
+            expected = max(0.0, lost / max(cut, 1))
+            assert abs(float(approx.diagnostics["delta"][row]) - expected) <= 1e-14
+            above, below = above + (expected > 0), below + (cut > 0 and lost < 0)
     assert above > 2 and below > 2
     assert not approximate("mss", make(n=40, score=6.0), 4).diagnostics["delta"].any()  # nothing is cut
 
@@ -456,12 +458,12 @@ def test_the_numerator_of_the_printed_shift_is_zero_for_every_matrix():
 )
 def test_mss_as_printed_is_nystromformer_with_a_pseudo_inverse(qkv):
     approx = approximate("mss-literal", qkv, 6)
-    wanted = approximate("nystromformer", qkv, 6, inverse="pinv")
-    assert torch.equal(approx.operator.dense(), wanted.operator.dense())
-    assert torch.equal(approx.output, wanted.output)
+    expected = approximate("nystromformer", qkv, 6, inverse="pinv")
+    assert torch.equal(approx.operator.dense(), expected.operator.dense())
+    assert torch.equal(approx.output, expected.output)
     assert approx.diagnostics["delta"].tolist() == [0.0, 0.0]
     assert equals_its_twin("mss-literal", qkv, 6)
-    assert not close(approximate("mss", qkv, 6, rank=3).operator.dense(), wanted.operator.dense(), 1e-6)
+    assert not close(approximate("mss", qkv, 6, rank=3).operator.dense(), expected.operator.dense(), 1e-6)
 
 
 def test_the_pages_say_what_is_an_interpretation_and_what_vanishes():
@@ -482,8 +484,8 @@ def test_the_centroids_are_steps_of_lloyd_from_tokens_of_their_own_stream(steps)
     for name, x in (("query_centroids", qkv.q), ("key_centroids", qkv.k)):
         for row, head in enumerate((2, 0)):
             start = torch.randperm(x.shape[1], generator=streams.head(head, name))[:5].tolist()
-            wanted = torch.tensor(lloyd(x[row].tolist(), start, steps), dtype=torch.float64)
-            assert torch.allclose(draws[name][row], wanted, atol=1e-13)
+            expected = torch.tensor(lloyd(x[row].tolist(), start, steps), dtype=torch.float64)
+            assert torch.allclose(draws[name][row], expected, atol=1e-13)
     if steps == 10:
         assert torch.equal(
             approximate("nystromformer-kmeans", qkv, 5, seed=4).draws["key_centroids"], draws["key_centroids"]
@@ -498,10 +500,10 @@ def test_centroids_do_not_depend_on_the_order_of_the_tokens(monkeypatch):
     qkv = make(h=1, n=20)
     order = torch.randperm(20, generator=generator(0, "order"))
     drawn = torch.randperm
-    wanted = kmeans(qkv.k[:1], 6, [generator(0)])[0]
+    expected = kmeans(qkv.k[:1], 6, [generator(0)])[0]
     place = torch.argsort(order)
     monkeypatch.setattr(torch, "randperm", lambda n, **named: place[drawn(n, **named)])
-    assert torch.allclose(kmeans(permuted(qkv, order).k[:1], 6, [generator(0)])[0], wanted, atol=1e-14)
+    assert torch.allclose(kmeans(permuted(qkv, order).k[:1], 6, [generator(0)])[0], expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("inverse", ["schulz", "pinv"])
@@ -511,7 +513,7 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
     noise = make(h=1, n=2 * d, p=6, score=1e-4)
     twice = lambda x: x.repeat_interleave(2, 1)
     qkv = QKV(twice(marks.q) + noise.q, twice(marks.k) + noise.k, noise.v)
-    wanted = approximate("nystromformer", qkv, d, inverse=inverse)
+    expected = approximate("nystromformer", qkv, d, inverse=inverse)
     for seed in range(200):
         approx = approximate("nystromformer-kmeans", qkv, d, inverse=inverse, seed=seed)
         start = approximate("nystromformer-kmeans", qkv, d, seed=seed, steps=0).draws
@@ -521,9 +523,9 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
         ]
         if all(hits):  # a start in each cluster
             actual += 1
-            assert close(approx.operator.dense(), wanted.operator.dense(), 1e-9)
+            assert close(approx.operator.dense(), expected.operator.dense(), 1e-9)
             for name in ("visited", "realised_d", "bad_rows"):
-                assert torch.equal(approx.diagnostics[name], wanted.diagnostics[name])
+                assert torch.equal(approx.diagnostics[name], expected.diagnostics[name])
     assert actual > 3
 
 
@@ -539,8 +541,8 @@ def test_an_empty_cluster_keeps_its_centroid():
     for seed in range(5):
         start = torch.randperm(12, generator=generator(seed))[:7]  # of six different tokens
         assert len(x[start].unique(dim=0)) < 7
-        wanted = torch.tensor(lloyd(x.tolist(), start.tolist(), 1), dtype=torch.float64)
-        assert torch.allclose(kmeans(x[None], 7, [generator(seed)], steps=1)[0], wanted, atol=1e-14)
+        expected = torch.tensor(lloyd(x.tolist(), start.tolist(), 1), dtype=torch.float64)
+        assert torch.allclose(kmeans(x[None], 7, [generator(seed)], steps=1)[0], expected, atol=1e-14)
 
 
 def test_repeated_tokens_leave_clusters_empty_and_everything_finite():

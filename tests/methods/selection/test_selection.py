@@ -50,23 +50,23 @@ def test_sizes_and_costs_are_those_of_the_sets(name, causal):
     qkv = make(n=31, h=3).replace(causal=causal)
     approx = run(name, qkv)
     keys = sets(approx).sum(-1).double()
-    found = approx.diagnostics
-    assert torch.equal(found["realised_d"], keys.mean(1)) and torch.equal(found["kv_read"], keys.mean(1))
-    assert torch.allclose(found["realised_d_p10"], keys.quantile(0.1, dim=1))
-    assert torch.allclose(found["realised_d_p90"], keys.quantile(0.9, dim=1))
-    assert keys.max() <= 12 and (found["scored"] >= 0).all()
-    assert torch.equal(found["visited"], keys.sum(1)) or "diagnostic" in get(name).tags
+    actual = approx.diagnostics
+    assert torch.equal(actual["realised_d"], keys.mean(1)) and torch.equal(actual["kv_read"], keys.mean(1))
+    assert torch.allclose(actual["realised_d_p10"], keys.quantile(0.1, dim=1))
+    assert torch.allclose(actual["realised_d_p90"], keys.quantile(0.9, dim=1))
+    assert keys.max() <= 12 and (actual["scored"] >= 0).all()
+    assert torch.equal(actual["visited"], keys.sum(1)) or "diagnostic" in get(name).tags
 
 
 @every_selector
 def test_rows_have_the_identities_of_a_renormalised_selection(name):
     """TV = lost mass = 1 - exp(-KL), and row error = lost mass · tail gap."""
     qkv = make(n=40, h=2, score=3.0).replace(causal=True)
-    found = row_metrics(exact(qkv), run(name, qkv), qkv)
-    lost = 1 - found["mass"]
-    assert (found["tv"] - lost).abs().max() < 1e-10
-    assert (found["tv"] + torch.expm1(-found["kl"])).abs().max() < 1e-10
-    assert (found["row_error"] - lost * found["tail_gap"]).abs().max() < 1e-10
+    actual = row_metrics(exact(qkv), run(name, qkv), qkv)
+    lost = 1 - actual["mass"]
+    assert (actual["tv"] - lost).abs().max() < 1e-10
+    assert (actual["tv"] + torch.expm1(-actual["kl"])).abs().max() < 1e-10
+    assert (actual["row_error"] - lost * actual["tail_gap"]).abs().max() < 1e-10
 
 
 @every_selector
@@ -141,9 +141,9 @@ def test_topp_holds_its_mass_or_all_the_keys_that_it_may_have():
     qkv = make(n=60, h=2, score=4.0)
     for p, d in ((0.5, 60), (0.9, 60), (0.9, 5), (1.0, 7)):
         approx = approximate("topp", qkv, d, p=p)
-        found = row_metrics(exact(qkv), approx, qkv)
-        assert ((found["mass"] >= p - 1e-12) | (found["keys"] == d)).all() and found["keys"].max() <= d
-        assert (found["mass_efficiency"] > 1 - 1e-12).all()
+        actual = row_metrics(exact(qkv), approx, qkv)
+        assert ((actual["mass"] >= p - 1e-12) | (actual["keys"] == d)).all() and actual["keys"].max() <= d
+        assert (actual["mass_efficiency"] > 1 - 1e-12).all()
     fewest = row_metrics(exact(qkv), approximate("topp", qkv, 60, p=0.9), qkv)
     assert torch.equal(fewest["keys"], fewest["k_90"])
 
@@ -164,8 +164,8 @@ def test_the_branches_of_nsa_equal_their_twin(branch, window, causal):
     for row in range(2):
         twin = TWINS["nsa"](one_head(qkv, row), 12, {}, "softmax", branch=branch, window=window)
         assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
-    wanted = exact(qkv).dense() @ qkv.v
-    assert branch in ("selected", "window") or ((approx.output - wanted).norm() < wanted.norm())
+    expected = exact(qkv).dense() @ qkv.v
+    assert branch in ("selected", "window") or ((approx.output - expected).norm() < expected.norm())
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -341,8 +341,8 @@ def test_h2o_in_one_shot_keeps_the_largest_sums_of_exact_weights(average):
         sums = weights[:end, :end].sum(0)
         sums = sums / (end - torch.arange(end)) if average else sums
         sums[max(0, end - min(4, end) // 2) :] = float("inf")  # half of the room before the segment
-        kept = set(sums.topk(min(4, end)).indices.tolist()) | set(range(end, i + 1))
-        assert set(chosen[i].nonzero()[:, 0].tolist()) == kept
+        expected = set(sums.topk(min(4, end)).indices.tolist()) | set(range(end, i + 1))
+        assert set(chosen[i].nonzero()[:, 0].tolist()) == expected
 
 
 def test_tova_in_one_shot_keeps_what_the_last_query_before_the_segment_attends_to():
@@ -351,8 +351,8 @@ def test_tova_in_one_shot_keeps_what_the_last_query_before_the_segment_attends_t
     mean = exact(qkv).dense().mean(0)
     for i in range(4, 24):
         end = i // 4 * 4
-        kept = set(mean[end - 1, :end].topk(4).indices.tolist()) | set(range(end, i + 1))
-        assert all(set(head[i].nonzero()[:, 0].tolist()) == kept for head in chosen)
+        expected = set(mean[end - 1, :end].topk(4).indices.tolist()) | set(range(end, i + 1))
+        assert all(set(head[i].nonzero()[:, 0].tolist()) == expected for head in chosen)
 
 
 def test_tova_drops_in_all_heads_the_key_with_the_least_mean_weight_of_the_last_query():
@@ -374,15 +374,15 @@ def test_tova_drops_in_all_heads_the_key_with_the_least_mean_weight_of_the_last_
 
 @pytest.mark.parametrize("name", ["snapkv", "h2o", "tova", "expected"])
 def test_queries_that_choose_keys_must_be_given(name):
-    whole = make(n=40, h=2).replace(causal=True)
+    full = make(n=40, h=2).replace(causal=True)
     options = {**get(name).small, **({"streaming": False} if "streaming" in get(name).options else {})}
     options |= {"observe": 3} if name == "h2o" else {}
-    some = whole.queries(torch.arange(25, 40))
+    some = full.queries(torch.arange(25, 40))
     with pytest.raises(Unsupported, match="give all queries of the text, or choose unobserved=recent"):
         approximate(name, some, 12, **options)
     rows = approximate(name, some, 12, unobserved="recent", **options)
-    wanted = approximate(name, whole, 12, **options).output[:, 25:]
-    assert (rows.output[:, 5:] - wanted[:, 5:]).abs().max() < 1e-12  # from the segment of token 30 on
+    expected = approximate(name, full, 12, **options).output[:, 25:]
+    assert (rows.output[:, 5:] - expected[:, 5:]).abs().max() < 1e-12  # from the segment of token 30 on
     assert set(sets(rows)[0, 0].nonzero()[:, 0].tolist()) >= set(range(20, 26))  # the last keys before token 24
 
 
@@ -408,8 +408,8 @@ def test_rows_from_the_start_of_a_block_share_their_sets(name, first, group):
     options = {"block": 3} if name == "block-topk" else {"every": 3}
     some = approximate(name, qkv.queries(torch.arange(first, 30)), 9, **options)
     assert (some.operator.group == 3) == group
-    wanted = approximate(name, qkv, 9, **options).output
-    assert (some.output[:, 2:] - wanted[:, first + 2 :]).abs().max() < 1e-12  # a mean needs all queries of its block
+    expected = approximate(name, qkv, 9, **options).output
+    assert (some.output[:, 2:] - expected[:, first + 2 :]).abs().max() < 1e-12  # a mean needs all queries of its block
 
 
 def test_weight_ahead_within_a_diagonal_block_is_noticed(monkeypatch):
@@ -441,7 +441,7 @@ SHARED_OUT = [
 ]
 
 
-def kept(name, qkv, d, **options):
+def key_counts(name, qkv, d, **options):
     """The number of keys of each head and of each row, (h, n_q)."""
     return (approximate(name, qkv, d, **options).operator.dense() > 0).sum(-1)
 
@@ -456,8 +456,8 @@ def uneven(n: int = 48, **rest) -> QKV:
 @pytest.mark.parametrize("causal", [True, False])
 def test_ada_keeps_as_many_keys_on_average_and_a_fifth_in_each_head(name, options, causal):
     qkv, d = uneven(causal=causal), 20
-    even = kept(name, qkv, d, **options)
-    ada = kept(name, qkv, d, allocation="ada", **options)
+    even = key_counts(name, qkv, d, **options)
+    ada = key_counts(name, qkv, d, allocation="ada", **options)
     assert torch.equal(ada.sum(0), even.sum(0)) and not torch.equal(ada, even)
     own = 10 if causal else 0  # keys of the segment
     late = even[:, -1] == even.max()
@@ -480,7 +480,7 @@ def test_ada_keeps_the_largest_scores_of_all_heads_together():
 
 def test_ada_with_a_set_for_each_head_weighs_query_heads_apart():
     qkv = uneven()
-    counts = kept("snapkv", qkv, 12, observe=6, sets="head", allocation="ada")[:, 0]
+    counts = key_counts("snapkv", qkv, 12, observe=6, sets="head", allocation="ada")[:, 0]
     assert int(counts.sum()) == 48 and len(set(counts.tolist())) > 2
 
 
@@ -489,7 +489,7 @@ def test_a_pyramid_has_fewer_keys_from_layer_to_layer(name, options):
     counts = []
     for layer in range(6):
         qkv = uneven().replace(label={"layer": layer})
-        counts.append(kept(name, qkv, 20, allocation="pyramid", layers=6, **options).unique().tolist())
+        counts.append(key_counts(name, qkv, 20, allocation="pyramid", layers=6, **options).unique().tolist())
     assert counts == [[39], [32], [24], [17], [9], [1]]  # 20 on average, but for rounding
 
 

@@ -84,10 +84,10 @@ def test_keys_ahead_are_refused_or_counted(tmp_path):
     name = written(tmp_path, [[[0, 1], [0, 1], [1, 3], [-1, 2]]])
     with pytest.raises(Unsupported, match=r"row 0 of head 0 has key 1, which comes after it; lookahead=allow"):
         approximate(name, qkv)
-    found = approximate(name, qkv, lookahead="allow")
-    assert found.diagnostics["future_keys"].tolist() == [2]
-    seen = [row.nonzero()[:, 0].tolist() for row in found.operator.dense()[0]]
-    assert seen == [[0], [0, 1], [1], [2]] and found.diagnostics["realised_d"].tolist() == [1.25]
+    actual = approximate(name, qkv, lookahead="allow")
+    assert actual.diagnostics["future_keys"].tolist() == [2]
+    seen = [row.nonzero()[:, 0].tolist() for row in actual.operator.dense()[0]]
+    assert seen == [[0], [0, 1], [1], [2]] and actual.diagnostics["realised_d"].tolist() == [1.25]
     assert not approximate(name, qkv.replace(causal=False)).diagnostics["future_keys"].any()
 
 
@@ -107,20 +107,20 @@ def test_weights_are_importance_weights_or_biases(tmp_path, kind):
     keys = torch.tril(torch.arange(5).expand(1, 5, 5) + 1) - 1
     weights = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.1
     tensors = {"indices": keys.to(torch.int32).contiguous(), "weights": weights}
-    found = approximate(written(tmp_path, tensors, weights=kind), qkv)
+    actual = approximate(written(tmp_path, tensors, weights=kind), qkv)
     factor = 1 / weights if kind == "probability" else weights.exp()
     entries = exact(qkv).dense()[0] * factor[0]
-    assert torch.allclose(found.operator.dense()[0], entries / entries.sum(-1, keepdim=True), atol=1e-12)
+    assert torch.allclose(actual.operator.dense()[0], entries / entries.sum(-1, keepdim=True), atol=1e-12)
     scores = (qkv.scale * qkv.q[0] @ qkv.k[0].mT).exp().tril() * factor[0]
-    assert torch.allclose(found.log_normalizer()[0], scores.sum(-1).log(), atol=1e-12)
+    assert torch.allclose(actual.log_normalizer()[0], scores.sum(-1).log(), atol=1e-12)
 
 
 def test_rows_of_a_file_have_the_identities_of_a_selection(tmp_path):
     qkv = causal(n=30, h=2)
     name = written(tmp_path, selected_keys(approximate("quest", qkv, 9, page=3)))
-    found = row_metrics(exact(qkv), approximate(name, qkv), qkv)
-    assert (found["tv"] - 1 + found["mass"]).abs().max() < 1e-10
-    assert (found["row_error"] - (1 - found["mass"]) * found["tail_gap"]).abs().max() < 1e-10
+    actual = row_metrics(exact(qkv), approximate(name, qkv), qkv)
+    assert (actual["tv"] - 1 + actual["mass"]).abs().max() < 1e-10
+    assert (actual["row_error"] - (1 - actual["mass"]) * actual["tail_gap"]).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ def copies(qkv, count):
     return QKV(*(x[:1].expand(count, -1, -1).contiguous() for x in (qkv.q, qkv.k, qkv.v)))
 
 
-def within(sample, wanted, sigmas=5.0, atol=1e-12):
+def within(sample, expected, sigmas=5.0, atol=1e-12):
     """Whether the means of a sample (R, …) lie within 5 of their own standard errors of what they should be."""
     error = sample.std(0) / sqrt(len(sample))
-    return bool(((sample.mean(0) - wanted).abs() <= sigmas * error + atol).all())
+    return bool(((sample.mean(0) - expected).abs() <= sigmas * error + atol).all())
 
 
 @pytest.mark.parametrize("n, d", [(24, 6), (17, 17), (30, 1)])
@@ -45,8 +45,8 @@ def test_it_equals_the_module_of_the_linformer_package(n, d, score, share):
                 layer.weight.copy_(torch.eye(3 * p)[place * p : (place + 1) * p])  # the input is [q, k, v] as it stands
             module.proj_k.copy_(approx.draws["sketch"][row])
             module.proj_v.copy_(approx.draws.get("sketch_values", approx.draws["sketch"])[row])
-            wanted = module(torch.cat([qkv.q[row], qkv.k[row], qkv.v[row]], -1)[None])[0]
-        assert (approx.output[row] - wanted).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
+            expected = module(torch.cat([qkv.q[row], qkv.k[row], qkv.v[row]], -1)[None])[0]
+        assert (approx.output[row] - expected).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("options", [{"share": False}, {"std": "authors"}, {"share": False, "std": "authors"}], ids=str)
@@ -81,9 +81,9 @@ def test_keys_and_values_that_do_not_share_have_independent_sketches():
 def test_an_untrained_linformer_does_not_converge_with_d():
     """What `untrained` means: at d = n its error is no better than that of V-Mean, which does nothing."""
     qkv = make(h=8, n=64)
-    wanted = exact(qkv) @ qkv.v
-    error = (approximate("linformer", qkv, 64).output - wanted).norm(dim=(1, 2))
-    mean = (approximate("vmean", qkv).output - wanted).norm(dim=(1, 2))
+    expected = exact(qkv) @ qkv.v
+    error = (approximate("linformer", qkv, 64).output - expected).norm(dim=(1, 2))
+    mean = (approximate("vmean", qkv).output - expected).norm(dim=(1, 2))
     assert (error > mean).all()
     assert "untrained" in get("linformer").paper and "untrained" in get("linformer").explain()
 
@@ -140,9 +140,9 @@ def test_the_unreduced_form_is_unbiased_and_has_the_variance_of_its_sketch(name,
     error = approx.output - b @ v
     assert within(error, torch.zeros_like(error[0]))
     squares = error.square().sum((1, 2))
-    wanted = jlt_variance(name, b, v, d)
-    assert within(squares, wanted)
-    assert squares.std() / sqrt(2000) < 0.05 * wanted  # the band is narrow enough to say something
+    expected = jlt_variance(name, b, v, d)
+    assert within(squares, expected)
+    assert squares.std() / sqrt(2000) < 0.05 * expected  # the band is narrow enough to say something
 
 
 @pytest.mark.parametrize("name", SKETCHES)
@@ -152,8 +152,8 @@ def test_the_unreduced_form_with_any_sketch_equals_its_twin(name):
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(2):
         draws = {"sketch": approx.draws["sketch"][row]}
-        wanted = TWINS["linformer-jlt"](one_head(qkv, row), 5, draws, "softmax")
-        assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+        expected = TWINS["linformer-jlt"](one_head(qkv, row), 5, draws, "softmax")
+        assert ((approx.operator.dense()[row] - expected).abs() <= band[row]).all()
 
 
 def test_with_all_columns_of_a_hadamard_matrix_the_unreduced_form_is_exact():
