@@ -91,7 +91,7 @@ def magicpig(
         window: number of keys up to the query's own place that are always used, at most d/4.
         floor: weights are ``1/(u + floor)``. Published code has 1e-4: no weight exceeds 1e4, and D~ is biased
             downwards.
-        least_hits: the number of tables in which a used key collides. For 1, ``u = 1 - (1 - c)^L``.
+        least_hits: the least number of tables in which a used key collides. For 1, ``u = 1 - (1 - c)^L``.
 
     Keys are centred by their mean. For causal and windowed inputs they are centred by the first key, so that no later
     key and no other query changes a row. The authors' code uses the mean key of the prompt, also during decoding.
