@@ -50,6 +50,8 @@ def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkey
             "attnprobe.methods.reference.exact_attention.own_output",
             lambda qkv: torch.softmax(qkv.scale * qkv.q @ qkv.k.mT, -1) @ qkv.v,
         )
+    # the stated cost is that of gathered keys: a CPU may read all keys in order, with more products in less time
+    monkeypatch.setattr("attnprobe.operators.sparse.STREAMED", 1)
     if get(name).max_n is not None and n > get(name).max_n // 2:
         n //= 4
     least, most = stated(get(name).cost, n, d, p)
