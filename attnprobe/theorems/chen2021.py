@@ -124,7 +124,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 @theorem(
     "skyformer-theorem-2-budget",
     paper=f"{PAPER}, theorem 2",
-    says="the fewest uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI are no more than it asks for",
+    says="the least number of uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI is at most the number of theorem 2",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
     decompositions=7,
     per_seed=True,
