@@ -84,9 +84,17 @@ def counted_flops(once: Call) -> int:
     60
     """
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    with FlopCounterMode(display=False, custom_mapping={fused: _attention_flops}) as counter:
+    unknown: dict[Any, Any] = {fused: _attention_flops}
+    if (onednn := getattr(torch.ops.mkldnn, "_linear_pointwise", None)) is not None:
+        unknown[onednn] = _product_flops
+    with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
         once()
     return counter.get_total_flops()
+
+
+def _product_flops(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """The operations of a product by oneDNN, which torch's counter does not know, from the shapes (m, k) and (n, k)."""
+    return 2 * a[0] * a[1] * b[0]
 
 
 def _attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
