@@ -92,7 +92,7 @@ def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> 
 def _style(row: Method, look: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("reference"):
         return {**look, "marker": None, "linewidth": 1.3}
-    line = look["linestyle"] if row["d"] is not None else "-."
+    line = "-." if row["d"] is None and look["linestyle"] == "-" else look["linestyle"]
     return {**look, "linestyle": line, "linewidth": 1.6, "markersize": 5}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.markers import MarkerStyle
 
 from attnprobe.figures.looks import COMPARED, LOOKS, looks_of
 from attnprobe.figures.methods import styles_of
@@ -35,7 +37,7 @@ def lab(colour, sight):
     return np.array([116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))])
 
 
-def row(method, family="", options=None, d=16, **more):
+def row(method, family="", options=None, d=16, **more) -> Any:
     return {"method": method, "options": options or {}, "family": family, "d": d, **more}
 
 
@@ -51,11 +53,26 @@ def test_every_method_has_a_look_of_its_own():
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_methods_that_papers_compare_have_colours_that_differ(sight):
     """Two colours at a distance below about 10 are hard to tell apart on a thin line."""
-    names = [name for name in COMPARED if LOOKS[name][1]]  # V-Mean's line is dashed and has no marker
+    names = [name for name in COMPARED if name != "vmean"]  # V-Mean's line is dashed
     colours = {LOOKS[name][0] for name in names}
     assert len(colours) == len(names) == len(COMPARED) - 1
     seen = {colour: lab(colour, SIGHTS[sight]) for colour in colours}
     assert min(np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(colours, 2)) > 10
+
+
+def test_every_method_has_a_marker_and_a_reference_has_none():
+    """Some figures have only points, so a method without a marker would be invisible in them."""
+    styles = styles_of([row("svd"), row("vmean", d=None), row("linear", d=None)])
+    assert all(marker for _, marker in LOOKS.values())
+    assert all(style["marker"] in MarkerStyle.filled_markers for style in styles.values())
+    (reference,) = styles_of([row("vmean", d=None, reference=True)]).values()
+    assert reference["marker"] is None and reference["color"] == styles["vmean"]["color"]
+
+
+def test_the_lines_of_yardsticks_differ_and_a_line_without_a_budget_is_broken():
+    styles = styles_of([row("svd"), row("vmean", d=None), row("linear", d=None), row("skyformer")])
+    lines = {label: style["linestyle"] for label, style in styles.items()}
+    assert lines == {"svd": "-.", "vmean": "--", "linear": "-.", "skyformer": "-"}
 
 
 def test_colours_differ_within_a_family():
