@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, columns_of, grid, legend, legend_columns, logarithmic
+from ...figures.kit import Sheet, columns_of, grid, legend, legend_columns, logarithmic, powers_of_two
 from ...figures.looks import COLOURS, looks_of
 from ...records.file import decode_inf
 from ...tables.labels import source_heading, with_source
@@ -84,9 +84,9 @@ DIMENSION = (
     "from p10 to p90. Dotted: 2n, all rows.",
 )
 TOKENS = (
-    "Statistical dimension against n: median and p10 – p90 over heads",
-    "Statistical dimension of the lifted kernel (full), median over heads and windows with a band from p10 to p90, and "
-    "the d that Theorem 2 asks for (dashed), against n. Grey: 2n, all rows.",
+    "Statistical dimension, and landmarks that Theorem 2 requires (dashed), against n: median, p10 – p90 over heads",
+    "Statistical dimension of the lifted kernel (solid), with a band from p10 to p90, and the number of landmarks that "
+    "Theorem 2 requires (dashed), against n: medians over heads and windows. Grey: 2n, all rows.",
 )
 LAYERS = (
     "What attention leaves of V beyond rank one: median and p10 – p90 over heads",
@@ -195,7 +195,7 @@ def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
             _line(axis, _curve(of_epsilon, lambda point: point["n"], "sufficient"), colour, "--", band=False)
     (handles["2n"],) = axis.plot(lengths, [2 * n for n in lengths], color=GREY, linewidth=1.6)
     logarithmic(axis)
-    axis.set_xticks(lengths, [str(n) for n in lengths])
+    powers_of_two(axis, lengths)
     axis.set_xlabel("tokens n")
     axis.set_ylabel("landmarks")
     return handles

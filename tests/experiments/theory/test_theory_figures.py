@@ -106,7 +106,8 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     assert sorted({y for x, y in first.tolist() if x == 0.1}) == pytest.approx(expected)
     assert [y[0] for style, _, y in shown(axis) if style == ":"] == [128, 256]  # 2n
     axis = figures["theory-tokens"].axes[0]
-    assert axis.get_xlabel() == "tokens n"
+    assert axis.get_xlabel() == "tokens n" and axis.get_xticks().tolist() == [64, 128]
+    assert not len(axis.get_xticks(minor=True))  # a tick beside that of a length would look like another length
     some = lambda table, e: [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
     expected = [
         ("-", some(values, 0.1)),
