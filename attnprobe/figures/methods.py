@@ -10,7 +10,7 @@ from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.rows import Method, MethodRow
-from ..tables.table import counted
+from ..tables.table import counted, gathered
 from .looks import looks_of
 from .words import escaped, sentence
 
@@ -19,9 +19,11 @@ __all__ = [
     "HOLLOW",
     "HUGE",
     "MOST_IN_PANEL",
+    "MOST_OF_FAMILY",
     "cross_out",
     "crossed",
     "drawable",
+    "family_panels",
     "flagged",
     "has",
     "legend_text",
@@ -41,6 +43,7 @@ BAD_ROWS = "where the normaliser of some rows is not positive or lost to roundin
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
+MOST_OF_FAMILY = 4  # methods of a panel of a family
 
 
 def scale(
@@ -101,6 +104,18 @@ def text_label(row: Method) -> str:
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
     return escaped(method_label(row))
+
+
+def family_panels(rows: Sequence[Method]) -> dict[str, str]:
+    """The title of each method's panel, by `text_label`: its family, with a number if the family has several panels."""
+    titles: dict[str, str] = {}
+    for members in gathered(rows, family):
+        labels = list(dict.fromkeys(map(text_label, members)))
+        count = math.ceil(len(labels) / MOST_OF_FAMILY)
+        for place, label in enumerate(labels):
+            number = place * count // len(labels) + 1  # panels of about equal size
+            titles[label] = family(members[0]) + (f", {number} of {count}" if count > 1 else "")
+    return titles
 
 
 def flagged(rows: Iterable[MethodRow]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Curves that coincide: the earlier one is drawn wider and paler, so that both are visible."""
+"""Curves that coincide: the lower one is drawn wider and paler, so that both are visible."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Points = dict[float, float]
 
 
 def show_overlaps(figure: Any) -> None:
-    """Widen each curve that a later curve of its panel covers, and make it pale. The layout must be final."""
+    """Widen each curve that a curve above it covers, and make it pale. The layout must be final."""
     for axis in figure.axes:
-        curves = [(line, _points(line, 72 / figure.dpi)) for line in axis.lines if _is_curve(line, axis)]
+        lines = sorted((line for line in axis.lines if _is_curve(line, axis)), key=lambda line: line.get_zorder())
+        curves = [(line, _points(line, 72 / figure.dpi)) for line in lines]
         for place, (line, points) in enumerate(curves):
             above = sum(_coincide(points, later) for _, later in curves[place + 1 :])
             if above:
@@ -28,7 +29,7 @@ def show_overlaps(figure: Any) -> None:
 
 
 def _is_curve(line: Any, axis: Any) -> bool:
-    """Whether a line joins points of data; edges of bands, which are translucent, do not count."""
+    """Whether a line joins points of data. Edges of bands and guides are translucent; they do not count."""
     has_style = line.get_linestyle() not in ("None", "", " ")
     return has_style and line.get_alpha() is None and line.get_transform() == axis.transData
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.markers import MarkerStyle
 
 from attnprobe.figures.looks import COMPARED, LOOKS, looks_of
-from attnprobe.figures.methods import styles_of
+from attnprobe.figures.methods import MOST_OF_FAMILY, family_panels, styles_of, text_label
 from attnprobe.methods import METHODS
 
 # how colours look with normal sight, without red cones and without green ones, of linear RGB (Machado et al., 2009)
@@ -123,3 +123,20 @@ def test_the_figure_of_some_methods_uses_what_the_figure_of_all_uses():
     some = styles_of([rows[4], rows[2], rows[9]])
     assert some == {label: every[label] for label in some}
     assert list(styles_of(rows[::-1])) != list(every) and styles_of(rows[::-1]) == every
+
+
+def test_a_panel_has_at_most_four_methods_of_one_family():
+    rows = [row(name, method.family) for name, method in METHODS.items()]
+    titles = family_panels(rows)
+    assert set(titles) == {text_label(one) for one in rows}
+    families = {text_label(one): one["family"] for one in rows}
+    for title in set(titles.values()):
+        members = [label for label, panel in titles.items() if panel == title]
+        assert len(members) <= MOST_OF_FAMILY
+        assert {families[label] for label in members} == {title.partition(",")[0]}
+    many = family_panels([row("window", "sparse", {"width": width}) for width in range(13)])
+    assert sorted(list(many.values()).count(title) for title in set(many.values())) == [3, 3, 3, 4]
+    assert family_panels([row("nystromformer", "Nyström"), row("window", "sparse")]) == {
+        "nystromformer": "Nyström",
+        "window": "sparse",
+    }

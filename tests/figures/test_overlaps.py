@@ -34,6 +34,14 @@ def test_the_earlier_of_two_equal_curves_is_wider_and_paler():
     assert (first[2], second[2], last[2]) == (PALE, PALE, None)
 
 
+def test_the_lower_of_two_equal_curves_is_wider_whichever_was_plotted_first():
+    axis = panel()
+    axis.plot(D, ERRORS, zorder=3)
+    axis.plot(D, ERRORS, zorder=1)
+    above, below = looks(axis)
+    assert (above[2], below[2]) == (None, PALE)
+
+
 @pytest.mark.parametrize(
     ("d", "errors", "overlaps"),
     [

@@ -20,10 +20,9 @@ from ...figures.kit import (
     powers_of_two,
 )
 from ...figures.looks import EXACT, GREY, LOOKS
-from ...figures.methods import MOST_IN_PANEL, rank_of, styles_of, text_label
+from ...figures.methods import MOST_IN_PANEL, family_panels, rank_of, styles_of, text_label
 from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag, source_heading
-from ...tables.methods import family
 from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
 from .rows import ERROR, BenchRow, frontier
@@ -50,9 +49,9 @@ def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Pat
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
     shows exact attention in black, and dotted guides of slopes 1 and 2 through its last point. The legend has each
-    method's exponent. More than 8 methods have a panel for each family. ``bench-pareto-nN``: error against time,
-    memory, products, and the keys that a row reads and scores, if errors and these costs were measured. A point is a
-    budget, larger for larger ones; steps are the frontier.
+    method's exponent. More than 8 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
+    error against time, memory, products, and the keys that a row reads and scores, if errors and these costs were
+    measured. A point is a budget, larger for larger ones; steps are the frontier.
 
     Returns:
         The files' paths.
@@ -79,7 +78,7 @@ def _growths(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, 
                 lead = _lead(rows) + budget
                 draw = lambda page, group=group, cost=cost, lead=lead: _growth(group, page, cost, drawing, lead)
                 most = _across(drawing) * drawing.sizes.down(HEIGHT)
-                pages = chunks(_families([row for row in group if row[cost] and not row["reference"]]), most)
+                pages = chunks(_panels([row for row in group if row[cost] and not row["reference"]]), most)
                 yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), pages, draw
 
 
@@ -87,11 +86,11 @@ def _across(drawing: Drawing) -> int:
     return min(3, drawing.sizes.across(WIDTH))
 
 
-def _families(rows: Sequence[BenchRow]) -> list[str | None]:
-    """The families that have a panel each; None for one panel of all methods."""
+def _panels(rows: Sequence[BenchRow]) -> list[str | None]:
+    """The titles of the panels of families; None for one panel of all methods."""
     if len(set(map(text_label, rows))) <= MOST_IN_PANEL:
         return [None]
-    return list(dict.fromkeys(map(family, rows)))
+    return list(dict.fromkeys(family_panels(rows).values()))
 
 
 def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
@@ -112,12 +111,12 @@ def _lead(rows: Sequence[BenchRow]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
+def _growth(rows: Sequence[BenchRow], panels: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
     """One cost against n."""
     _, factor, label = COSTS[cost]
     priced = [row for row in rows if row[cost]]
     methods = [row for row in priced if not row["reference"]]
-    split = families[0] is not None
+    split = panels[0] is not None
     what = label.rpartition(",")[0]
     title = f"{sentence(what)} against n" + (": median over rounds" if cost == "seconds" else "")
     caption = [f"{title}, on logarithmic axes. Black: exact attention, by the framework's fused kernel."]
@@ -126,29 +125,29 @@ def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str,
         caption.append(f"In brackets: exponents fitted for n ≥ {FIT_FROM}.")
     caption.append(f"{sentence(lead)}.")
     most = _across(drawing)
-    shape = (math.ceil(len(families) / most), min(most, len(families)))
+    shape = (math.ceil(len(panels) / most), min(most, len(panels)))
     inches = drawing.sizes.inches(shape[1])
     styles = styles_of(methods)
-    longest = max(len({text_label(row) for row in _of(methods, name)}) for name in families)
+    titles = family_panels(methods)
+    longest = max(len({text_label(row) for row in _of(methods, name, titles)}) for name in panels)
     keys = (
         0.16 * longest * shape[0] if split else legend_inches([*styles, EXACT_LABEL, "V-Mean", "∝ n", "∝ n²"], inches)
     )
     sharing = {"sharex": True, "sharey": True}
-    sheet, axes = canvas(drawing, title, caption, HEIGHT * shape[0] + 0.3 + keys, shape, len(families), **sharing)
+    sheet, axes = canvas(drawing, title, caption, HEIGHT * shape[0] + 0.3 + keys, shape, len(panels), **sharing)
     lengths = sorted({row["n"] for row in priced})
     exact = _curve([row for row in priced if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in priced if row["method"] == "vmean" and row["reference"]], cost, factor)
     lowest, highest = min(factor * row[cost] for row in priced), max(factor * row[cost] for row in priced)
     shared: dict[str, Any] = {}
-    for index, (axis, name) in enumerate(zip(axes, families, strict=True)):
+    for index, (axis, name) in enumerate(zip(axes, panels, strict=True)):
         if exact[0]:
             (shared[EXACT_LABEL],) = axis.plot(*exact, **BLACK)
             _guides(axis, exact, shared)
         if vmean[0]:
             (shared["V-Mean"],) = axis.plot(*vmean, color=GREY, linestyle="--", linewidth=1.2)
         own: dict[str, Any] = {}
-        panel_rows = _of(methods, name)
-        for group in gathered(panel_rows, text_label):
+        for group in gathered(_of(methods, name, titles), text_label):
             key = text_label(group[0])
             x, y = _curve(group, cost, factor)
             slope = _slope(group, cost)
@@ -172,8 +171,9 @@ def _slope(rows: Sequence[BenchRow], cost: str) -> float | None:
     return exponent({row["n"]: row[cost] for row in rows})
 
 
-def _of(rows: Sequence[BenchRow], name: str | None) -> list[BenchRow]:
-    return [row for row in rows if name is None or family(row) == name]
+def _of(rows: Sequence[BenchRow], panel: str | None, titles: Mapping[str, str]) -> list[BenchRow]:
+    """The rows of a panel."""
+    return [row for row in rows if panel is None or titles[text_label(row)] == panel]
 
 
 def _curve(rows: Sequence[BenchRow], cost: str, factor: float) -> tuple[list[int], list[float]]:
@@ -186,7 +186,7 @@ def _guides(axis: Any, exact: tuple[list[int], list[float]], shared: dict[str, A
     (first, *_, last), end = exact[0] if len(exact[0]) > 1 else exact[0] * 2, exact[1][-1]
     for power, look in ((1, (0, (1, 1.5))), (2, (0, (4, 2)))):
         values = [end * (n / last) ** power for n in (first, last)]
-        (line,) = axis.plot([first, last], values, color="#999999", linewidth=0.9, linestyle=look, zorder=1)
+        (line,) = axis.plot([first, last], values, color="#777777", alpha=0.8, linewidth=0.9, linestyle=look, zorder=1)
         shared["∝ n" if power == 1 else "∝ n²"] = line
 
 

@@ -24,9 +24,11 @@ from ...figures.methods import (
     CROSS,
     HOLLOW,
     MOST_IN_PANEL,
+    MOST_OF_FAMILY,
     cross_out,
     crossed,
     drawable,
+    family_panels,
     flagged,
     has,
     legend_text,
@@ -49,7 +51,6 @@ Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and t
 
 PANELS = 12  # per figure
 SPAN = 1e2  # of the panels of families about V-Mean's error
-MOST_OF_FAMILY = 4  # methods of a panel of a family
 MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
 
 
@@ -89,7 +90,7 @@ def error_figure(
     styles = styles_of(rows, plotted)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1
-    titles = _titles(plotted) if split else {}
+    titles = family_panels([row for row in plotted if not row.get("reference")]) if split else {}
     shown = {_corner(row) for row in plotted}
     corners = [corner for corner in dict.fromkeys(_corner(row) for row in rows) if corner in shown]
     places = [(*corner, title) for corner in corners for title in dict.fromkeys(titles.values() or (None,))]
@@ -225,18 +226,6 @@ def _beyond(label: str, line: Any, low: float, high: float) -> str:
 def _corner(row: ErrorRow) -> tuple[Any, ...]:
     """Where methods are compared: layer, n, target, source."""
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
-
-
-def _titles(rows: Sequence[ErrorRow]) -> dict[str, str]:
-    """The title of each method's panel: its family, with a number if the family has several panels."""
-    titles: dict[str, str] = {}
-    for members in gathered([row for row in rows if not row.get("reference")], family):
-        labels = list(dict.fromkeys(map(text_label, members)))
-        count = math.ceil(len(labels) / MOST_OF_FAMILY)
-        for number, part in enumerate(chunks(labels, math.ceil(len(labels) / count)), 1):
-            title = family(members[0]) + (f", {number} of {count}" if count > 1 else "")
-            titles |= dict.fromkeys(part, title)
-    return titles
 
 
 def _at(row: ErrorRow, place: Place, titles: Mapping[str, str]) -> bool:
