@@ -140,7 +140,7 @@ def _page(
     sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
     title = sentence(in_words(name)) + ("" if dots else " against budget d") + ": median, p10 – p90, maximum"
-    title += f". {panel_title(shown[0])}" if split else ""
+    title += f". {sentence(panel_title(shown[0]))}" if split else ""
     caption = _caption(name, shown, bounds, budgets, styles, dots)
     tall, shape = _height(styles, split, dots) * lines + 0.3 + keys, (lines, columns)
     sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), **sharing)

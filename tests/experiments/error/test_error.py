@@ -360,6 +360,7 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
     paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
     assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
+    assert [sheet.title.split(". ")[1].split(",")[0] for sheet in pages] == ["Layer 0", "Layer 5"]
     for page in (sheet.figure for sheet in pages):
         shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
         assert list(shown) == ["sparse", "features", "Nyström"]
