@@ -37,7 +37,7 @@ def lab(colour, sight):
     return np.array([116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))])
 
 
-def row(method, family="", options=None, d=16, **more) -> Any:
+def row(method: str, family: str = "", options: Any = None, d: int | None = 16, **more: Any) -> Any:
     return {"method": method, "options": options or {}, "family": family, "d": d, **more}
 
 
