@@ -1,7 +1,7 @@
 """Eighteen selectors at four budgets: captured mass, output error, keys read and time, on three kinds of inputs.
 
     OMP_NUM_THREADS=1 python benchmarks/selections.py --out selections.json   # measures, some minutes
-    python benchmarks/selections.py --read selections.json --figure docs/figures/selections.svg
+    python benchmarks/selections.py --read selections.json --figure docs/figures/selections
 
 - ``minilm``: all heads of MiniLM on 512 tokens, under a causal mask, which the model was not trained with.
 - ``llama 4096``: one layer of a Llama with random weights, 4096 tokens, every eighth row.
@@ -27,12 +27,22 @@ from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, Approximation, approximate, exact, load_qkv, row_metrics
+from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.files import drawn
+from attnprobe.figures.kit import Sheet, canvas, powers_of_two
+from attnprobe.figures.looks import looks_of
 from attnprobe.operators import Rows
 from attnprobe.reference import own_output
 
 SPREAD = 3.0  # standard deviation of the scores of a head
 ROWS, BEFORE = 256, 64
 LONG = "llama 32768"
+KINDS = {
+    "all scores": ("topk", "topp", "dsa-oracle"),
+    "pages and blocks": ("quest", "moba", "block-topk", "xattention"),
+    "patterns": ("window", "tri-shape", "vertical-slash", "flexprefill", "nsa"),
+    "kept keys": ("snapkv", "h2o", "tova", "expected", "knorm", "keydiff"),
+}
 ONE_SHOT = {"streaming": False, "unobserved": "recent"}
 
 
@@ -203,30 +213,51 @@ def times(records: list[dict[str, Any]]) -> str:
     return "\n".join(["### time over exact attention", "", *lines])
 
 
-def draw(records: list[dict[str, Any]], path: str) -> None:
-    """Lost mass and row error against the keys that a query loads, a column for each source."""
-    import matplotlib.pyplot as plt
+def draw(records: list[dict[str, Any]], stem: str) -> list[Path]:
+    """The row error, and ``stem-mass`` the lost mass, against the keys that a query reads: the files' paths."""
+    folder, name = Path(stem).parent, Path(stem).name
+    paths = []
+    for metric, suffix in (("row_error", ""), ("mass", "-mass")):
+        page = partial(panels, records=records, metric=metric)
+        paths += drawn([Drawing()], page, folder / f"{name}{suffix}", Drawing())
+    return paths
 
-    from attnprobe.figures.looks import looks_of
 
+def panels(drawing: Drawing, records: list[dict[str, Any]], metric: str) -> Sheet:
+    """A row of panels for each kind of selector, a column for each source; `topk` is in all of them."""
     names = list(dict.fromkeys(one["source"] for one in records))
-    looks = looks_of((method, method) for method in measured(records))
-    figure, axes = plt.subplots(2, len(names), figsize=(4.4 * len(names), 7), squeeze=False, layout="constrained")
-    for column, source in enumerate(names):
-        for method, look in looks.items():
-            points = [summary(records, source, method, d) for d in sources()[source][1]]
-            keys = [point["kv_read"] for point in points]
-            for row, name in enumerate(("mass", "row_error")):
-                values = [1 - point[name] if name == "mass" else point[name] for point in points]
-                axes[row, column].plot(keys, values, label=method, markersize=5, linewidth=1.2, **look)
-        axes[0, column].set_title(source)
-        for row, label in enumerate(("lost mass, 1 - m", "row error ‖o~ - o‖ / ‖o‖")):
-            axes[row, column].set(xscale="log", yscale="log", xlabel="keys read for a query", ylabel=label)
-            axes[row, column].grid(alpha=0.3)
-            axes[row, column].set_xscale("log", base=2)
-            axes[row, column].xaxis.set_major_formatter("{x:g}")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path)
+    methods = measured(records)
+    kinds = {kind: [one for one in group if one in methods] for kind, group in KINDS.items()}
+    looks = looks_of((method, method) for method in methods)
+    what = "Row error" if metric == "row_error" else "Lost mass"
+    title = f"{what} against the keys that a query reads: medians over heads"
+    caption = [f"{title}. A point is a budget. Grey: topk, which computes all scores."]
+    caption += ["nsa gives every key a weight and is left out."] if metric == "mass" else []
+    shape = (len(kinds), len(names))
+    sheet, axes = canvas(drawing, title, caption, 1.9 * shape[0], shape, sharex="col", sharey=True)
+    for place, axis in enumerate(axes):
+        (kind, group), source = list(kinds.items())[place // shape[1]], names[place % shape[1]]
+        curve = partial(points, records, source, metric)
+        axis.plot(*curve("topk"), color="#777777", alpha=0.8, linewidth=1.0, zorder=1)
+        own = {}
+        for method in group:
+            if metric != "mass" or method != "nsa":
+                own[method] = axis.plot(*curve(method), label=method, markersize=4, linewidth=1.2, **looks[method])[0]
+        axis.set_title(f"{source} tokens" if "llama" in source else source)
+        axis.set(xscale="log", yscale="log")
+        powers_of_two(axis, sources()[source][1], [str(d) for d in sources()[source][1]])
+        axis.set_ylabel(f"{what.lower()}\n{kind}" if place % shape[1] == 0 else "")
+        axis.set_xlabel("keys read" if place // shape[1] == shape[0] - 1 else "")
+        if place % shape[1] == shape[1] - 1:
+            axis.legend(own.values(), own.keys(), loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    return sheet
+
+
+def points(records: list[dict[str, Any]], source: str, metric: str, method: str) -> tuple[list[float], list[float]]:
+    """The keys that a query reads, and the row error or the lost mass, at each budget."""
+    every = [summary(records, source, method, d) for d in sources()[source][1]]
+    values = [1 - one["mass"] if metric == "mass" else one["row_error"] for one in every]
+    return [one["kv_read"] for one in every], values
 
 
 def goals(records: list[dict[str, Any]]) -> list[Goal]:
@@ -246,7 +277,7 @@ def main() -> int:
     parser.add_argument("--method", choices=list(settings(0, False)), action="append", help="a method; repeat for more")
     parser.add_argument("--out", help="a JSON file for the records")
     parser.add_argument("--read", action="append", help="records to show in place of measuring; repeat for more")
-    parser.add_argument("--figure", help="a file for the figure")
+    parser.add_argument("--figure", help="where the figures go: a path without a suffix")
     args = parser.parse_args()
     if args.read:
         records = [one for path in args.read for one in json.loads(Path(path).read_text())]
