@@ -101,7 +101,6 @@ class Source(ABC):
     Attributes:
         facts: everything that determines the tensors, as JSON values, for records and titles.
         layers: the number of layers; for a file one more than its highest layer.
-        available: the existing layers, which "all" selects.
         heads: the number of heads of a layer.
         device: the device of the tensors.
     """
@@ -122,7 +121,7 @@ class Source(ABC):
 
     @property
     def available(self) -> tuple[int, ...]:
-        """The existing layers."""
+        """The existing layers, which "all" selects."""
         return tuple(range(self.layers))
 
     @abstractmethod
