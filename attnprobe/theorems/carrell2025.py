@@ -14,7 +14,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..operators import Columns
 from ..qkv import QKV
-from .entries import Entries, EntryErrors, entry_blocks, entry_errors
+from .entries import Entries, EntryErrors, entry_blocks, entry_errors, entry_finding
 from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
@@ -57,19 +57,9 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "thinformer"):
-        parts = [_entry_errors(wide.head(row), approx, row, qkv.dtype) for row in range(wide.h)]
-        measured, bound, share = torch.tensor(parts, dtype=torch.float64).mT
-        yield Finding(
-            theorem="thinformer-entry",
-            d=d,
-            assumption="none",
-            met=torch.ones(wide.h, dtype=torch.bool),
-            promise="‖N - N~‖_max ≤ max_i exp(β ‖q_i‖²/2) max_c √(u_cᵀ h u_c)",
-            bound=bound,
-            measured=measured,
-            vacuous=bound.isinf(),
-            details={"share": share},
-        )
+        errors = [_entry_errors(wide.head(row), approx, row, qkv.dtype) for row in range(wide.h)]
+        promise = "‖N - N~‖_max ≤ max_i exp(β ‖q_i‖²/2) max_c √(u_cᵀ h u_c)"
+        yield entry_finding("thinformer-entry", d, promise, errors)
 
 
 def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype) -> EntryErrors:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..operators import Operator, row_blocks
+from .finding import Finding
 
-__all__ = ["Entries", "EntryErrors", "entry_blocks", "entry_errors"]
+__all__ = ["Entries", "EntryErrors", "entry_blocks", "entry_errors", "entry_finding"]
 
 BLOCK = 256  # rows at a time
 
@@ -83,6 +84,25 @@ def entry_errors(blocks: Iterable[tuple[Tensor, Tensor]], log_row: Tensor, log_c
         return EntryErrors(0.0, 0.0, 0.0)
     bound = float(log_row.max() + log_column.max())
     return EntryErrors(_exp(error - largest), _exp(bound - largest), _exp(share))
+
+
+def entry_finding(
+    theorem: str, d: int, promise: str, errors: Sequence[EntryErrors], rounding: Tensor | float = 0.0
+) -> Finding:
+    """The finding from the errors of each head: no assumption, and a promise that is vacuous if its bound overflows."""
+    measured, bound, share = torch.tensor(errors, dtype=torch.float64).mT
+    return Finding(
+        theorem=theorem,
+        d=d,
+        assumption="none",
+        met=torch.ones(len(errors), dtype=torch.bool),
+        promise=promise,
+        bound=bound,
+        measured=measured,
+        rounding=rounding,
+        vacuous=bound.isinf(),
+        details={"share": share},
+    )
 
 
 def _exp(x: float) -> float:

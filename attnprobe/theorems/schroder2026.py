@@ -15,7 +15,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ..qkv import QKV
-from .entries import Entries, EntryErrors, entry_blocks, entry_errors
+from .entries import Entries, EntryErrors, entry_blocks, entry_errors, entry_finding
 from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
@@ -76,20 +76,10 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "wildcat"):
         parts = [_entry_errors(wide.head(row), approx, row) for row in range(wide.h)]
-        measured, bound, share = torch.tensor([errors for errors, _ in parts], dtype=torch.float64).mT
         amplified = torch.tensor([factor for _, factor in parts], dtype=torch.float64)
-        yield Finding(
-            theorem="wildcat-entry",
-            d=d,
-            assumption="none",
-            met=torch.ones(wide.h, dtype=torch.bool),
-            promise="‖A - L W‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j",
-            bound=bound,
-            measured=measured,
-            rounding=ROUNDING * torch.finfo(torch.float64).eps * amplified,
-            vacuous=bound.isinf(),
-            details={"share": share},
-        )
+        promise = "‖A - L W‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j"
+        rounding = ROUNDING * torch.finfo(torch.float64).eps * amplified
+        yield entry_finding("wildcat-entry", d, promise, [errors for errors, _ in parts], rounding)
 
 
 def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[EntryErrors, float]:
