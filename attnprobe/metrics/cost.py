@@ -17,6 +17,7 @@ import torch
 from torch.utils.benchmark import timer as clock
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..operators.products import ONEDNN
 from ..processes import follow_parent
 
 __all__ = ["counted_flops", "interleaved", "leading_products", "peak_bytes"]
@@ -85,8 +86,8 @@ def counted_flops(once: Call) -> int:
     """
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     unknown: dict[Any, Any] = {fused: _attention_flops}
-    if (onednn := getattr(torch.ops.mkldnn, "_linear_pointwise", None)) is not None:
-        unknown[onednn] = _product_flops
+    if ONEDNN is not None:
+        unknown[ONEDNN] = _product_flops
     with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
         once()
     return counter.get_total_flops()

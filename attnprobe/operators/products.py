@@ -7,8 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["product"]
+__all__ = ["ONEDNN", "product"]
 
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # ``a bᵀ``; it is not part of torch's interface
 LEAST = 2**20  # multiply-adds; below, the call of oneDNN costs more than it saves
 
 
@@ -34,7 +35,8 @@ def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two float32 matrices; with other strides oneDNN would take hundreds of times as long."""
     if not b.is_contiguous() and not b.mT.is_contiguous():
         b = b.contiguous()
-    return torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
+    assert ONEDNN is not None  # `_onednn` has found it
+    return ONEDNN(a, b.mT, None, "none", [], "")
 
 
 def _is_wide(a: Tensor, b: Tensor) -> bool:
@@ -48,8 +50,12 @@ def _is_wide(a: Tensor, b: Tensor) -> bool:
 
 @cache
 def _onednn() -> bool:
-    """Whether this processor has AVX-512, and this torch has oneDNN's product, which is not part of its interface."""
-    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512") or not torch.backends.mkldnn.is_available():
+    """Whether this processor has AVX-512, and this torch has oneDNN's product."""
+    if (
+        ONEDNN is None
+        or not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        or not torch.backends.mkldnn.is_available()
+    ):
         return False
     one = torch.ones(1, 1)
     try:
