@@ -14,8 +14,8 @@ from .mosaic import Mosaic
 from .precision import full_precision, ordered_sums
 from .products import product
 from .spans import SPAN, in_spans, located
-from .sparse import Sparse, sparse_blocks
-from .structured import Columns, Dense, Identity, LowRank, RankOne
+from .sparse import Columns, Sparse, sparse_blocks
+from .structured import Dense, Identity, LowRank, RankOne
 from .threads import one_thread, side_by_side
 from .windowed import Windows, window_sums, windowed_features
 

@@ -1,11 +1,11 @@
-"""Sparse operators: a few entries in each row, in columns of its own or of its group of rows."""
+"""Sparse operators: a few entries in each row, in columns of its own, of its group of rows, or of all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,13 +18,33 @@ from .blocks import row_blocks, row_groups
 from .precision import ordered_sums
 from .products import product
 
-__all__ = ["Sparse", "SparseBlock", "sparse_blocks"]
+__all__ = ["Columns", "Sparse", "SparseBlock", "sparse_blocks"]
 
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
 DENSE_COLUMNS = 2**12  # with more columns, a dense block has no fewer rows: few rows do not pay for reading a column
 
 
-class Sparse(Operator):
+class _Indexed(Operator):
+    """Weights at the columns of an index, both with heads first: what `Sparse` and `Columns` have in common."""
+
+    index: Tensor
+    weight: Tensor
+
+    def heads(self, index: slice) -> Self:
+        return self._made_of(self.index[index], self.weight[index])
+
+    def to(self, dtype: torch.dtype) -> Self:
+        return self._made_of(self.index, self.weight.to(dtype))
+
+    def _made_of(self, index: Tensor, weight: Tensor) -> Self:
+        """The same columns in other heads or another dtype, without repeated checks."""
+        made = copy(self)
+        made.index, made.weight = index, weight
+        made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
+        return made
+
+
+class Sparse(_Indexed):
     """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
     Row i has the columns ``index[i // group]``. The rows of a group share their columns, so a product gathers the
@@ -46,19 +66,6 @@ class Sparse(Operator):
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
-    def heads(self, index: slice) -> Sparse:
-        return self._made_of(self.index[index], self.weight[index])
-
-    def to(self, dtype: torch.dtype) -> Sparse:
-        return self._made_of(self.index, self.weight.to(dtype))
-
-    def _made_of(self, index: Tensor, weight: Tensor) -> Sparse:
-        """The same entries in other heads or another dtype, without repeated checks."""
-        made = copy(self)
-        made.index, made.weight = index, weight
-        made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
-        return made
-
     def _apply(self, x: Tensor) -> Tensor:
         return _Product.apply(self.index, self.weight, x, self.group)
 
@@ -70,6 +77,36 @@ class Sparse(Operator):
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         with ordered_sums(self.device):
             return block.scatter_add(2, index, self.weight[:, start:stop])
+
+
+class Columns(_Indexed):
+    """The same few columns in every row: ``A Sel``, with ``weight`` A (h, n_q, d) at the columns ``index`` (h, d).
+
+    Columns that repeat add up. A product gathers d rows of its operand and costs ``n_q d c`` multiply-adds for c
+    columns.
+    """
+
+    def __init__(self, weight: Tensor, index: Tensor, n_k: int) -> None:
+        if index.shape != (weight.shape[0], weight.shape[2]) or int(index.min()) < 0 or int(index.max()) >= n_k:
+            raise UsageError(f"columns: index {tuple(index.shape)} for weight {tuple(weight.shape)}, n_k={n_k}")
+        self.weight, self.index = weight, index
+        self.shape = (weight.shape[0], weight.shape[1], n_k)
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return product(self.weight, torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2])))
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
+        terms = self.weight.mT @ y
+        with ordered_sums(self.device):
+            return out.scatter_add(1, self.index[:, :, None].expand(-1, -1, y.shape[2]), terms)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        weight = self.weight[:, start:stop]
+        block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
+        with ordered_sums(self.device):
+            return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)
 
 
 @dataclass(frozen=True, eq=False)

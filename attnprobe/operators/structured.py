@@ -1,19 +1,16 @@
-"""Structured operators: dense, low rank, rank one, few columns, identity."""
+"""Structured operators: dense, low rank, rank one, identity."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
 from .base import Operator
-from .precision import ordered_sums
 from .products import product
 
-__all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne"]
+__all__ = ["Dense", "Identity", "LowRank", "RankOne"]
 
 
 class Dense(Operator):
@@ -127,46 +124,3 @@ class Identity(Operator):
     def _rows(self, start: int, stop: int) -> Tensor:
         eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)[start:stop]
         return self.delta[:, None, None] * eye
-
-
-class Columns(Operator):
-    """The same few columns in every row: ``A Sel``, with ``weight`` A (h, n_q, d) at the columns ``index`` (h, d).
-
-    Columns that repeat add up. A product gathers d rows of its operand and costs ``n_q d c`` multiply-adds for c
-    columns.
-    """
-
-    def __init__(self, weight: Tensor, index: Tensor, n_k: int) -> None:
-        if index.shape != (weight.shape[0], weight.shape[2]) or int(index.min()) < 0 or int(index.max()) >= n_k:
-            raise UsageError(f"columns: index {tuple(index.shape)} for weight {tuple(weight.shape)}, n_k={n_k}")
-        self.weight, self.index = weight, index
-        self.shape = (weight.shape[0], weight.shape[1], n_k)
-        self.dtype, self.device = weight.dtype, weight.device
-
-    def heads(self, index: slice) -> Columns:
-        return self._made_of(self.weight[index], self.index[index])
-
-    def to(self, dtype: torch.dtype) -> Columns:
-        return self._made_of(self.weight.to(dtype), self.index)
-
-    def _made_of(self, weight: Tensor, index: Tensor) -> Columns:
-        """The same columns in other heads or another dtype, without repeated checks."""
-        made = copy(self)
-        made.weight, made.index = weight, index
-        made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
-        return made
-
-    def _apply(self, x: Tensor) -> Tensor:
-        return product(self.weight, torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2])))
-
-    def _apply_transpose(self, y: Tensor) -> Tensor:
-        out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
-        terms = self.weight.mT @ y
-        with ordered_sums(self.device):
-            return out.scatter_add(1, self.index[:, :, None].expand(-1, -1, y.shape[2]), terms)
-
-    def _rows(self, start: int, stop: int) -> Tensor:
-        weight = self.weight[:, start:stop]
-        block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
-        with ordered_sums(self.device):
-            return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)
