@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -235,8 +236,7 @@ def panels(drawing: Drawing, records: list[dict[str, Any]], metric: str) -> Shee
     caption += ["nsa gives every key a weight and is left out."] if metric == "mass" else []
     shape = (len(kinds), len(names))
     sheet, axes = canvas(drawing, title, caption, 1.9 * shape[0], shape, sharex="col", sharey=True)
-    for place, axis in enumerate(axes):
-        (kind, group), source = list(kinds.items())[place // shape[1]], names[place % shape[1]]
+    for axis, ((kind, group), source) in zip(axes, product(kinds.items(), names), strict=True):
         curve = partial(points, records, source, metric)
         axis.plot(*curve("topk"), color="#777777", alpha=0.8, linewidth=1.0, zorder=1)
         own = {}
@@ -246,9 +246,9 @@ def panels(drawing: Drawing, records: list[dict[str, Any]], metric: str) -> Shee
         axis.set_title(f"{source} tokens" if "llama" in source else source)
         axis.set(xscale="log", yscale="log")
         powers_of_two(axis, sources()[source][1], [str(d) for d in sources()[source][1]])
-        axis.set_ylabel(f"{what.lower()}\n{kind}" if place % shape[1] == 0 else "")
-        axis.set_xlabel("keys read" if place // shape[1] == shape[0] - 1 else "")
-        if place % shape[1] == shape[1] - 1:
+        axis.set_ylabel(f"{what.lower()}\n{kind}" if source == names[0] else "")
+        axis.set_xlabel("keys read" if kind == [*kinds][-1] else "")
+        if source == names[-1]:
             axis.legend(own.values(), own.keys(), loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return sheet
 
