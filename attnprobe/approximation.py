@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_fields, checked
 from .errors import Unsupported
 from .groups import of_heads
 from .operators import Operator, row_blocks
 from .qkv import QKV
-
-__all__ = ["Approximation", "Sampling"]
 
 CACHED_ENTRIES = 2**18  # numbers of an output on a CPU; to allocate more takes as long as the product
 
@@ -59,6 +58,9 @@ class Approximation:
         keys: computes the keys of each row, (h, n_q, k) int64 with -1 in empty slots, for methods that select keys;
             None for others.
         sampling: the statistics of its estimates, for methods that sample keys; None for others.
+
+    Raises:
+        UsageError: an attribute of another type, or a tensor that is sparse, complex or without memory.
     """
 
     operator: Operator | None
@@ -72,7 +74,11 @@ class Approximation:
     keys: Callable[[], Tensor] | None = None
     sampling: Sampling | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @classmethod
+    @checked()
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation with the output ``operator @ V`` (h, n_q, p_v); ``parts`` are its other attributes."""
         if operator.dtype == qkv.dtype:

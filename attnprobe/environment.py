@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CACHE_DIR",
-    "CACHE_SIZE",
-    "KERNELS",
-    "LOAD_PLUGINS",
-    "OWN",
-    "PREFIX",
-    "TEST_DEVICE",
-    "variable",
-]
-
 PREFIX = "ATTNPROBE_"
 CACHE_DIR = "ATTNPROBE_CACHE_DIR"
 CACHE_SIZE = "ATTNPROBE_CACHE_SIZE"

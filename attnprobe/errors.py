@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = [
-    "AttnprobeError",
-    "BadResult",
-    "NotFinite",
-    "SourceError",
-    "Unsupported",
-    "UsageError",
-    "near",
-    "nearest",
-    "unknown",
-]
+LINE = 1000  # characters of a message
 
 
 class AttnprobeError(Exception):
     """Base class of every error that names a thing, its value and the way out."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """The message as one line of at most `LINE` characters, whatever text of a user it names."""
+        return cut(" ".join(filter(None, map(str.strip, super().__str__().splitlines()))), LINE)
 
 
 class UsageError(AttnprobeError, ValueError):
@@ -54,12 +48,26 @@ class SourceError(AttnprobeError):
     exit_code = 3
 
 
+LONGEST = 80  # characters of a user's text in a message
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """The beginning of a text that a user gave, for messages. It is marked if something is left out.
+
+    >>> cut("skyformer"), cut("skyformer", 4)
+    ('skyformer', 'sky…')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def near(name: str, choices: Iterable[str]) -> str | None:
     """The choice that is similar to a misspelt name; None if none is similar.
 
     >>> near("skyfromer", ["skyformer", "vmean"])
     'skyformer'
     """
+    if len(name) > LONGEST:
+        return None  # no name is as long, and comparing takes the product of the lengths
     folded = {choice.lower(): choice for choice in reversed(list(choices))}
     matches = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None
@@ -86,4 +94,4 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
     >>> print(unknown("method", "nystromfomer", ["nystromformer", "vmean"]))
     unknown method 'nystromfomer'; did you mean 'nystromformer'?
     """
-    return UsageError(f"unknown {what} '{name}'{nearest(name, choices)}")
+    return UsageError(f"unknown {what} '{cut(name)}'{nearest(name, choices)}")

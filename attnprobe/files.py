@@ -12,24 +12,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .errors import AttnprobeError, UsageError
+from .errors import AttnprobeError, UsageError, cut
 from .grammar.foreign import message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "GIB",
-    "MIB",
-    "open_regular",
-    "parse_json",
-    "read_json",
-    "read_regular",
-    "reading",
-    "replacing",
-    "save_tensors",
-    "writing",
-]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -115,6 +102,21 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError(f"nested deeper than {DEEPEST} levels")
 
 
+def path_of(name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError) -> Path:
+    """The path of a user's ``name``, with ``~`` expanded.
+
+    Raises:
+        AttnprobeError: ``error``, if the name cannot be a path: it is too long, or its ``~USER`` does not exist.
+    """
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as why:
+        reason = getattr(why, "strerror", None) or message(why)
+        raise error(f"'{cut(os.fspath(name))}' is not a valid path: {reason}") from why
+    return path
+
+
 @contextmanager
 def reading(
     name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError, what: str = ": cannot be read"
@@ -139,7 +141,7 @@ def reading(
             text = f"byte {why.start} is not UTF-8"
         elif isinstance(why, KeyError):
             text = f"{why} is missing or unknown"
-        raise error(f"{_short(name)}{what}: {_short(' '.join(text.split()), 300)}") from why
+        raise error(f"{cut(os.fspath(name), 200)}{what}: {cut(' '.join(text.split()), 300)}") from why
 
 
 @contextmanager
@@ -184,11 +186,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """`reading` for a file or folder that is written: for an impossible name, or a full disk."""
     return reading(name, UsageError, ": cannot be written")
-
-
-def _short(text: str | os.PathLike[str], most: int = 200) -> str:
-    shown = os.fspath(text)
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def _refuse(path: str | os.PathLike[str], facts: os.stat_result, limit: int | None) -> None:

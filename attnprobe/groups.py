@@ -9,8 +9,6 @@ from math import gcd
 import torch  # noqa: F401  (in the examples)
 from torch import Tensor
 
-__all__ = ["as_index", "folded", "of_heads", "repeated", "shared_heads", "tokens", "unfolded"]
-
 
 def shared_heads(heads: Sequence[int], group: int) -> list[int]:
     """The KV heads that some query heads read, each once for as many consecutive query heads as possible.

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch  # noqa: F401  (in the examples)
 from torch import Tensor, nn
 
+from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.arguments import call_of
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
@@ -24,8 +25,6 @@ from .replacement import Budget, Replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-__all__ = ["injected", "register_attention"]
 
 NAME = "attnprobe_injected"
 
@@ -71,6 +70,7 @@ class _Injection:
         return path, 0, number
 
 
+@checked(model=nn.Module)
 @contextmanager
 def injected(
     model: PreTrainedModel,
@@ -149,6 +149,7 @@ def injected(
         )
 
 
+@checked()
 def register_attention(
     method: str | Method | Callable[..., Any],
     d: Budget = None,

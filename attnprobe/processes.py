@@ -7,8 +7,6 @@ import os
 import threading
 from multiprocessing.process import BaseProcess
 
-__all__ = ["follow_parent"]
-
 
 def follow_parent() -> None:
     """End this process when its parent ends, also by kill -9.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import NotFinite, UsageError
+from .arguments import tensor_fault
+from .errors import NotFinite, UsageError, cut
 from .groups import as_index, repeated, shared_heads
 from .visible import Visible
 
-__all__ = ["QKV"]
-
 TOKENS = 2**13  # that are checked at once
+LARGEST = 2**53  # of a whole number, as in records
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -46,10 +47,14 @@ class QKV:
         sinks: the number of first keys that every query of causal inputs sees, also outside of its window.
         sink_logits: one more score of each head, ``(h,)``, whose key has no value. The normaliser of a row is then
             ``Σ_j exp(S_ij) + exp(sink)``, and its weights sum to less than 1. ``None`` is no such score.
+        kv_groups: the numbers of the heads that share each KV head of the source. `select` preserves it, so that the
+            KV heads of a part keep their numbers. ``None``: the heads that share each head of ``k``.
+        all_queries: the queries of all tokens, ``(h, n_k, p)``, if ``q`` has those of some. Methods that choose keys by
+            earlier queries read them, see `complete`. ``None``: they are not given.
 
     Raises:
-        UsageError: an axis that does not fit, a dtype that is not floating point, or different dtypes or devices. The
-            message names the tensor and the axis.
+        UsageError: an argument of another type, an axis that does not fit, a dtype that is not floating point, or
+            different dtypes or devices. The message names the argument and the axis.
         NotFinite: a value that is not finite; a `UsageError` too.
 
     >>> qkv = QKV(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
@@ -75,6 +80,8 @@ class QKV:
     sliding_window: int | None
     sinks: int
     sink_logits: Tensor | None
+    kv_groups: tuple[tuple[int, ...], ...]
+    all_queries: Tensor | None
 
     def __init__(
         self,
@@ -90,6 +97,8 @@ class QKV:
         sliding_window: int | None = None,
         sinks: int = 0,
         sink_logits: Tensor | None = None,
+        kv_groups: Iterable[Iterable[int]] | None = None,
+        all_queries: Tensor | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         for name, tensor in (("k", k), ("v", v)):
@@ -105,29 +114,31 @@ class QKV:
             raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
         if v.shape[1] != k.shape[1]:
             raise UsageError(f"v: {v.shape[1]} tokens, but k has {k.shape[1]}")
-        factor = q.shape[2] ** -0.5 if scale is None else float(scale)
-        if not 0 < factor < float("inf"):
-            raise UsageError(f"scale: {scale} is not a positive number")
-        numbers = tuple(range(q.shape[0])) if heads is None else tuple(int(i) for i in heads)
-        if len(numbers) != q.shape[0]:
-            raise UsageError(f"heads: {len(numbers)} numbers for {q.shape[0]} heads")
-        if len(set(numbers)) != len(numbers):
-            raise UsageError(f"heads: the numbers {list(numbers)} repeat")
-        fields = {"q": q, "shared_k": k, "shared_v": v, "scale": factor, "mask": None, "heads": numbers}
-        fields |= {"label": label or {}, "causal": causal, "sliding_window": sliding_window, "sinks": sinks}
+        if label is not None and not isinstance(label, Mapping):
+            raise UsageError(f"label: expected a mapping, got {type(label).__name__}")
+        if not isinstance(causal, bool):
+            raise UsageError(f"causal: {causal!r} is neither True nor False")
+        fields = {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
+        fields |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
+        fields["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
+        fields["sinks"] = whole("sinks", sinks)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "positions", self._checked_positions(positions))
+        checked = None if positions is None else check_positions(positions, self.n_q, self.n_k, causal)
+        if checked is None and causal and self.n_q > self.n_k:
+            raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: give the positions of the queries")
+        object.__setattr__(self, "positions", None if checked is None else checked.to(self.device))
         if mask is not None:
             object.__setattr__(self, "mask", self._checked_mask(mask))
             object.__setattr__(self, "positions", None)
         object.__setattr__(self, "sink_logits", self._checked_sinks(sink_logits))
-        if sliding_window is not None and sliding_window < 1:
-            raise UsageError(f"sliding_window: {sliding_window} is not positive")
-        if sinks < 0 or (sinks and not causal):
-            raise UsageError(f"sinks: {sinks} is {'negative' if causal else 'for causal inputs only'}")
+        object.__setattr__(self, "kv_groups", self._checked_groups(kv_groups))
+        object.__setattr__(self, "all_queries", self._checked_queries(all_queries))
+        if self.sinks and not causal:
+            raise UsageError(f"sinks: {sinks} is for causal inputs only")
 
     def _checked_mask(self, mask: Tensor) -> Tensor:
+        _check_tensor("mask", mask)
         if mask.dtype != torch.bool or mask.shape != (self.n_k,) or self.n_q != self.n_k:
             raise UsageError(
                 f"mask: needs shape ({self.n_k},), dtype bool and as many queries as keys; "
@@ -139,28 +150,41 @@ class QKV:
             raise UsageError("mask: the queries are not the tokens in their order; drop the padded keys instead")
         return mask.to(self.device)
 
-    def _checked_positions(self, positions: Tensor | None) -> Tensor | None:
-        if positions is None:
-            if self.causal and self.n_q > self.n_k:
-                raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: give the positions of the queries")
-            return None
-        if positions.dtype != torch.int64 or positions.shape != (self.n_q,):
-            raise UsageError(
-                f"positions: needs shape ({self.n_q},) and dtype int64; got {tuple(positions.shape)}, {positions.dtype}"
-            )
-        low, high = int(positions.min()), int(positions.max())
-        if low < 0 or high >= self.n_k:
-            raise UsageError(f"positions: {low} … {high} are not all among the {self.n_k} keys")
-        if self.causal and len(positions.unique()) < self.n_q:
-            raise UsageError("positions: two queries share a position")
-        return positions.to(self.device)
-
     def _checked_sinks(self, logits: Tensor | None) -> Tensor | None:
         if logits is None:
             return None
-        if logits.shape != (self.h,) or not torch.isfinite(logits).all():
-            raise UsageError(f"sink_logits: needs {self.h} finite numbers, one for each head")
-        return logits.to(self.q)
+        _check_tensor("sink_logits", logits)
+        if logits.shape != (self.h,) or logits.dtype not in DTYPES:
+            raise UsageError(
+                f"sink_logits: needs shape ({self.h},), one number for each head, and a floating dtype; "
+                f"got {tuple(logits.shape)}, {logits.dtype}"
+            )
+        logits = logits.to(self.q)
+        if not torch.isfinite(logits).all():
+            raise NotFinite(f"sink_logits: a number is not finite in {self.dtype}")
+        return logits
+
+    def _checked_groups(self, groups: Iterable[Iterable[int]] | None) -> tuple[tuple[int, ...], ...]:
+        if groups is None:
+            starts = range(0, self.h, self.group)
+            return tuple(self.heads[start : start + self.group] for start in starts)
+        checked = tuple(tuple(numbers) for numbers in groups)
+        absent = set(self.heads).difference(*checked)
+        if absent:
+            raise UsageError(f"kv_groups: head {min(absent)} is in none of them")
+        return checked
+
+    def _checked_queries(self, queries: Tensor | None) -> Tensor | None:
+        if queries is None:
+            return None
+        queries = _three_axes("all_queries", queries)
+        shape = (self.h, self.n_k, self.p)
+        if queries.shape != shape or queries.dtype != self.dtype or queries.device != self.device:
+            raise UsageError(
+                f"all_queries: needs shape {shape}, dtype {self.dtype} and device {self.device}; "
+                f"got {tuple(queries.shape)}, {queries.dtype}, {queries.device}"
+            )
+        return queries
 
     def __repr__(self) -> str:
         dtype, place = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
@@ -189,6 +213,16 @@ class QKV:
     def group(self) -> int:
         """The number of query heads that share a KV head: query head i reads KV head ``i // group``."""
         return self.h // self.kv_heads
+
+    @property
+    def kv_numbers(self) -> tuple[int, ...]:
+        """The number of the KV head that each query head reads in the source, which `select` preserves.
+
+        >>> QKV(torch.ones(8, 5, 4), *torch.ones(2, 2, 5, 4)).select([1, 6]).kv_numbers
+        (0, 1)
+        """
+        number_of = {head: number for number, heads in enumerate(self.kv_groups) for head in heads}
+        return tuple(number_of[head] for head in self.heads)
 
     @cached_property
     def k(self) -> Tensor:
@@ -293,6 +327,9 @@ class QKV:
     def replace(self, **changes: Any) -> QKV:
         """The same inputs with other values of some arguments. If k or v alone has h heads, the other is repeated.
 
+        Other ``heads`` are those of another source: without ``kv_groups`` among the changes, its KV heads are those of
+        ``k``. Other queries or keys have no `all_queries`, unless these are among the changes.
+
         Raises:
             UsageError: as for a new `QKV`.
 
@@ -300,6 +337,10 @@ class QKV:
         tensor(45)
         """
         parts = self.parts() | changes
+        if "heads" in changes and "kv_groups" not in changes:
+            parts["kv_groups"] = None
+        if {"q", "k", "positions"} & changes.keys() and "all_queries" not in changes:
+            parts["all_queries"] = None
         for name, other in (("k", "v"), ("v", "k")):
             if name in changes and other not in changes and len(changes[name]) == self.h:
                 parts[other] = getattr(self, other)
@@ -316,7 +357,7 @@ class QKV:
         >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).heads
         (3, 1)
         """
-        heads = [int(head) for head in heads]
+        heads = [whole("head", head) for head in heads]
         missing = [head for head in heads if head not in self.heads]
         if missing or not heads:
             raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
@@ -324,7 +365,9 @@ class QKV:
         of_q, of_kv = as_index(rows), as_index(shared_heads(rows, self.group))
         logits = None if self.sink_logits is None else self.sink_logits[of_q]
         k, v = self.shared_k[of_kv], self.shared_v[of_kv]
-        return self.replace(q=self.q[of_q], k=k, v=v, heads=tuple(heads), sink_logits=logits)
+        numbers = {"heads": heads, "kv_groups": self.kv_groups}
+        queries = None if self.all_queries is None else self.all_queries[of_q]
+        return self.replace(q=self.q[of_q], k=k, v=v, **numbers, sink_logits=logits, all_queries=queries)
 
     def head(self, row: int) -> QKV:
         """The head at one row of the tensors, with its original number.
@@ -341,7 +384,7 @@ class QKV:
         return one.replace(q=q, k=k, v=v, mask=None, positions=None)
 
     def queries(self, index: Tensor) -> QKV:
-        """The queries of the rows ``index`` (u,) int64, against all keys.
+        """The queries of the rows ``index`` (u,) int64, against all keys. They keep `all_queries`.
 
         Raises:
             UsageError: the inputs have a mask.
@@ -352,13 +395,26 @@ class QKV:
         if self.mask is not None:
             raise UsageError("queries: masked inputs have no selected rows; call `compressed` first")
         index = index.to(self.device)
-        return self.replace(q=self.q[:, index], positions=self.query_positions[index])
+        queries = self.q if self.square else self.all_queries
+        return self.replace(q=self.q[:, index], positions=self.query_positions[index], all_queries=queries)
+
+    def complete(self) -> QKV | None:
+        """The same inputs with the queries of all tokens; None if these are not given.
+
+        >>> qkv = QKV(*torch.ones(3, 1, 9, 2), causal=True)
+        >>> qkv.queries(torch.tensor([3, 8])).complete().n_q
+        9
+        """
+        if self.square:
+            return self
+        return None if self.all_queries is None else self.replace(q=self.all_queries, positions=None)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
         """The same tensors on another device or in another dtype."""
         q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.shared_k, self.shared_v))
         mask = None if self.mask is None else self.mask.to(q.device)
-        return self.replace(q=q, k=k, v=v, mask=mask)
+        queries = None if self.all_queries is None else self.all_queries.to(device=device, dtype=dtype)
+        return self.replace(q=q, k=k, v=v, mask=mask, all_queries=queries)
 
     def compressed(self) -> QKV:
         """The valid tokens only, without a mask; itself if it has no mask."""
@@ -371,13 +427,88 @@ class QKV:
 PARTS = tuple(signature(QKV).parameters)
 
 
+def check_positions(positions: Tensor, n_q: int, n_k: int, causal: bool) -> Tensor:
+    """The positions of n_q queries among n_k keys, if they are an argument of `QKV`.
+
+    Raises:
+        UsageError: another shape or dtype than (n_q,) int64, a position that no key has, or one that two causal queries
+            share.
+    """
+    _check_tensor("positions", positions)
+    if positions.dtype != torch.int64 or positions.shape != (n_q,):
+        raise UsageError(
+            f"positions: needs shape ({n_q},) and dtype int64; got {tuple(positions.shape)}, {positions.dtype}"
+        )
+    low, high = int(positions.min()), int(positions.max())
+    if low < 0 or high >= n_k:
+        raise UsageError(f"positions: {low} … {high} are not all among the {n_k} keys")
+    if causal and len(positions.unique()) < n_q:
+        raise UsageError("positions: two queries share a position")
+    return positions
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """An integer from ``least`` to `LARGEST`.
+
+    Raises:
+        UsageError: another number, or no integer, such as 1.5 or True.
+
+    >>> whole("sinks", True)
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: sinks: True is not a whole number
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        raise UsageError(f"{name}: {cut(repr(value))} is not a whole number")
+    if not least <= number <= LARGEST:
+        raise UsageError(f"{name}: {cut(repr(number))} is not between {least} and {LARGEST}")
+    return number
+
+
+def _numbers(heads: Iterable[int] | None, h: int) -> tuple[int, ...]:
+    """The original numbers of h heads."""
+    if heads is None:
+        return tuple(range(h))
+    if not isinstance(heads, Iterable):
+        raise UsageError(f"heads: expected a list of numbers, got {type(heads).__name__}")
+    numbers = tuple(whole("heads", head) for head in heads)
+    if len(numbers) != h:
+        raise UsageError(f"heads: {len(numbers)} numbers for {h} heads")
+    if len(set(numbers)) != len(numbers):
+        raise UsageError(f"heads: the numbers {list(numbers)} repeat")
+    return numbers
+
+
+def _scale(scale: Any, p: int) -> float:
+    """The factor on the scores."""
+    if scale is None:
+        return p**-0.5
+    try:
+        factor = float("nan") if isinstance(scale, (str, bytes, bool)) else float(scale)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        factor = float("nan")
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"scale: {cut(repr(scale))} is not a positive number")
+    return factor
+
+
+def _check_tensor(name: str, x: Any) -> None:
+    """Refuse what is no dense tensor with values."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    if (problem := tensor_fault(x)) is not None:
+        raise UsageError(f"{name}{problem}")
+
+
 def _three_axes(name: str, x: Tensor) -> Tensor:
     """``x`` as a contiguous (h, n, p). It refuses other dtypes than floating point, empty axes and values not finite.
 
     It is contiguous, because gathers and products of a view of all heads side by side are slower.
     """
-    if not isinstance(x, Tensor):
-        raise UsageError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    _check_tensor(name, x)
     if x.dim() == 2:
         x = x[None]
     if x.dim() != 3:

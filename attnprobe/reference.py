@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .arguments import checked
 from .errors import unknown
 from .operators import (
     GaussianAttention,
@@ -23,13 +24,12 @@ from .operators import (
 )
 from .qkv import QKV
 
-__all__ = ["TARGETS", "attention", "exact", "exact_output", "own_output", "sink_share"]
-
 TARGETS = ("softmax", "gaussian")
 ROWS = 512  # of a head that a thread of a CPU computes at a time
 SMALL = 2**20  # scores; threads take a millisecond to begin
 
 
+@checked()
 def exact(qkv: QKV, target: str = "softmax") -> Operator:
     """The exact operator, (h, n_q, n_k), in the dtype of ``qkv``.
 

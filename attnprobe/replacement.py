@@ -22,8 +22,6 @@ from .hooks.call import AttentionCall, blocks, exact_rows
 from .methods import Method, approximate, get
 from .qkv import QKV
 
-__all__ = ["Budget", "Replacement", "replaced"]
-
 EXACT = "softmax"
 
 #: one budget for all heads, or one by layer or by (layer, head), where None keeps exact attention
@@ -109,10 +107,10 @@ class Replacement:
         if call.causal and not entry.is_causal:
             entry.check_form(causal=True, local=False)
             raise Unsupported(f"attention is causal, but {entry.name} looks ahead")
-        if call.cached and "decodes" not in entry.tags:
+        if call.cached and (why := entry.why_not_decoding()) is not None:
             raise Unsupported(
-                f"{call.module}: a query follows a cache of keys, and rows of {entry.name} depend on how many keys "
-                "there are: pass use_cache=False"
+                f"{call.module}: a query follows a cache of keys, and {entry.name} cannot decode ({why}): pass "
+                "use_cache=False"
             )
         placed = "permutation_equivariant" not in entry.tags
         if call.cached and call.local and placed:  # the first keys may be gone

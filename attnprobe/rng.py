@@ -15,8 +15,6 @@ from operator import index
 import torch
 from torch import Tensor
 
-__all__ = ["Streams", "generator", "hashed_uniform", "mixed", "normal_into"]
-
 GROUP = 16  # torch turns groups of 16 uniform numbers into 16 normal ones
 CHUNK = 2**11  # groups at once; they stay in the cache
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # the increment of SplitMix64 and its factors, as signed integers

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-__all__ = ["Timings", "duration"]
-
 
 class Timings:
     """Seconds by stage. Stages may nest; the time of an inner stage does not count for the outer one.

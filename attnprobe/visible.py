@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Visible"]
-
 
 @dataclass(frozen=True, eq=False)
 class Visible:

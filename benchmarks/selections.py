@@ -44,12 +44,11 @@ KINDS = {
     "patterns": ("window", "tri-shape", "vertical-slash", "flexprefill", "nsa"),
     "kept keys": ("snapkv", "h2o", "tova", "expected", "knorm", "keydiff"),
 }
-ONE_SHOT = {"streaming": False, "unobserved": "recent"}
+ONE_SHOT = {"streaming": False}
 
 
 def settings(blocks: int, some_rows: bool) -> dict[str, dict[str, Any]]:
     """The options of each method."""
-    shot = {"unobserved": "recent"} if some_rows else {}
     return {
         "topk": {},
         "topp": {},
@@ -63,10 +62,10 @@ def settings(blocks: int, some_rows: bool) -> dict[str, dict[str, Any]]:
         "flexprefill": {"block": blocks},
         "nsa": {"block": blocks},
         "dsa-oracle": {},
-        "snapkv": shot,
+        "snapkv": {},
         "h2o": {**ONE_SHOT, "observe": BEFORE} if some_rows else {},
         "tova": ONE_SHOT if some_rows else {},
-        "expected": shot,
+        "expected": {},
         "knorm": {},
         "keydiff": {},
     }
@@ -105,7 +104,7 @@ def llama(n: int, first: int) -> QKV:
     keys = k[0].repeat_interleave(2, 0)
     scores = q[0][:, some] @ keys[:, some].mT / 8
     q = q[0] * (SPREAD / scores.std(dim=(1, 2)))[:, None, None]
-    return QKV(q[:, first:].contiguous(), k[0].contiguous(), v[0].contiguous(), causal=True)
+    return QKV(q, k[0].contiguous(), v[0].contiguous(), causal=True).queries(torch.arange(first, n))
 
 
 def sources() -> dict[str, tuple[int, tuple[int, ...], bool]]:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from attnprobe.errors import SourceError, UsageError
-from attnprobe.files import open_regular, read_regular, reading
+from attnprobe.errors import AttnprobeError, SourceError, UsageError
+from attnprobe.files import open_regular, path_of, read_regular, reading
 
 
 def within(seconds, function, *arguments):
@@ -80,6 +80,38 @@ def test_no_limit_is_none(tmp_path):
         file.truncate(1 << 40)
     with open_regular(path, None) as file:
         assert file.read(1) == b"\0"
+
+
+@pytest.mark.parametrize("name", ["~nobody-has-this-name/x", "x" * 400])
+def test_a_name_that_cannot_be_a_path_is_refused_wherever_one_is_given(name, monkeypatch):
+    from attnprobe.experiments.error.papers import read_reference
+    from attnprobe.methods import get
+    from attnprobe.methods.user.scaffold import write_method
+    from attnprobe.records.budgets import read_budgets
+    from attnprobe.report.run import open_run
+    from attnprobe.sources import SourceSpec, resolve
+    from attnprobe.sources.cache import default_cache
+    from attnprobe.sweeps.packaged import sweep_file
+
+    def cached():
+        monkeypatch.setattr("os.environ", {**os.environ, "ATTNPROBE_CACHE_DIR": name})
+        default_cache()
+
+    for attempt in (
+        lambda: path_of(name),
+        lambda: get(f"selection:{name}"),
+        lambda: get(f"{name}.py:method"),
+        lambda: read_reference(name),
+        lambda: read_budgets(name),
+        lambda: write_method("my_method", name),
+        lambda: open_run(name),
+        lambda: sweep_file(name),
+        lambda: resolve(SourceSpec(qkv=name)),
+        cached,
+    ):
+        with pytest.raises(AttnprobeError, match="^'.*' is not a valid path: [A-Z]") as caught:
+            attempt()
+        assert len(str(caught.value)) < 200
 
 
 class Panic(BaseException):

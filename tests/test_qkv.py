@@ -32,7 +32,12 @@ def test_shapes_are_read_off_and_a_bare_matrix_is_one_head():
         (ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float64), ones(2, 4, 3), "k: dtype torch.float64 differs"),
         (ones(2, 4, 3), ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float16), "v: dtype torch.float16 differs"),
         (ones(2, 4, 3, dtype=torch.int64), ones(2, 4, 3), ones(2, 4, 3), "q: dtype torch.int64"),
-        (ones(2, 4, 3, dtype=torch.complex64), ones(2, 4, 3), ones(2, 4, 3), "q: dtype torch.complex64"),
+        (
+            ones(2, 4, 3, dtype=torch.complex64),
+            ones(2, 4, 3),
+            ones(2, 4, 3),
+            "q has dtype complex64; real numbers are needed",
+        ),
         (ones(1, 2, 4, 3), ones(2, 4, 3), ones(2, 4, 3), r"q: shape \(1, 2, 4, 3\)"),
         (ones(3), ones(2, 4, 3), ones(2, 4, 3), r"q: shape \(3,\)"),
         (ones(0, 4, 3), ones(0, 4, 3), ones(0, 4, 3), "q: the axis 'heads' has length 0"),
@@ -186,6 +191,64 @@ def test_keys_or_values_of_all_heads_repeat_the_others(name, other):
     qkv = grouped()
     changed = qkv.replace(**{name: 2 * getattr(qkv, name)})
     assert changed.group == 1 and torch.equal(getattr(changed, other), getattr(qkv, other))
+
+
+@pytest.mark.parametrize(
+    "argument, words",
+    [
+        ({"causal": "no"}, "causal: 'no' is neither True nor False"),
+        ({"causal": 1}, "causal: 1 is neither True nor False"),
+        ({"sliding_window": float("nan")}, "sliding_window: nan is not a whole number"),
+        ({"sliding_window": 1.5}, "sliding_window: 1.5 is not a whole number"),
+        ({"sliding_window": 0}, "sliding_window: 0 is not between 1 and"),
+        ({"sliding_window": 2**80}, "sliding_window: .* is not between 1 and 9007199254740992"),
+        ({"sinks": 1.5, "causal": True}, "sinks: 1.5 is not a whole number"),
+        ({"sinks": True, "causal": True}, "sinks: True is not a whole number"),
+        ({"sinks": -1, "causal": True}, "sinks: -1 is not between 0 and"),
+        ({"sinks": 1}, "sinks: 1 is for causal inputs only"),
+        ({"heads": [0.5, 1]}, "heads: 0.5 is not a whole number"),
+        ({"heads": [True, False]}, "heads: True is not a whole number"),
+        ({"heads": torch.tensor([True, False])}, r"heads: tensor\(True\) is not a whole number"),
+        ({"heads": [-1, 0]}, "heads: -1 is not between 0 and"),
+        ({"heads": [0, 2**70]}, "heads: .* is not between 0 and"),
+        ({"heads": "ab"}, "heads: 'a' is not a whole number"),
+        ({"heads": 2}, "heads: expected a list of numbers, got int"),
+        ({"scale": "0.5"}, "scale: '0.5' is not a positive number"),
+        ({"scale": 1j}, "scale: 1j is not a positive number"),
+        ({"label": ["layer"]}, "label: expected a mapping, got list"),
+        ({"mask": [True] * 4}, "mask: expected a torch.Tensor, got list"),
+        ({"positions": [0, 1, 2, 3]}, "positions: expected a torch.Tensor, got list"),
+        ({"sink_logits": [0.0, 1.0]}, "sink_logits: expected a torch.Tensor, got list"),
+        ({"sink_logits": torch.zeros(2, dtype=torch.complex64)}, "sink_logits has dtype complex64"),
+        ({"sink_logits": torch.full((2,), 1e300, dtype=torch.float64)}, "sink_logits: a number is not finite in"),
+        ({"kv_groups": [[0], [7]]}, "kv_groups: head 1 is in none of them"),
+        ({"q": torch.ones(2, 4, 3, device="meta")}, "q is on the device 'meta', which holds no numbers"),
+        ({"k": torch.ones(2, 4, 3).to_sparse()}, "k is a tensor of layout sparse_coo; pass its to_dense()"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_an_argument_of_another_type_or_size_is_refused(argument, words):
+    with pytest.raises(UsageError, match=words):
+        QKV(**{"q": ones(2, 4, 3), "k": ones(2, 4, 3), "v": ones(2, 4, 3), **argument})
+
+
+def test_numbers_are_taken_from_any_integer_type():
+    import numpy as np
+
+    qkv = QKV(*torch.ones(3, 2, 4, 3), heads=np.array([3, 5]), sliding_window=torch.tensor(2), scale=np.float32(0.5))
+    assert (qkv.heads, qkv.sliding_window, qkv.scale) == ((3, 5), 2, 0.5)
+    assert all(type(number) is int for number in (*qkv.heads, qkv.sliding_window))
+
+
+def test_a_part_keeps_the_numbers_of_its_kv_heads():
+    qkv = grouped()
+    assert qkv.kv_groups == ((0, 1, 2), (3, 4, 5)) and qkv.kv_numbers == (0, 0, 0, 1, 1, 1)
+    for part in (qkv.select([4, 1]), qkv.select([5, 4, 1]).select([4, 1]), repeated(qkv).select([4, 1])):
+        assert part.kv_numbers == (1, 0) and part.to(dtype=torch.float64).kv_numbers == (1, 0)
+        assert part.queries(torch.tensor([0, 2])).head(0).kv_numbers == (1,)
+    assert qkv.select([4]).replace(heads=[0]).kv_groups == ((0,),)
+    named = grouped(heads=(8, 9, 10, 20, 21, 22))
+    assert named.kv_groups == ((8, 9, 10), (20, 21, 22)) and named.select([21]).kv_numbers == (1,)
 
 
 def test_it_cannot_be_changed():

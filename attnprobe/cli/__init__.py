@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -17,9 +18,9 @@ import click
 
 from .. import __version__
 from ..environment import variable
-from ..errors import AttnprobeError, nearest
+from ..errors import AttnprobeError, cut, nearest
 from ..experiments import EXPERIMENTS, experiment
-from ..grammar.foreign import message, reason
+from ..grammar.foreign import diverted, message, reason
 from .environment import unknown_variables
 from .streams import answer, answers_last, note, open_streams, unwritten
 
@@ -44,15 +45,22 @@ EXIT_CODES = (
     "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
+LINE = 1000  # characters of a message about an option
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 
 
+@cache
 def _command(name: str) -> click.Command:
-    if name not in EXPERIMENTS:
-        return import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
-    from .factory import measuring_command
+    """The command of a name. While it runs, stdout is diverted: only an `answer` is written there."""
+    if name in EXPERIMENTS:
+        from .factory import measuring_command
 
-    return measuring_command(experiment(name))
+        command = measuring_command(experiment(name))
+    else:
+        command = import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
+    if command.callback is not None:
+        command.callback = answers_last()(diverted()(command.callback))
+    return command
 
 
 class LazyGroup(click.Group):
@@ -140,7 +148,7 @@ def _run(args: list[str], debug: bool) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        return _failed(f"{error.format_message()}{_help_hint(error)}", 2)
+        return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
         if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
             note("interrupted")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from .options import debug_option
+
+if TYPE_CHECKING:
+    from ..sources.cache import Cache
 
 EPILOG = """\b
 In Python:
@@ -17,11 +22,12 @@ In Python:
 @debug_option
 @click.pass_context
 def command(context: click.Context, debug: bool) -> None:
-    """List the Q, K and V in the cache, or remove them.
+    """List the Q, K and V and the converted models in the cache, or remove them.
 
     A run stores the Q, K and V that it captures. The next run on the same weights, text, tokenizer, layer, window and n
-    reads them from the cache and does not load transformers. ATTNPROBE_CACHE_DIR is its folder. ATTNPROBE_CACHE_SIZE is
-    its largest size (default 4GiB; 0 turns it off). A run with `--no-cache` does not use it.
+    reads them from the cache and does not load transformers. A GGUF file is converted once; its model is stored beside
+    them. ATTNPROBE_CACHE_DIR is the folder. ATTNPROBE_CACHE_SIZE is the largest size of Q, K and V, and of models
+    (default 4GiB; 0 turns the cache off). A run with `--no-cache` does not use it.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_entries)
@@ -30,30 +36,36 @@ def command(context: click.Context, debug: bool) -> None:
 @command.command("list")
 @debug_option
 def list_entries(debug: bool = False) -> None:
-    """Show the folder, its size and its entries, the last used first."""
+    """Show the folders, their sizes and their entries, the last used first."""
     from datetime import datetime
 
-    from ..sources.cache import default_cache
     from .streams import answer
 
-    cache = default_cache()
-    entries = cache.entries()
-    total = sum(entry.size for entry in entries)
-    answer(f"{cache.folder}: {_mib(total)} of {_mib(cache.largest)} in {len(entries)} entries")
-    for entry in reversed(entries):
-        used = datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
-        answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry) or 'damaged, or of another version'}")
+    for cache in _caches():
+        entries = cache.entries()
+        total = sum(entry.size for entry in entries)
+        answer(f"{cache.folder}: {_mib(total)} of {_mib(cache.largest)} in {len(entries)} entries")
+        for entry in reversed(entries):
+            used = datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
+            answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry) or 'damaged, or of another version'}")
 
 
 @command.command("clear")
 @debug_option
 def clear(debug: bool) -> None:
     """Remove all entries."""
-    from ..sources.cache import default_cache
     from .streams import answer
 
-    cache = default_cache()
-    answer(f"{cache.folder}: {cache.clear()} entries removed")
+    for cache in _caches():
+        answer(f"{cache.folder}: {cache.clear()} entries removed")
+
+
+def _caches() -> list[Cache]:
+    """The cache of captures, and that of models if it has any."""
+    from ..sources.cache import default_cache
+
+    models = default_cache(kind="models")
+    return [default_cache(), *([models] if models.entries() else [])]
 
 
 def _mib(size: int) -> str:

@@ -18,16 +18,17 @@ Verdicts:
   same       the change is within --tolerance
   worse, better    the change is larger, and significant if the draws differ; also worse: a
              value that is no longer finite, or a cell whose status got worse
-  undecided  the change is larger but may be chance, or it depends on rows that rounding decides
+  undecided  the change is larger but may be chance, or it depends on rows that rounding
+             decides; also: the row was requested, but is in one run only
 \b
 If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
-Student's test over windows decides, or for one window the permutation test over heads.
---level bounds the probability that a table without any change has a worse or better row. A
-cosine is judged by 1 − cosine. See docs/explanation/statistics.md.
+the permutation test of paired heads in all windows decides; where heads share their draws,
+Student's test over windows. --level bounds the probability that a table without any change has
+a worse or better row. A cosine is judged by 1 − cosine. See docs/explanation/statistics.md.
 \b
 Exit codes: 0 no regression, 1 a regression, or with --strict an undecided row; 2 wrong usage,
-a file that is not a run, or runs of different sources; 4 no regression, but some
-records could not be read."""
+a file that is not a run, runs of different sources or without a requested row in common;
+4 no regression, but some records could not be read."""
 
 
 @click.command("compare", epilog=EPILOG)
@@ -73,8 +74,10 @@ def command(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
-    from ..compare.view import COMPARED, FIELDS, comparison_line, comparison_view
+    from ..compare.view import COMPARED, FIELDS, comparison_line, comparison_view, missing_lines
+    from ..errors import UsageError
     from ..experiments.shapes import read_run
+    from ..files import reading
     from ..records.read import malformed_notes
     from ..tables.console import Header
     from .streams import answer, note
@@ -83,8 +86,11 @@ def command(
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
     names = [metric.strip() for text in metrics for metric in text.split(",")]
     first, second = read_run(a), read_run(b)
-    comparison = compare_runs(first.required(), second.required(), names, tolerance, level)
+    with reading(f"{a}, {b}", UsageError, ": cannot be compared"):
+        comparison = compare_runs(first.required(), second.required(), names, tolerance, level)
     malformed = [*first.malformed, *second.malformed]
+    for line in missing_lines(comparison.missing):
+        note(f"not compared: {line}")
     for line in malformed_notes(malformed, "is left out"):
         note(line)
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": comparison.sources}
@@ -98,10 +104,12 @@ def command(
             note(f"{verdict}, not in any mean: {alone} cell{'s' if alone > 1 else ''}")
     for row in comparison.regressions:
         note(f"regression: {comparison_line(row)}")
-    for row in comparison.undecided:
+    undecided = [row for row in comparison.compared if row["verdict"] == "undecided"]
+    for row in undecided:
         note(f"undecided: {comparison_line(row)}")
     if not comparison.regressions:
-        undecided = f", {len(comparison.undecided)} undecided" if comparison.undecided else ""
-        note(f"no regression in {sum(row['metric'] is not None for row in comparison.rows)} rows{undecided}")
+        may_be_chance = f", {len(undecided)} undecided" if undecided else ""
+        missing = f", {len(comparison.missing)} not compared" if comparison.missing else ""
+        note(f"no regression in {len(comparison.compared)} rows{may_be_chance}{missing}")
     worse = comparison.regressions or (strict and comparison.undecided)
     raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

@@ -10,8 +10,6 @@ import click
 from ..environment import LOAD_PLUGINS
 from .method_index import INDEX
 
-__all__ = ["NAMES", "complete_methods", "plugin_names"]
-
 NAMES = tuple(name for family in INDEX.values() for name in family)
 
 

@@ -15,7 +15,9 @@ In Python:
 
 @click.command("doctor", epilog=EPILOG)
 @click.option(
-    "--model", metavar="ID|DIR", help="List the attention modules of a model: a hub id, a directory, or minilm."
+    "--model",
+    metavar="ID|DIR|FILE.gguf|minilm|smollm2",
+    help="List the attention modules of a model: a hub id, a directory, a GGUF file, or packaged weights.",
 )
 @click.option(
     "--weights", default="pretrained", show_default=True, help="Weights of --model: pretrained or initialized."

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from ..experiments.base import Experiment
 from ..timings import duration
-from .streams import answer, note
+from .progress import progress_bar
+from .streams import answer
 
 if TYPE_CHECKING:
     from ..run.estimate import CellEstimate
 
-__all__ = ["plan_table", "show_plan"]
-
 MOST_BUDGETS = 4  # that are listed one by one
+MOST_LINES = 100  # of the table
 
 
-def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
+def show_plan(experiment: Experiment, request: Any) -> None:
     """Print the cells of a request, a line per weights, n and layer, with an estimate of time and memory.
 
-    The time until the run starts is measured: this command imports the same modules and resolves the same sources.
-
-    Args:
-        begin: when the command began, by `perf_counter`.
+    The time until the run starts is measured: this command imports the same modules and resolves the same sources. All
+    times are those of the processor, so that other programs on the machine do not count.
     """
-    from ..run.estimate import estimate_cells, seconds_of
+    from ..run.estimate import estimate_cells, in_gflops, seconds_of, speed
 
     opened = experiment.cells()
-    cells = estimate_cells(opened, request, note)
-    start = perf_counter() - begin
+    with progress_bar("listing the cells") as (progress, notify):
+        cells = estimate_cells(opened, request, notify, progress)
+    start = process_time()
     answer(plan_table(cells))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in cells), default=0)
@@ -42,14 +41,15 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
     done = "" if request.out is None else f", {len(cells) - len(left)} done in {request.out}"
     answer(f"{share}{len(cells)} cells{done}")
     if left:
+        pace = speed()
         answer(
-            f"about {duration(start + seconds_of(cells))}, {duration(start)} of it before the first cell, and "
-            f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
+            f"about {duration(start + seconds_of(cells, pace))}, {duration(start)} of it before the first cell, at "
+            f"{in_gflops(pace)} measured now; {memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )
 
 
 def plan_table(cells: Sequence[CellEstimate]) -> str:
-    """The cells as a table, a line per weights, n and layer."""
+    """The cells as a table, a line per weights, n and layer; of many lines the first."""
     from ..tables.console import Header
     from ..tables.table import Column, gathered, table_of
     from ..tables.terminal import plain_tables
@@ -69,7 +69,8 @@ def plan_table(cells: Sequence[CellEstimate]) -> str:
         Column("of", lambda row: ", ".join(dict.fromkeys(cell.name for cell in row))),
     ]
     rows = gathered(cells, lambda cell: place([cell]))
-    return plain_tables([table_of("", rows, columns)], [], Header()).lstrip("\n")
+    notes = [f"the first {MOST_LINES} of {len(rows)} lines"] if len(rows) > MOST_LINES else []
+    return plain_tables([table_of("", rows[:MOST_LINES], columns, notes)], [], Header()).lstrip("\n")
 
 
 def _budgets(budgets: Sequence[int]) -> str:

@@ -10,8 +10,6 @@ import click
 from ..environment import OWN, PREFIX, variable
 from ..errors import near
 
-__all__ = ["unknown_variables"]
-
 
 def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
     """A line for each ``ATTNPROBE_…`` variable that no command and no other part of the program reads."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..run.option import options_of
-from ..run.topics import Layers, Source
+from ..run.topics import Layers, SomeQueries, Source
 from .options import debug_option, taking
 
 EPILOG = """\b
@@ -33,12 +33,13 @@ def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("extract", epilog=EPILOG)
 @file_options
-@taking(options_of(Source))
+@taking([*options_of(SomeQueries), *options_of(Source)])
 @debug_option
 def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
     """Write Q, K and V of the chosen layers to a safetensors file, with model, text and hashes in its metadata.
 
-    Measuring commands read the file with --qkv FILE.
+    Measuring commands read the file with --qkv FILE. With --queries it has the rows of some queries, and all queries
+    beside them, for methods that choose keys by earlier ones.
     """
     from ..run.sources import layers_of
     from ..sources import SourceSpec, resolve, save_qkv
@@ -58,13 +59,15 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
 
 
 def check_out(out: str, force: bool, qkv: str | os.PathLike[str] | None) -> None:
-    """Refuse to write over a file that exists without ``force``, or over the ``--qkv`` file.
+    """Refuse to write over a file that exists without ``force``, over the ``--qkv`` file, or through a link.
 
     Raises:
         UsageError: it names the file.
     """
     from ..errors import UsageError
 
+    if os.path.islink(os.path.expanduser(out)):
+        raise UsageError(f"--out {out} is a symbolic link, which is not followed: choose another name")
     if not os.path.exists(out):
         return
     if qkv is not None and os.path.exists(qkv) and os.path.samefile(out, qkv):

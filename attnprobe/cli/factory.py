@@ -17,9 +17,8 @@ from ..run.topics import GROUPS
 from .completion import complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
 
-__all__ = ["measuring_command", "options_in"]
-
 NAMES = "names"  # of methods, as arguments
+NO_FIGURE = "none"
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
@@ -48,13 +47,21 @@ class MeasuringCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
-        rest = super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, self._without_none(args))
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.complete)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
             ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
             ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
         return rest
+
+    def _without_none(self, args: list[str]) -> list[str]:
+        """Drop ``--plot none`` where ``--plot`` is a flag, so that it means the same in every command."""
+        if not any(one.flag == "--plot" and one.kind is bool for one in options_in(self.experiment)):
+            return args
+        places = [place for place in range(len(args)) if args[place : place + 2] == ["--plot", NO_FIGURE]]
+        dropped = {*places, *(place + 1 for place in places)}
+        return [arg for place, arg in enumerate(args) if place not in dropped]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {option.name: option.group for option in options_in(self.experiment)}
@@ -101,7 +108,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     if output.dry_run:
         from .dry_run import show_plan
 
-        show_plan(experiment, request, begin)
+        show_plan(experiment, request)
         return
     measure_and_show(experiment, request, output, kinds, gates, begin)
 
@@ -109,5 +116,5 @@ def _run(experiment: Experiment, **_: Any) -> None:
 def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
     """The requested kinds of figures."""
     if hasattr(output, "plots"):
-        return kinds_from(output.plots, experiment.plots)
+        return kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
     return experiment.plots if output.plot else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from ..gates.check import GateResult
     from ..tables.rows import Judged
 
-__all__ = ["gates_of", "judged", "judge_gates"]
-
 
 def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates.
@@ -24,9 +21,9 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     Raises:
         UsageError: as `parse_gate`; or an invalid file name for ``--junit``.
     """
-    from ..errors import UsageError
     from ..experiments import experiment
     from ..gates.parse import parse_gate, parse_gates
+    from ..gates.results import check_report
 
     config = click.get_current_context().obj  # of a sweep
     gates = experiment(command).gated
@@ -36,8 +33,8 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     declared = [] if config is None else parse_gates(config.gates, gated)
     requested = [*declared, *(parse_gate(text, gated) for text in above)]
     requested += [parse_gate(text, gated, least=True) for text in below]
-    if junit is not None and (not junit.strip() or Path(junit).is_dir()):
-        raise UsageError(f"--junit '{junit}' is not a file name; write one such as gates.xml")
+    if junit is not None:
+        check_report(junit)
     return requested
 
 

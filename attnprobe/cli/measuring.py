@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..experiments.base import Experiment
     from ..gates.check import Gate
 
-__all__ = ["measure_and_show"]
-
 
 def measure_and_show(
     experiment: Experiment, request: Any, output: Any, kinds: Collection[str], gates: Sequence[Gate], begin: float

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INDEX", "method_list"]
-
 INDEX = {
     "exact": {
         "kernelized": "Chen et al., Skyformer (2021)",

@@ -13,21 +13,6 @@ from ..run.option import Option, built, options_of
 from ..run.topics import Output
 from .completion import complete_methods
 
-__all__ = [
-    "as_shown",
-    "check_shown",
-    "click_settings",
-    "debug_option",
-    "drawing_options",
-    "format_option",
-    "kinds_from",
-    "origins",
-    "output_of",
-    "request_and_output",
-    "shown_options",
-    "taking",
-]
-
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

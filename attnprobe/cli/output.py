@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from ..run.topics import Output
     from ..tables.view import Figure, View
 
-__all__ = [
-    "draw",
-    "drawn_kinds",
-    "exit_of",
-    "keep_files",
-    "figure_files",
-    "shard_of_command",
-    "show",
-    "tolerate_write_errors",
-]
-
 
 def shard_of_command() -> str | None:
     """The ``--shard`` of the running command, or None."""
@@ -93,12 +82,13 @@ def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
 def figure_files(folder: str | Path | None, stem: str) -> list[str]:
     """The files ``figures/STEM-….svg`` and the like of one kind of figures that this program wrote to a folder."""
     from ..figures.files import FILES
+    from ..files import path_of
     from ..records.ownership import produced
 
     if folder is None:
         return []
-    with suppress(OSError, RuntimeError):  # a folder that cannot be is refused where it is made
-        names = produced(Path(folder).expanduser())
+    with suppress(OSError, UsageError):  # a folder that cannot be is refused where it is made
+        names = produced(path_of(folder))
         return [name for name in names if name.startswith(f"figures/{stem}-") and name.endswith(FILES)]
     return []
 

@@ -12,8 +12,6 @@ from ..grammar.foreign import one_line
 from ..timings import duration
 from .streams import note
 
-__all__ = ["progress_bar"]
-
 LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
 BAR = 20  # characters
 

@@ -84,7 +84,8 @@ def command(
     from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import STYLES
-    from ..records.ownership import PAGE, write_output
+    from ..files import path_of, reading
+    from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
     from .streams import note
 
@@ -102,22 +103,25 @@ def command(
         raise UsageError(
             f"--format {output.format_} shows one run; for several, read the tables of each run under --out"
         )
-    if len({Path(run).expanduser().resolve() for run in runs}) < len(runs):
-        raise UsageError("a run is named twice; name each once")
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
+    if len({run.path.resolve() for run in opened}) < len(runs):
+        raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
     columns = lambda: [column for one in measured for column in one.columns()]
     fields = lambda: [field for one in measured for field in one.fields()]
     check_shown(output, columns, fields)
-    page = opened[0].path if out is None else Path(out).expanduser()
+    page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():
         raise UsageError(f"--out {page} is not a directory")
     folders = _folders(opened, page)
-    reports = [
-        _rebuilt(run, views(run, metric, papers, style, caption), folder, page, output, kinds)
-        for run, folder in zip(opened, folders, strict=True)
-    ]
+    for folder in (page, *folders):
+        produced(folder)  # a foreign list is refused before anything is written
+    reports = []
+    for run, folder in zip(opened, folders, strict=True):
+        with reading(run.path, UsageError, ": cannot be shown"):
+            shown_views = views(run, metric, papers, style, caption)
+            reports.append(_rebuilt(run, shown_views, folder, page, output, kinds))
     _remove_earlier(page, folders)
     note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
@@ -137,14 +141,20 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 
 
 def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
-    """Remove folders of an earlier report from next to its page."""
+    """Remove folders of an earlier report from next to its page. A folder with a foreign list stays."""
+    from ..errors import UsageError
     from ..records.ownership import PAGE, produced, remove_report_folder
     from .streams import note
 
     if PAGE not in produced(page):
         return
     for folder in sorted(page.iterdir()):
-        if folder not in folders and remove_report_folder(folder):
+        try:
+            removed = folder not in folders and remove_report_folder(folder)
+        except UsageError as error:
+            note(f"{error}; the folder is left as it is")
+            continue
+        if removed:
             note(f"removed, because the page no longer names its run: {folder}")
 
 
@@ -156,10 +166,13 @@ def _rebuilt(
     output: Output,
     kinds: Sequence[str],
 ) -> Report:
-    """Print a run's tables, write its tables and figures to a folder, and return their names for the page."""
+    """Print a run's tables, write its tables and figures to a folder, and return their names for the page.
+
+    Only figures drawn now are on the page: an SVG that was there before may be of anyone.
+    """
     from ..records.ownership import PAGE, produced
     from ..report import Report
-    from .output import draw, figure_files, keep_files, show
+    from .output import draw, keep_files, show
     from .streams import note
 
     for line in run.notes:
@@ -169,12 +182,11 @@ def _rebuilt(
         show(view, folder, output)
         keep_files(view, folder)
         figures += draw(view, folder, kinds)
-        figures += [folder / name for figure in view.figures.values() for name in figure_files(folder, figure.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     files = [name for name in produced(folder) if name != PAGE]
     if folder.resolve() == run.path.resolve():
         files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
-    drawn = [path for path in dict.fromkeys(figures) if path.suffix == ".svg"]
+    drawn = [path for path in figures if path.suffix == ".svg"]
     return Report(run, shown, drawn, [(folder / name).relative_to(page).as_posix() for name in files])

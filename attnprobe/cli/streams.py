@@ -13,9 +13,7 @@ from typing import Any
 
 import click
 
-from ..grammar.foreign import one_line, printable
-
-__all__ = ["answer", "answers_last", "echo", "note", "open_streams", "unwritten"]
+from ..grammar.foreign import one_line, printable, undiverted
 
 _waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for an end", default=None)
 
@@ -84,7 +82,7 @@ def echo(text: str, err: bool = False, styled: bool = False) -> None:
     Args:
         styled: whether it is of `console_of`, which made it printable before it added colours.
     """
-    click.echo(text if styled else printable(text), err=err)
+    click.echo(text if styled else printable(text), err=err, file=None if err else undiverted())
 
 
 def note(line: str) -> None:
@@ -103,7 +101,13 @@ def answer(text: str, styled: bool = False) -> None:
 
 @contextmanager
 def answers_last() -> Iterator[None]:
-    """Print each `answer` at the end of the block, so that a reader that leaves costs no files, gates or exit code."""
+    """Print each `answer` at the end of the block, so that a reader that leaves costs no files, gates or exit code.
+
+    Blocks in it leave the printing to the outer one.
+    """
+    if _waiting.get() is not None:
+        yield
+        return
     waiting: list[tuple[str, bool]] = []
     token = _waiting.set(waiting)
     try:

@@ -12,8 +12,6 @@ from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import short_hashes
 from .rows import ComparedCell
 
-__all__ = ["Key", "cells_of", "grouped", "shared_sources"]
-
 Key = tuple[Any, ...]
 
 

@@ -1,19 +1,18 @@
-"""The role of chance in a difference between two runs: tests over heads and windows, and Holm's correction."""
+"""The role of chance in a difference between two runs: tests of pairs and of windows, and Holm's correction."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["LEVEL", "Evidence", "certain", "holm", "over_heads", "over_windows", "two_samples", "within_rounds"]
-
 LEVEL = 0.05  # two-sided, of all rows of a table together
-EXACT = 12  # heads whose exchanges are all counted
-RESAMPLES = 9999  # exchanges of more heads
+EXACT = 16  # pairs whose exchanges are all counted
+RESAMPLES = 9999  # exchanges of more pairs, besides the identity
+AT_ONCE = 2**19  # exchanged values of one part, which stay in the cache
 Statistic = Callable[..., np.ndarray]
 
 
@@ -22,31 +21,78 @@ class Evidence:
     """The evidence that one difference is not chance.
 
     Attributes:
-        test: ``heads``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
+        test: ``pairs``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
             no test applies.
-        p: the two-sided p-value. freedom: degrees of freedom of Student's distribution. se: the standard error.
+        p: the two-sided p-value. least: the smallest that the test can give. freedom: degrees of freedom of Student's
+            distribution. se: the standard error.
         noise: a difference up to here is noise.
+        otherwise: computes the evidence of another test, where ``least`` cannot reach the level among the rows.
         certain: nothing differs by chance between the runs, so every difference is of the program.
         why: in words, what the test rests on, or why there is none.
     """
 
     test: str | None = None
     p: float | None = None
+    least: float = 0.0
     freedom: float | None = None
     se: float | None = None
     noise: float | None = None
+    otherwise: Callable[[], Evidence] | None = None
     certain: bool = False
     why: str = ""
+
+    def among(self, rows: int, level: float) -> Evidence:
+        """The evidence of the test that can reach a level among so many rows of a table, if there is one."""
+        return self.otherwise() if self.otherwise is not None and self.least * rows > level else self
 
 
 def certain(se: float | None = None) -> Evidence:
     return Evidence(se=se, certain=True)
 
 
+def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean) -> Evidence:
+    """The permutation test of paired values: without a change, the two values of a pair are exchangeable.
+
+    The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much: of all
+    2^m exchanges of m pairs up to `EXACT`, of `RESAMPLES` fixed ones and the identity beyond. It rests on draws that
+    are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone.
+
+    >>> over_pairs([1.0] * 6, [2.0] * 6).p, over_pairs([1.0, 2.0], [5.0, 5.0]).p
+    (0.03125, 0.5)
+    """
+    if len(x) < 2:
+        return Evidence(why="one text window and one head")
+    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+
+    def changes(exchanged: np.ndarray) -> np.ndarray:
+        if statistic is np.mean:  # linear in the exchanged differences
+            return np.abs((other - one).mean() - 2 / len(one) * (exchanged @ (other - one)))
+        a, b = np.where(exchanged, other, one), np.where(exchanged, one, other)
+        return np.abs(statistic(b, axis=-1) - statistic(a, axis=-1))
+
+    observed = changes(np.zeros((1, len(one)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
+    count = reached = 0
+    for exchanged in _exchanges(len(one)):
+        count += len(exchanged)
+        reached += int((changes(exchanged) >= observed).sum())
+    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count))
+
+
+@lru_cache(maxsize=4)
+def _exchanges(pairs: int) -> list[np.ndarray]:
+    """The exchanged pairs of each permutation, (exchanges, pairs), in parts; the first exchanges none."""
+    if pairs <= EXACT:
+        return [(np.arange(2**pairs)[:, None] >> np.arange(pairs) & 1).astype(bool)]
+    stream, part = np.random.default_rng(0), max(1, AT_ONCE // pairs)
+    counts = (min(part, RESAMPLES - first) for first in range(0, RESAMPLES, part))
+    drawn = [stream.integers(2, size=(count, pairs), dtype=bool) for count in counts]
+    return [np.zeros((1, pairs), dtype=bool), *drawn]
+
+
 def over_windows(differences: Sequence[float]) -> Evidence:
     """Student's test that the mean of the windows' differences is 0, with one degree of freedom less than windows.
 
-    Rests on windows that are independent draws of text, with differences that are near to normal.
+    Rests on windows whose differences are independent and near to normal; the heads of a window may share their draws.
 
     >>> evidence = over_windows([0.5, 1.5])
     >>> round(evidence.se, 12), evidence.freedom, round(evidence.p, 3)
@@ -56,40 +102,10 @@ def over_windows(differences: Sequence[float]) -> Evidence:
 
     count, se = len(differences), standard_error(differences)
     if se is None:
-        return Evidence(why="one text window, and no heads to pair")
+        return Evidence(why="one text window")
     mean = math.fsum(differences) / count
     p = 2 * float(t.sf(abs(mean) / se, count - 1)) if se else float(mean == 0)
-    return Evidence("windows", p, count - 1, se, why=f"{count} windows")
-
-
-def over_heads(x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean) -> Evidence:
-    """The permutation test of paired values: under no change, the two values of a pair are exchangeable.
-
-    The p-value is the share of exchanges under which the statistics of y and of x differ by at least as much: of all
-    2^h up to `EXACT` pairs, of `RESAMPLES` fixed ones and the identity beyond. Rests on pairs that are drawn
-    independently of each other; it says nothing of other texts.
-
-    >>> over_heads([1.0] * 6, [2.0] * 6).p, over_heads([1.0, 2.0], [5.0, 5.0]).p
-    (0.03125, 0.5)
-    """
-    if len(x) < 2:
-        return Evidence(why="one text window and one head")
-    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    exchanged = _exchanges(len(one))
-    change = lambda x, y: np.abs(statistic(y, axis=-1) - statistic(x, axis=-1))
-    exchanged_changes = change(np.where(exchanged, other, one), np.where(exchanged, one, other))
-    p = float(np.mean(exchanged_changes >= change(one, other) * (1 - 1e-12)))  # equal up to the order of a sum
-    return Evidence("heads", p, why=f"{len(one)} heads of one window")
-
-
-@cache
-def _exchanges(pairs: int) -> np.ndarray:
-    """The exchanged pairs of each permutation, (exchanges, pairs); the first exchanges none."""
-    if pairs <= EXACT:
-        return (np.arange(2**pairs)[:, None] >> np.arange(pairs) & 1).astype(bool)
-    drawn = np.random.default_rng(0).integers(2, size=(RESAMPLES + 1, pairs)).astype(bool)
-    drawn[0] = False
-    return drawn
+    return Evidence("windows", p, freedom=count - 1, se=se, why=f"{count} windows")
 
 
 def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
@@ -110,7 +126,8 @@ def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
         return Evidence("two samples", float(change == 0), se=se, why="other windows")
     shares = (ses[0] / se) ** 4 / (len(x) - 1) + (ses[1] / se) ** 4 / (len(y) - 1)
     freedom = 1 / shares
-    return Evidence("two samples", 2 * float(t.sf(abs(change) / se, freedom)), freedom, se, why="other windows")
+    p = 2 * float(t.sf(abs(change) / se, freedom))
+    return Evidence("two samples", p, freedom=freedom, se=se, why="other windows")
 
 
 def within_rounds(noise: float | None) -> Evidence:

@@ -10,8 +10,6 @@ from .rows import Change, ComparedCell, Place
 from .samples import Pairing, measured
 from .verdicts import Draft, numbers
 
-__all__ = ["blank", "drafted"]
-
 
 def blank(place: Place, cells: Sequence[ComparedCell]) -> Change:
     """A row of a place without a comparison."""

@@ -7,8 +7,6 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-__all__ = ["ONLY", "Change", "ComparedCell", "ComparedTime", "Numbers", "Place", "TimedCell", "Verdict"]
-
 Verdict = Literal["same", "better", "worse", "undecided", "only in A", "only in B"]
 ONLY: dict[str, Verdict] = {"A": "only in A", "B": "only in B"}
 
@@ -34,6 +32,7 @@ class ComparedCell(TypedDict):
     reference: NotRequired[bool]
     seconds: NotRequired[float | None]
     draws_hash: NotRequired[str | None]
+    method_file: NotRequired[Mapping[str, Any] | None]
     matrix_tol: NotRequired[float | None]
     matrix_open: NotRequired[Sequence[bool | None] | None]
 
@@ -120,3 +119,15 @@ class Change(Place, Numbers):
     status_a: NotRequired[str | None]
     status_b: NotRequired[str | None]
     reason: str | None
+
+
+def alone(row: Change, run: str, missing: bool, why: str) -> Change:
+    """A row of cells that only one run has.
+
+    Args:
+        row: its place. run: ``A`` or ``B``. missing: whether the cells were requested and no cell of their place is
+            compared; such a row is undecided. why: the cells in words.
+    """
+    if missing:
+        return {**row, "verdict": "undecided", "reason": ONLY[run]}
+    return {**row, "verdict": ONLY[run], "reason": why}

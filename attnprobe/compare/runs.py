@@ -12,12 +12,10 @@ from ..tables.metrics import ERROR, METRICS
 from .cells import Key, cells_of, grouped, shared_sources
 from .chance import LEVEL
 from .paired import blank, drafted
-from .rows import ONLY, Change, ComparedCell, Place
+from .rows import Change, ComparedCell, Place, alone
 from .samples import paired, per_head
 from .timed import timed_drafts, timed_rows
 from .verdicts import Draft, with_verdicts
-
-__all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
 DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)
@@ -28,7 +26,8 @@ class Comparison:
     """The result of `compare_runs`.
 
     Attributes:
-        rows: one per row of the table and metric, and one per row of the table with cells that only one run has.
+        rows: one per row of the table and metric, and one per row of the table with cells that only one run has; those
+            that were requested and are not compared stand first (see `missing`).
         sources: the facts of the sources that both runs share.
         notes: what a reader should know besides, a line each.
     """
@@ -43,7 +42,18 @@ class Comparison:
 
     @property
     def undecided(self) -> list[Change]:
+        """The rows with a change that may be chance, and the `missing` ones."""
         return [row for row in self.rows if row["verdict"] == "undecided"]
+
+    @property
+    def missing(self) -> list[Change]:
+        """The rows that were requested, but are in one run only: nothing of them is compared."""
+        return [row for row in self.undecided if row["metric"] is None]
+
+    @property
+    def compared(self) -> list[Change]:
+        """The rows with a metric."""
+        return [row for row in self.rows if row["metric"] is not None]
 
     def sources_in_words(self) -> list[str]:
         """A line for each source: its label, and the other facts of its identity."""
@@ -78,8 +88,11 @@ def compare_runs(
     computed by ``test``, whose p-values are corrected by Holm's method over the rows of a table:
 
     - null: both runs read the same cells with the same draws, so nothing differs by chance.
-    - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``).
-    - ``heads``: the permutation test of paired heads, of one window with other draws.
+    - ``pairs``: other draws; the permutation test of the values that both runs have of a window, head and seed, or of
+      a window and head if their seeds differ.
+    - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``), where the
+      heads of a window are no independent pairs (``share_heads``, times, other numbers of seeds), or too few pairs
+      for the number of rows.
     - ``two samples``: Welch's test of the window means, of runs that share no window.
 
     ``se`` is the standard error of the difference over windows, null of one. The verdict is
@@ -89,7 +102,7 @@ def compare_runs(
     - ``undecided``: a change beyond the tolerance that may be chance or that rounded rows carry, as ``reason`` says.
     - ``same``: a change within the tolerance.
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
-      heads. They are in no mean.
+      heads. They are in no mean. A row that was requested and that one run lacks altogether is ``undecided``.
 
     Of two runs of bench the times are compared: see `timed_drafts`. Lower bounds are the source's, not a method's: left
     out.
@@ -117,7 +130,7 @@ def compare_runs(
     rows_of_times = timed_rows((*a, *b)) if a and b else None
     if rows_of_times is not None:
         drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics)
-        return Comparison(with_verdicts(drafts, tolerance, level), sources, notes)
+        return Comparison(_missing_first(with_verdicts(drafts, tolerance, level)), sources, notes)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
@@ -127,7 +140,8 @@ def compare_runs(
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
-    if not _requested(a_rows) & _requested(b_rows):
+    requested = [_requested(rows) for rows in rows_of]
+    if not requested[0] & requested[1]:
         raise UsageError(
             "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
         )
@@ -139,11 +153,17 @@ def compare_runs(
         place = _place({**ours, **others}, varying)
         pairing = paired(ours, others)
         drafts += drafted(place, pairing, names) if ours and others else []
+        missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
-                drafts.append({**blank(place, only), "verdict": ONLY[name], "reason": _cells_in_words(only)})
-    judged = with_verdicts(drafts, tolerance, level)
-    return Comparison(judged, shared, [*notes, *_pairings(judged)])
+                drafts.append(alone(blank(place, only), name, missing, _cells_in_words(only)))
+    judged = _missing_first(with_verdicts(drafts, tolerance, level))
+    return Comparison(judged, shared, [*notes, *_pairings(judged), *_unproven(judged, runs)])
+
+
+def _missing_first(rows: Iterable[Change]) -> list[Change]:
+    """The rows in their order, after those of which nothing is compared although they were requested."""
+    return sorted(rows, key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")
 
 
 def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, ComparedCell]]]) -> None:
@@ -255,6 +275,17 @@ def _pairings(rows: Sequence[Change]) -> list[str]:
             pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
             notes.append(f"rows without a cell in common (seeds: {pair}), {pairing}: {len(loose)}")
     return notes
+
+
+def _unproven(rows: Sequence[Change], runs: Sequence[Mapping[Key, ComparedCell]]) -> list[str]:
+    """Notes on methods of a user that are tested by pairs: no record says whether their heads draw on their own."""
+    of_users = {cell["method"] for run in runs for cell in run.values() if cell.get("method_file")}
+    tested = dict.fromkeys(row["method"] for row in rows if row["test"] == "pairs")
+    return [
+        f"{name}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+        for name in tested
+        if name in of_users
+    ]
 
 
 def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list[str]:

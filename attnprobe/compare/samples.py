@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,8 @@ import numpy as np
 from ..tables.metrics import Metric
 from ..tables.statistics import doubtful_heads, fragile_statistics, sortable
 from .cells import Key
-from .chance import Evidence, certain, over_heads, over_windows, standard_error, two_samples
+from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
 from .rows import ComparedCell
-
-__all__ = ["Measured", "Pairing", "measured", "paired", "per_head"]
 
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
@@ -97,14 +96,15 @@ class _Value(NamedTuple):
     doubtful: bool
 
 
-class _Unit(NamedTuple):
+@dataclass(frozen=True)
+class _Unit:
     """A pair: the values of both runs at one window and head, and seed if the runs share it."""
 
     window: Any
     a: list[_Value]
     b: list[_Value]
 
-    @property
+    @cached_property
     def numbers(self) -> tuple[float | None, float | None]:
         return _mean(self.a), _mean(self.b)
 
@@ -143,17 +143,27 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     differences = [y - x for x, y in ends if x is not None and y is not None]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
-    if len(windows) > 1:
-        return over_windows(differences)
+    if why := _dependent(metric, pairing, units):
+        evidence = over_windows(differences)
+        return replace(evidence, why=f"{evidence.why}{why}")
+    x, y = zip(*(unit.numbers for unit in units), strict=True)
+    evidence = over_pairs(x, y, statistic)
+    if len(windows) == 1:
+        return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
+    why = f"{len(units)} pairs of heads in {len(windows)} windows"
+    return replace(evidence, se=standard_error(differences), otherwise=partial(over_windows, differences), why=why)
+
+
+def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
+    """Why the values of a window are no independent pairs, in words; empty if they are."""
     if metric.timed:
-        return Evidence(why="one text window: times have no heads to pair")
+        return ": times have no heads to pair"
     if any((cell.get("options") or {}).get("share_heads") for cell in pairing.a.values()):
-        return Evidence(why="one text window, whose heads share their draws")
+        return ", whose heads share their draws"
     counts = {(len(unit.a), len(unit.b)) for unit in units}
     if uneven := [counted for counted in counts if counted[0] != counted[1]]:
-        return Evidence(why="one text window, and other numbers of seeds: {} in A, {} in B".format(*uneven[0]))
-    x, y = zip(*(unit.numbers for unit in units), strict=True)
-    return over_heads(x, y, statistic)
+        return ", and other numbers of seeds: {} in A, {} in B".format(*uneven[0])
+    return ""
 
 
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
@@ -225,4 +235,6 @@ def _of(numbers: Sequence[float], statistic: Statistic) -> float | None:
 
 
 def _mean(values: Sequence[_Value]) -> float | None:
+    if len(values) == 1:
+        return values[0].number
     return _of([value.number for value in values if value.number is not None], np.mean)

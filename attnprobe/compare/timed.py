@@ -11,10 +11,8 @@ from ..records.file import strict_json
 from ..tables.labels import identity
 from ..tables.metrics import BENCH, METRICS
 from .chance import certain, within_rounds
-from .rows import ONLY, Change, ComparedTime, TimedCell
+from .rows import Change, ComparedTime, TimedCell, alone
 from .verdicts import Draft, numbers
-
-__all__ = ["BENCHED", "timed_drafts", "timed_rows"]
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")
@@ -57,14 +55,14 @@ def timed_drafts(
         )
     names = dict.fromkeys(metrics or DEFAULT)
     drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in names]
-    alone: list[Change] = [
-        {**_blank(row), "verdict": ONLY[name], "reason": "this row is not in the other run"}
+    lone = [
+        alone(_blank(row), name, record["requested"], "this row is not in the other run")
         for name, rows, other in (("A", *runs), ("B", *runs[::-1]))
-        for key, (_, row) in rows.items()
+        for key, (record, row) in rows.items()
         if key not in other
     ]
     sources = {identity(runs[0][key][0]["source"]): runs[0][key][0]["source"] for key in shared}
-    return [one for one in (*drafts, *alone) if one is not None], list(sources.values()), _notes(a, b)
+    return [one for one in (*drafts, *lone) if one is not None], list(sources.values()), _notes(a, b)
 
 
 def _key(record: TimedCell) -> tuple[Any, ...]:

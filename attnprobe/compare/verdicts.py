@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..records.file import strict_json
@@ -11,8 +12,6 @@ from ..tables.metrics import Metric
 from ..tables.numbers import significant
 from .chance import Evidence, holm
 from .rows import Change, Numbers, Verdict
-
-__all__ = ["Draft", "numbers", "with_verdicts"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,10 @@ class Draft:
         """The table of the row, over whose rows p-values are corrected."""
         return self.metric.name, strict_json([self.row.get(name) for name in ("source", "layer", "n", "target")])
 
+    def among(self, rows: int, level: float) -> Draft:
+        """The draft with the evidence of the test that can reach a level among so many rows (see `Evidence`)."""
+        return replace(self, evidence=self.evidence.among(rows, level))
+
 
 def numbers(a: float | None, b: float | None, se: float | None = None) -> Numbers:
     """The two values of a row, with their difference and ratio."""
@@ -56,6 +59,8 @@ def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: flo
     A row that is not a draft already has its verdict.
     """
     drafts = list(drafts)
+    counts = Counter(draft.table for draft in drafts if isinstance(draft, Draft) and draft.evidence.p is not None)
+    drafts = [draft.among(counts[draft.table], level) if isinstance(draft, Draft) else draft for draft in drafts]
     tables: dict[Any, dict[int, float]] = {}
     for place, draft in enumerate(drafts):
         if isinstance(draft, Draft) and draft.evidence.p is not None:
@@ -64,14 +69,14 @@ def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: flo
     for values in tables.values():
         adjusted |= zip(values, holm(values.values()), strict=True)
     return [
-        _row(draft, adjusted.get(place), tolerance, level) if isinstance(draft, Draft) else draft
+        _row(draft, adjusted.get(place), counts[draft.table], tolerance, level) if isinstance(draft, Draft) else draft
         for place, draft in enumerate(drafts)
     ]
 
 
-def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Change:
-    """A draft as a row, with its corrected p-value."""
-    verdict, reason = _judged(draft, p, tolerance, level)
+def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Change:
+    """A draft as a row, with its p-value corrected for the ``count`` rows of its table that have one."""
+    verdict, reason = _judged(draft, p, count, tolerance, level)
     if draft.worse:
         verdict, reason = "worse", draft.worse
     elif draft.better and verdict != "worse":
@@ -88,7 +93,7 @@ def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Chang
     }
 
 
-def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[Verdict, str | None]:
+def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> tuple[Verdict, str | None]:
     """The verdict on the numbers alone, from the corrected p-value."""
     metric, evidence = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
@@ -105,4 +110,7 @@ def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tu
         return ("undecided", f"within the noise of {evidence.why}, {evidence.noise:.3g}") if within else (verdict, None)
     if p is None:
         return "undecided", evidence.why
-    return ("undecided", f"p = {significant(p, 2)} over {evidence.why}") if p > level else (verdict, None)
+    if p <= level:
+        return verdict, None
+    few = f", too few for {count} row{'s' * (count > 1)}" if evidence.least * count > level else ""
+    return "undecided", f"p = {significant(p, 2)} over {evidence.why}{few}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
@@ -11,12 +11,10 @@ from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
 from .rows import Change, Verdict
 
-__all__ = ["comparison_line", "comparison_tables", "comparison_view"]
-
 MARKS: dict[Verdict | None, str] = {"worse": "✗", "undecided": "!"}
 TESTS = {
+    "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
-    "heads": "heads: the permutation test of paired heads, for this text",
     "two samples": "two samples: Welch's test of window means, as the runs share no window",
 }
 
@@ -27,18 +25,19 @@ def comparison_view(rows: Sequence[Change], header: Header) -> View:
 
 
 def comparison_tables(rows: Sequence[Change]) -> list[Table]:
-    """One table per metric, source, layer, n and target, then those of cells that only one run has.
+    """Tables of requested rows that one run lacks, then of each metric, then of other cells that only one run has.
 
-    The notes are the reasons behind verdicts.
+    There is one for each source, layer, n and target. The notes are the reasons behind verdicts.
     """
-    tables = []
+    alone = gathered([row for row in rows if row["metric"] is None], _caption)
+    lone = [table_of(_caption(group[0]), group, [*PLACE, *ALONE]) for group in alone]
+    first = sum(group[0]["verdict"] == "undecided" for group in alone)
+    tables = lone[:first]
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in group if row["reason"]]
         columns = [*PLACE, *VALUES, DIFFERENCE if all(row["se"] is None for row in group) else WITH_ERROR, *TESTED]
         tables.append(table_of(_caption(group[0]), group, columns, notes))
-    for group in gathered([row for row in rows if row["metric"] is None], _caption):
-        tables.append(table_of(_caption(group[0]), group, [*PLACE, *ALONE]))
-    return tables
+    return tables + lone[first:]
 
 
 def comparison_legend(rows: Sequence[Change]) -> list[str]:
@@ -65,6 +64,22 @@ def comparison_legend(rows: Sequence[Change]) -> list[str]:
     return parts
 
 
+def missing_lines(rows: Iterable[Change]) -> list[str]:
+    """A line for each method that was requested and stands in one run only, with its budgets.
+
+    >>> place = {"method": "mss", "options": {}, "reason": "only in A"}
+    >>> missing_lines([{**place, "d": 8}, {**place, "d": 16}])
+    ['mss d=8, 16 is only in A']
+    """
+    budgets: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        known = budgets.setdefault((method_label(row), str(row["reason"])), {})
+        if row["d"] is not None:
+            known[str(row["d"])] = None
+    at = lambda d: f" d={', '.join(d)}" if d else ""
+    return [f"{name}{at(d)} is {where}" for (name, where), d in budgets.items()]
+
+
 def comparison_line(row: Change) -> str:
     """A row as a line of a log."""
     ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
@@ -82,7 +97,8 @@ def _place(row: Change) -> str:
 
 
 def _caption(row: Change) -> str:
-    return f"{row['metric'] or 'cells of one run alone'} · {_place(row)}"
+    alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
+    return f"{row['metric'] or alone} · {_place(row)}"
 
 
 def _label(row: Change) -> str:

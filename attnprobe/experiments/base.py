@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..tables.table import Column
     from ..tables.view import View
 
-__all__ = ["Experiment", "Recorded", "called", "late"]
-
 R = TypeVar("R")
 
 

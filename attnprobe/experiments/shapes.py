@@ -13,8 +13,6 @@ from . import EXPERIMENTS
 if TYPE_CHECKING:
     from ..records.shapes import Record, Shape
 
-__all__ = ["read_run", "shape_of"]
-
 
 @cache
 def shape_of(command: str) -> Shape[Any] | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["STYLES", "Drawing", "Style"]
-
 
 @dataclass(frozen=True)
 class Style:

@@ -17,8 +17,6 @@ from .drawing import Drawing
 from .kit import LEADING, Sheet, letters
 from .overlaps import show_overlaps
 
-__all__ = ["FILES", "chunks", "drawn", "fixed_settings", "saved", "tiles"]
-
 Item = TypeVar("Item")
 Page = TypeVar("Page")
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from .kit import Sheet, plain_ticks
 
-__all__ = ["EMPTY", "colour_bar", "colours", "heat_map"]
-
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite
 DENSE = 300  # a scale whose ends are less apart has numbers between the powers of ten too
 

@@ -12,8 +12,6 @@ from typing import Any
 from ..grammar.foreign import printable
 from .drawing import Drawing
 
-__all__ = []
-
 LEADING = 1.35  # of lines, over the size of their type
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 

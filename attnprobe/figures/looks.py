@@ -10,8 +10,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["COLOURS", "COMPARED", "EXACT", "GREY", "LOOKS", "SPARE", "looks_of"]
-
 Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"

@@ -14,29 +14,6 @@ from ..tables.table import counted, gathered
 from .looks import looks_of
 from .words import escaped, sentence
 
-__all__ = [
-    "CROSS",
-    "HOLLOW",
-    "HUGE",
-    "MOST_IN_PANEL",
-    "MOST_OF_FAMILY",
-    "cross_out",
-    "crossed",
-    "drawable",
-    "family_panels",
-    "flagged",
-    "has",
-    "legend_text",
-    "marks",
-    "panel_title",
-    "rank_of",
-    "scale",
-    "styles_of",
-    "text_label",
-    "where",
-]
-
-
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["show_overlaps"]
-
 NEAR = 0.5  # points between curves that hide each other
 WIDER = 2.4  # points of line width for each curve above
 LARGER = 4.0  # points of marker size for each curve above

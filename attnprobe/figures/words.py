@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SYMBOLS", "escaped", "formula", "in_words", "sentence", "symbol"]
-
 SYMBOLS = {
     "output_spectral": r"$\|(B-\tilde{B})V\|_2$",
     "output_spectral_relative": r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$",

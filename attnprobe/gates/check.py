@@ -14,8 +14,6 @@ from ..tables.metrics import Metric
 from ..tables.numbers import method_label
 from ..tables.rows import Judged
 
-__all__ = ["KEYS", "NUMBERED", "PLACES", "STATISTICS", "Gate", "GateResult", "Gated", "check"]
-
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

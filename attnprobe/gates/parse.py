@@ -11,8 +11,6 @@ from typing import Any
 from ..errors import UsageError, unknown
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
-__all__ = ["parse_gate", "parse_gates"]
-
 
 def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     """``METRIC[.STAT]=VALUE`` of ``--fail-above`` as a gate of a command; the statistic defaults to the mean.

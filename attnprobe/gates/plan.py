@@ -9,8 +9,6 @@ from ..errors import nearest
 from ..grammar.spelling import parts, short_name
 from .check import PLACES, Gate
 
-__all__ = ["impossible_reason"]
-
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
 
 

@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from math import ceil
 
+from ..errors import UsageError
+from ..files import open_regular, writing
 from ..grammar.foreign import one_line
 from ..records.file import write_bytes
 from ..tables.console import Header
@@ -16,7 +18,7 @@ from ..tables.table import Column, table_of
 from ..tables.terminal import plain_tables
 from .check import GateResult
 
-__all__ = ["gates_markdown", "gates_table", "junit_xml"]
+HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"attnprobe\""  # of a report
 
 
 def gates_table(results: Sequence[GateResult]) -> str:
@@ -60,6 +62,25 @@ def gates_markdown(results: Sequence[GateResult]) -> list[str]:
 def _sign(result: GateResult) -> str:
     """Empty if it passed, ``≈`` if it is undecided, ``✗`` if it failed."""
     return "" if result.passed else "≈" if result.undecided else "✗"
+
+
+def check_report(path: str) -> None:
+    """Refuse to replace a file other than a report of `junit_xml` or an empty one.
+
+    Raises:
+        UsageError: no file name, a symbolic link, or a file of something else.
+    """
+    if not path.strip() or os.path.isdir(path):
+        raise UsageError(f"--junit '{path}' is not a file name; write one such as gates.xml")
+    if not os.path.lexists(path):
+        return
+    with writing(path):
+        if os.path.islink(path):
+            raise UsageError(f"--junit {path} is a symbolic link, which is not followed; choose another name")
+        with open_regular(path, None) as file:
+            start = file.read(len(HEAD))
+        if start not in (b"", HEAD):
+            raise UsageError(f"--junit {path} is not a report of gates; choose a new name, or remove the file")
 
 
 def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> None:

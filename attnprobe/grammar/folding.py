@@ -6,8 +6,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-__all__ = ["fold_name", "fold_text", "name_parts"]
-
 PART = re.compile(r"[^\s:,]*[:,]*\s*")  # of a name: up to a space, a colon or a comma
 
 

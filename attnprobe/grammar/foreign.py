@@ -7,10 +7,14 @@ it. The result is plain text in every encoding of Unicode, and passing it again 
 
 from __future__ import annotations
 
+import io
 import re
-from typing import Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
 
-__all__ = ["first_line", "message", "one_line", "printable", "printable_within", "reason"]
+from ..errors import LINE, cut
 
 # Controls of ASCII and Latin-1 but for newline and tab; the soft hyphen; what is invisible or turns the direction of
 # writing; separators of lines; halves of surrogate pairs; what Unicode keeps out of text. Joiners of emoji and of
@@ -65,7 +69,7 @@ def first_line(text: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """The text of an exception; the name of its type if the text is empty, or if asking for it raises.
+    """The text of an exception, cut after `LINE` characters; the name of its type if it has no text or refuses it.
 
     >>> message(ValueError("no such head")), message(KeyError())
     ('no such head', 'KeyError')
@@ -83,9 +87,59 @@ def reason(error: BaseException) -> str:
     return f"{_name(error)}: {text}" if text else _name(error)
 
 
+def notes(error: BaseException) -> list[str]:
+    """The notes of an exception, those that are text, each as one line.
+
+    >>> error = ValueError("no such head")
+    >>> error.__notes__ = ["in layer\\n3", 5]
+    >>> notes(error)
+    ['in layer 3']
+    """
+    given = vars(error).get("__notes__")
+    return [one_line(cut(note, LINE)) for note in given if type(note) is str] if type(given) is list else []
+
+
+class _Diverted(io.TextIOBase):
+    """A stream in place of stdout whose text goes to stderr, as `printable` text."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        self.stdout = stdout
+
+    def write(self, text: str) -> int:
+        sys.stderr.write(printable(text))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self.stdout.isatty()
+
+    def fileno(self) -> int:
+        return self.stdout.fileno()
+
+
+@contextmanager
+def diverted() -> Iterator[None]:
+    """A block that runs foreign code: what it prints goes to stderr and can move no cursor."""
+    with redirect_stdout(_Diverted(sys.stdout)):
+        yield
+
+
+def undiverted() -> TextIO | None:
+    """The stdout that a `diverted` block has replaced; None outside of such blocks."""
+    stream = sys.stdout
+    while isinstance(stream, _Diverted):
+        stream = stream.stdout
+    return None if stream is sys.stdout else stream
+
+
 def _text_of(error: BaseException) -> str:
     try:
-        return printable(re.sub(r"\r\n?", "\n", str(error))).strip()
+        return cut(printable(re.sub(r"\r\n?", "\n", str(error)[: 2 * LINE])).strip(), LINE)
     except KeyboardInterrupt:
         raise
     except BaseException:  # it is foreign code too

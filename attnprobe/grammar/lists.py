@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 
-__all__ = ["LARGEST", "available_ones", "parse_numbers", "parse_positive", "positive"]
-
 LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
 

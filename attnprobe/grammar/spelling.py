@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["SELECTION", "file_and_function", "parts", "short_name"]
-
 SELECTION = "selection:"  # starts the names of methods that are sets of keys in a file
 
 SPELLING = re.compile(r"(?P<name>(?:torch|selection):[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WIKITEXT", "wikitext_name"]
-
 #: the names of Wikitext-2, and the configuration of the data set that each is
 WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
 

@@ -12,8 +12,6 @@ from .call import AttentionCall
 from .interface import is_cross
 from .masks import Pattern, pattern_of, split_mask
 
-__all__ = ["call_of"]
-
 
 def call_of(
     module: torch.nn.Module,

@@ -13,8 +13,6 @@ from ..groups import folded, unfolded
 from ..qkv import QKV
 from .masks import FULL, Pattern
 
-__all__ = ["AttentionCall", "blocks", "exact_rows"]
-
 BLOCK_BYTES = 2**25  # of scores alive at a time: on a CPU 2.5 times faster than blocks of 2**28
 
 
@@ -37,6 +35,7 @@ class AttentionCall:
         cross: whether the queries and the keys are different tokens (cross attention).
         window: the sliding window of the model, which hides nothing in shorter inputs; None for no window.
         positions: the numbers of the keys at the places of the queries, (n_q,) int64; None: the last tokens.
+        all_queries: the queries of all tokens, (b, h, n, p), if q has those of some.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
     """
 
@@ -56,6 +55,7 @@ class AttentionCall:
     cross: bool = False
     window: int | None = None
     positions: Tensor | None = None
+    all_queries: Tensor | None = None
     delta: float = float("nan")
 
     def __repr__(self) -> str:
@@ -154,7 +154,8 @@ class AttentionCall:
     def at(self, queries: Tensor) -> AttentionCall:
         """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
         of = lambda x: x if x is None or x.shape[-2] == 1 else x[..., queries, :]
-        return replace(self, q=of(self.q), visible=of(self.visible), bias=of(self.bias), positions=queries)
+        rows = {"q": of(self.q), "visible": of(self.visible), "bias": of(self.bias)}
+        return replace(self, **rows, positions=queries, all_queries=self.q)
 
     def qkv(self, row: int = 0) -> QKV:
         """The inputs of a method for one batch row: Q, K, V, and what each query sees.
@@ -186,6 +187,7 @@ class AttentionCall:
             positions=torch.arange(n_k - n_q, n_k, device=k.device) if self.cached else self.positions,
             sliding_window=self.sliding_window,
             sink_logits=self.sinks,
+            all_queries=None if self.all_queries is None else self.all_queries[row],
         )
 
 

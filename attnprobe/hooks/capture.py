@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from .arguments import call_of
@@ -26,8 +27,6 @@ from .interface import Selection, bypassed, eager_of, put, switched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-__all__ = ["capture", "capture_all", "capture_layers"]
 
 NAME = "attnprobe_capture"
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -39,6 +38,7 @@ class _Finished(Exception):
     """Ends a forward after the last selected call."""
 
 
+@checked(model=torch.nn.Module)
 def capture(
     model: PreTrainedModel,
     inputs: Mapping[str, Any],

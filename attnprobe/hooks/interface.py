@@ -22,8 +22,6 @@ from .quiet import quiet
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Selection", "bypassed", "bypassing", "eager_of", "is_cross", "put", "switched"]
-
 NUMBERS = re.compile(r"\s*\d+(\s*-\s*\d+)?\s*")
 CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)  # in the name of a class or of a module
 

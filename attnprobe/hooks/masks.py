@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FULL", "Pattern", "pattern_of", "split_mask"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pattern:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..errors import UsageError
 
-__all__ = ["CONFIDENCE", "clopper_pearson"]
-
 CONFIDENCE = 0.95
 
 

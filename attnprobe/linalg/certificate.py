@@ -40,8 +40,6 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["a_priori_bound", "root_bound", "threshold", "trace_bounds"]
-
 LARGEST_STEP, SMALLEST_STEP = 0.4, 2e-3  # of log(λ - θ₁) from cell to cell
 MOST_STEPS = 400
 

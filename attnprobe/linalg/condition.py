@@ -19,8 +19,6 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["Certified", "Condition", "certified_condition", "condition", "repeats"]
-
 LARGEST = 256  # rows of a matrix whose inverse is taken in ball arithmetic
 BITS = (256, 512, 1024, 2048, 4096)
 CLOSED = 1e-9  # relative width of a certified interval

@@ -7,8 +7,6 @@ from math import log
 import torch
 from torch import Tensor
 
-__all__ = ["SQUARED_TEMPERATURE", "halved", "randomly_pivoted"]
-
 SQUARED_TEMPERATURE = 3.94582  # τ² of the kernel exp(β x·y/τ²) of keys as long as the queries, of WildCat's authors
 
 

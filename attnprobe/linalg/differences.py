@@ -23,8 +23,6 @@ from ..operators import (
     side_by_side,
 )
 
-__all__ = ["Differences", "FirstPass"]
-
 CPU_BLOCK, LEAST_ROWS = 256, 64  # rows of one head on a CPU
 CPU_ENTRIES = 2**18  # of a block with more rows than the least: it stays in the cache
 

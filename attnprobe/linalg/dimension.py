@@ -17,16 +17,7 @@ from ..errors import UsageError
 from ..operators import Operator, block_rows, full_precision, row_blocks
 from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
-
-__all__ = [
-    "Dimension",
-    "Leverage",
-    "exact_dimension",
-    "exact_leverage",
-    "largest_leverage",
-    "leverage",
-    "statistical_dimension",
-]
+from .order import largest_scores
 
 HELD = 8192  # rows up to which a matrix is held in float32 while it is multiplied: 256 MiB
 ROWS = 256  # made at a time
@@ -238,7 +229,7 @@ def largest_leverage(
     bound = (1 - weight) * free / (free + ridge) + weight * b / (b + ridge)  # (h, L, n)
     bound = torch.minimum(bound, m1 / (m1 + ridge)) * (1 + 1e-9)
     probes = min(probes, n)
-    rows = bound.amax(1).topk(probes, dim=-1).indices  # (h, r): the order is much the same for every λ
+    rows = largest_scores(bound.amax(1), probes)[1]  # (h, r): the order is much the same for every λ
     measured = leverage(op, lambdas, rows, tol=tol, dtype=dtype)
     others = bound.scatter(2, rows[:, None].expand(-1, count, -1), 0.0).amax(-1)
     return Leverage(measured.lower.amax(-1), torch.maximum(measured.upper.amax(-1), others))

@@ -14,21 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UsageError
 
-__all__ = [
-    "HOLDS",
-    "UNDECIDED",
-    "VERDICTS",
-    "VIOLATED",
-    "PValues",
-    "anytime_p_values",
-    "bias_z",
-    "confidence_sequence",
-    "exact_p_values",
-    "holm",
-    "normal_p_value",
-    "verdicts",
-]
-
 VERDICTS = HOLDS, VIOLATED, UNDECIDED = "holds", "violated", "undecided"
 PRIOR = 0.5  # both parameters of the beta mixture: Jeffreys' prior
 BISECTIONS = 60

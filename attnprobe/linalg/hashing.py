@@ -9,8 +9,6 @@ from ..errors import Unsupported
 from ..operators import block_rows, row_blocks
 from ..visible import Visible
 
-__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_within", "sign_codes"]
-
 FEW = 1024  # buckets that any length may have
 COUNTS = 2**20  # numbers of tokens x buckets at a time
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..errors import unknown
 
-__all__ = ["inverse_root", "razavi", "residual", "start", "truncated_pinv"]
-
 
 def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
     """``n_iter`` steps of the third-order iteration of Razavi et al. (2014) from ``z``, (h, d, d).

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ..rng import generator
 
-__all__ = ["grown", "next_block", "projected", "start_block"]
-
 
 def start_block(m: int, s: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """``V₁`` (m, s) in ``dtype`` and R (s, s) float64 of the Gaussian start block ``Ω = V₁ R``.

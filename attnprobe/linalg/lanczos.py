@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Forms", "quadratic_forms"]
-
 Product = Callable[[Tensor], Tensor]
 EVERY = 4  # steps between two looks at the bounds
 

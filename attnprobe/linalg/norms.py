@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ..operators import block_rows, row_blocks
 
-__all__ = ["gram_norms", "output_norms", "row_norms", "tail_singular_values"]
-
 CHUNK = 2048  # rows taken to float64 at once: 2-4 times faster than all of them
 PLAIN = 1e-125, 1e125  # within this range no square that counts underflows, and no sum overflows
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..operators import LowRank, head_blocks, ordered_sums
 
-__all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
-
 Kernel = Callable[[Tensor, Tensor], Tensor]
 BLOCK = 1024  # rows whose distances are alive at once
 FLOOR = 1e-12  # of the largest weight, so that any number of items can be drawn

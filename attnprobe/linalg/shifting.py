@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["shifted", "span"]
-
 
 def shifted(
     kernel: Tensor, columns: Tensor, two_stage: bool = True, values: Tensor | None = None

@@ -16,8 +16,6 @@ from torch import Tensor
 from ..operators import side_by_side
 from ..rng import normal_into
 
-__all__ = ["accumulate", "countsketch", "gaussian", "gaussians", "sparse", "srht"]
-
 
 def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
     """``S_ij ~ N(0, 1/d)``, independent. A larger d keeps the columns of a smaller one, rescaled.

@@ -19,19 +19,6 @@ from .certificate import trace_bounds
 from .differences import Differences
 from .krylov import grown, next_block, projected, start_block
 
-__all__ = [
-    "Leading",
-    "eigenvalues",
-    "entropy_rank",
-    "held",
-    "leading_singular_values",
-    "participation_ratio",
-    "rank_for",
-    "singular_values",
-    "stable_rank",
-    "tail_rank",
-]
-
 ROWS = 256  # of an operator at a time, where its matrix is filled or summed
 MAX_PASSES = 12
 

@@ -18,8 +18,6 @@ from ..rng import generator
 from .certificate import a_priori_bound, root_bound, threshold, trace_bounds
 from .krylov import grown, next_block, projected
 
-__all__ = ["DELTA", "Interval", "block_size", "norm_intervals"]
-
 MAX_PASSES = 12
 DELTA = 1e-10  # for one interval; ten thousand intervals hold together with probability 1 - 1e-6
 KINDS = ("none", "B", "apriori", "A", "frobenius", "exact")

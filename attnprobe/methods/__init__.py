@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, UsageError
+from ..arguments import checked
+from ..errors import Unsupported
 from ..operators import Padded, Scaled
 from ..qkv import QKV
 from ..reference import sink_share
@@ -63,6 +63,7 @@ __all__ = [
 ]
 
 
+@checked(d=float | None)
 def approximate(
     method: str | Method | Callable[..., Any],
     qkv: QKV,
@@ -102,8 +103,6 @@ def approximate(
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown option of skyformer 'gama'; did you mean 'gamma'?
     """
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise UsageError(f"seed={seed!r} is not a whole number")
     entry = get(method)
     chosen = entry.check(target, options)
     inner = qkv.compressed()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..approximation import Approximation
+from ..approximation import Approximation as Approximation
 from ..operators import (
     CausalFeatures,
     LowRank,
@@ -20,20 +20,6 @@ from ..operators import (
     windowed_features,
 )
 from ..qkv import QKV
-
-__all__ = [
-    "Approximation",
-    "distinct",
-    "from_log_features",
-    "log_feature_sums",
-    "per_head",
-    "ragged",
-    "row_sums",
-    "segment_means",
-    "softmax_in_place",
-    "with_exact_rows",
-    "with_rows",
-]
 
 
 def from_log_features(log_q: Tensor, log_k: Tensor, qkv: QKV) -> tuple[Operator, Tensor]:

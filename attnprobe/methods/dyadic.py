@@ -22,8 +22,6 @@ from ..rng import Streams
 from .base import per_head
 from .summary import Summary
 
-__all__ = ["dyadic"]
-
 Summarise = Callable[[QKV, Streams], tuple[Summary, dict[str, Tensor]]]
 LEAF = 2  # times d: a block of d keys would be as long as its summary
 

@@ -25,8 +25,6 @@ from ..rng import Streams
 from .base import Approximation, per_head
 from .registry import Method, register
 
-__all__ = ["working_dtype"]
-
 Dtype = Literal["own", "bfloat16", "float16", "float32"]
 NO_MATRIX = "is a kernel, which gives an output and no matrix"
 ROWS = 256  # query rows of a head whose scores are in memory at a time

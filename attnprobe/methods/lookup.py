@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..arguments import a_type
 from ..errors import UsageError, unknown
 from ..grammar.spelling import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method
@@ -12,8 +13,7 @@ from .selection.files import from_selection
 from .user import plugins
 from .user.claims import as_method
 from .user.files import from_file
-
-__all__ = ["get", "is_method"]
+from .user.foreign import asked
 
 
 def get(method: str | Method | Callable[..., Any]) -> Method:
@@ -28,9 +28,10 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     if isinstance(method, Method):
         return method
     if callable(method):
-        return as_method(method, getattr(method, "__name__", type(method).__name__))
+        name = asked(lambda: getattr(method, "__name__", None), "the name of the function")
+        return as_method(method, name if isinstance(name, str) else type(method).__name__)
     if not isinstance(method, str):
-        raise UsageError(f"a method is a name or a function, not {method!r}")
+        raise UsageError(f"a method is a name or a function, not {a_type(method)}")
     for registry in (METHODS, KERNELS):
         if method in registry:
             return registry[method]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Union
 
-from ..errors import UsageError, unknown
-
-__all__ = ["Option", "option_of", "word"]
+from ..arguments import fault
+from ..errors import UsageError, cut, unknown
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,8 @@ class Option:
         Raises:
             UsageError: the value is not one of the choices or not of the type.
         """
+        if (problem := fault(value, bool | float | str | None)) is not None:
+            raise UsageError(f"{method}: {self.name}{problem}")
         if self.choices is not None:
             if value not in self.choices:
                 raise unknown(f"value of {method}:{self.name}", str(value), self.choices)
@@ -53,7 +54,7 @@ class Option:
                     continue
         if str in self.kinds:
             return text
-        raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
+        raise UsageError(f"{method}:{self.name}={cut(text)} is not {self.describe()}")
 
     def describe(self) -> str:
         """The allowed values, in words."""

@@ -22,8 +22,6 @@ from ..grammar.folding import fold_text
 from .base import Approximation
 from .option import Option, option_of, word
 
-__all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Provenance", "by_family", "register"]
-
 METHODS: dict[str, Method] = {}
 KERNELS: dict[str, Method] = {}  # methods of kind kernel: implementations of exact attention
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
@@ -154,6 +152,16 @@ class Method:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form")
         if local and "local" not in self.tags:
             raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")
+
+    def why_not_decoding(self) -> str | None:
+        """Why it has no form for one query behind a cache of keys; None for a method with the tag ``decodes``."""
+        if "decodes" in self.tags:
+            return None
+        if "prefill" in self.tags:
+            return "later queries choose the keys of earlier ones"
+        if not self.is_causal:
+            return "it has no causal form"
+        return "a row depends on the queries of earlier tokens or on the number of keys, and a step has one query"
 
     def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with converted values, without those that equal their defaults.

@@ -13,8 +13,6 @@ from ..operators import Sparse, block_rows, row_blocks, row_groups, sparse_block
 from ..qkv import QKV
 from ..visible import Visible
 
-__all__ = ["band", "banded_softmax", "key_costs", "seen_entries", "seen_keys", "sparse_softmax"]
-
 ROWS = 64  # of keys that are counted at a time on a CPU
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 

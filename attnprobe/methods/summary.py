@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..operators import LowRank
 
-__all__ = ["Summary"]
-
 
 @dataclass(frozen=True, eq=False)
 class Summary:

@@ -24,19 +24,6 @@ from ..qkv import QKV
 from ..reference import exact
 from ..rng import generator
 
-__all__ = [
-    "CORES",
-    "EXACT",
-    "Core",
-    "core_matrices",
-    "exact_matrices",
-    "inverse_gradient",
-    "iteration_gradient",
-    "lemma3_interval",
-    "schulz_residuals",
-    "sensitivity",
-]
-
 EXACT = ("A", "B", "C")
 CORES = {
     "A_S": "softmax over the landmarks, which Nyströmformer and the spectral shift invert",

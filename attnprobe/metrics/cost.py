@@ -20,8 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..operators.products import ONEDNN
 from ..processes import follow_parent
 
-__all__ = ["counted_flops", "interleaved", "leading_products", "peak_bytes"]
-
 Call = Callable[[], Any]
 SHORTEST = 0.005  # seconds; a shorter call is repeated within one measurement
 

@@ -6,8 +6,6 @@ import torch
 
 from ..qkv import QKV
 
-__all__ = ["repeated_rows"]
-
 
 def repeated_rows(qkv: QKV) -> int:
     """The number of valid tokens whose query and key equal those of an earlier token bit by bit, in the first head.

@@ -14,8 +14,6 @@ from ..operators import SoftmaxAttention, full_precision
 from ..qkv import QKV
 from ..reference import exact, exact_output
 
-__all__ = ["QUANTITIES", "GuaranteeReference", "normaliser_ratio", "over_heads"]
-
 QUANTITIES = {
     "normaliser": "|D~/D - 1|",
     "numerator": "‖N~ - N‖/‖N‖, N = D o",

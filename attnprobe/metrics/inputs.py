@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..groups import of_heads, repeated
 from ..linalg.norms import output_norms, row_norms
 from ..operators import SoftmaxAttention, block_shape, product, row_blocks, side_by_side
@@ -16,8 +17,6 @@ from ..qkv import QKV
 from ..reference import exact
 from ..visible import Visible
 from .matrix import ExactNorms, exact_norms
-
-__all__ = ["INPUT_STATISTICS", "input_statistics"]
 
 INPUT_STATISTICS = {
     "score_std": "standard deviation of all scores S_ij",
@@ -36,6 +35,7 @@ INPUT_STATISTICS = {
 OF_SCORES = ("score_std", "score_max", "entropy", "sink_first", "sink_most")
 
 
+@checked()
 @torch.no_grad()
 def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Tensor]:
     """The `INPUT_STATISTICS` of Q, K and V (h, n, p) of one layer, per head: (h,) float64 each, on the CPU.

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.norms import row_norms
 from ..operators import block_rows, full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
-
-__all__ = ["KERNEL_METRICS", "ROW_TOLERANCES", "KernelReference", "eager_output", "kernel_errors"]
 
 KERNEL_METRICS = {
     "cosine": "the cosine between the whole output of a head and the exact one",
@@ -89,6 +88,7 @@ class KernelReference:
         return cls(dtype, exact, error.abs().amax((1, 2)), error.norm(dim=(1, 2)) / exact.norm(dim=(1, 2)))
 
 
+@checked()
 def kernel_errors(
     approx: Approximation | Tensor,
     qkv: QKV,

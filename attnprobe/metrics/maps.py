@@ -9,8 +9,6 @@ from ..errors import UsageError
 from ..operators import Operator, full_precision
 from .matrix import at_least_float32
 
-__all__ = ["MAP_BLOCKS", "attention_maps"]
-
 MAP_BLOCKS = 64  # blocks a side: as many as can be distinguished in a small picture
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
 from ..linalg.krylov import start_block
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
-from ..operators import BLOCK_MEMORY, Operator, Padded, full_precision
-
-__all__ = ["MATRIX_METRICS", "ExactNorms", "MatrixErrors", "exact_norms", "matrix_errors", "shared_matrix_errors"]
+from ..operators import BLOCK_MEMORY, Operator, Padded, full_precision, located
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",
@@ -68,6 +68,7 @@ class MatrixErrors:
     open: list[bool]
 
 
+@checked()
 def matrix_errors(
     exact: Operator,
     approx: Operator,
@@ -118,6 +119,11 @@ def matrix_errors(
     >>> bool(errors["matrix_spectral"] <= errors["matrix_frobenius"])
     True
     """
+    if not 0 <= tol < inf:
+        raise UsageError(f"tol={tol:g}: choose a relative width of 0 or more")
+    if not 0 < delta < 1:
+        raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1")
+    located(devices)  # a device that does not exist is refused although few keys need none
     return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
 
 

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, linalg
 
 from ..approximation import Approximation
+from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
 from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, block_rows, full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
-
-__all__ = ["OUTPUT_METRICS", "ExactOutput", "lower_bound", "output_errors"]
 
 OUTPUT_METRICS = {
     "output_spectral": "‖(B - B~) V‖₂, absolute",
@@ -46,10 +45,18 @@ class ExactOutput:
 
     @classmethod
     def of(cls, output: Tensor) -> ExactOutput:
-        """Computes the norms of an output."""
+        """Computes the norms of an output.
+
+        Raises:
+            UsageError: it has not three axes.
+        """
+        if output.dim() != 3:
+            raise UsageError(f"the exact output has shape {tuple(output.shape)}; (h, n_q, p_v) is needed")
+        output = output.detach().double()
         return cls(output, output_norms(output), row_norms(output))
 
 
+@checked()
 @full_precision()
 def output_errors(
     reference: Operator | Tensor | ExactOutput, approx: Approximation | Tensor, qkv: QKV

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["neighbour_overlap", "selection_overlap"]
-
 
 def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
     """The Jaccard index ``|S ∩ T| / |S ∪ T|`` of the sets of keys of each row, (h, n_q) float64; 1 for two empty sets.

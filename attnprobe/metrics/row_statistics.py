@@ -9,10 +9,10 @@ from torch import Tensor
 
 from .rows import ROW_METRICS
 
-__all__ = ["OVER_ROWS", "PROFILED", "over_rows", "position_profile"]
-
 OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; a number is a quantile
     **{name: (name, "mean") for name in ROW_METRICS if name != "row_error"},
+    "kl": ("kl", "mean of all"),
+    "js": ("js", "mean of all"),
     "mass_p10": ("mass", 0.1),
     "log_normaliser_error_sd": ("log_normaliser_error", "sd"),
     "row_error_p50": ("row_error", 0.5),
@@ -26,16 +26,23 @@ PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  #
 def over_rows(by_metric: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The `OVER_ROWS` of row metrics (h, n_q), (h,) each: means, standard deviations and quantiles over rows.
 
-    Values that are not finite do not count; a head without a finite value has NaN.
+    Values that are not finite do not count; a head without a finite value has NaN. But a divergence is over all rows of
+    a head: the rows that have one are the better ones, so a mean of them alone says nothing of the head. It is NaN if a
+    row has none, and infinite if a row's is. A row at which every metric is NaN is padding and does not count.
     """
+    padding = torch.stack(list(by_metric.values())).isnan().all(0)  # (h, n_q)
     values = {}
     for name, (metric, statistic) in OVER_ROWS.items():
         if metric in by_metric:
-            values[name] = torch.stack([_over(row[torch.isfinite(row)], statistic) for row in by_metric[metric]])
+            heads = zip(by_metric[metric], padding, strict=True)
+            values[name] = torch.stack([_over(row[~padded], statistic) for row, padded in heads])
     return values
 
 
 def _over(values: Tensor, statistic: str | float) -> Tensor:
+    if statistic == "mean of all":
+        return values.mean()
+    values = values[torch.isfinite(values)]
     if not len(values):
         return values.new_tensor(torch.nan)
     if statistic == "mean":

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, linalg
 
 from ..approximation import Approximation
+from ..arguments import checked
 from ..errors import Unsupported, UsageError
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention, full_precision
 from ..qkv import QKV
-
-__all__ = ["ROW_METRICS", "row_metrics"]
 
 ROW_METRICS = {
     "mass": "m = Σ_{j ∈ S} P_j: the exact weight of the keys that the approximation uses",
@@ -22,7 +21,7 @@ ROW_METRICS = {
     "mass_efficiency": "mass / mass_oracle: the quality of the choice of keys, for any number of keys",
     "recall_k": "|S ∩ the k largest P_j| / k with k = |S|",
     "tv": "½ Σ_j |P~_j - P_j|, the total variation",
-    "kl": "Σ_j P~_j ln(P~_j / P_j), in nats; NaN for rows with a negative weight",
+    "kl": "Σ_j [P~_j ln(P~_j / P_j) - P~_j + P_j], in nats; NaN for rows with a negative weight",
     "js": "the Jensen-Shannon divergence of P~ and P, in nats; NaN for rows with a negative weight",
     "log_normaliser_error": "ln D~ - ln D, of methods that have a normaliser",
     "row_error": "‖o~ - o‖ / ‖o‖",
@@ -45,6 +44,7 @@ LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with
 LN2 = 0.6931471805599453
 
 
+@checked()
 @full_precision()
 @torch.no_grad()
 def row_metrics(
@@ -61,7 +61,7 @@ def row_metrics(
     ``mass_efficiency``       ``mass / mass_oracle``
     ``recall_k``              ``|S ∩ top_k(P)| / k``, k = ``|S|``; keys that tie with the k-th count as chosen well
     ``tv``                    ``½ Σ_j |P~_j - P_j|``; equals τ if P~ is P renormalised on S
-    ``kl``                    ``Σ_j P~_j ln(P~_j / P_j)``; equals ``-ln m`` if P~ is P renormalised on S
+    ``kl``                    ``Σ_j [P~_j ln(P~_j / P_j) - P~_j + P_j]``; ``-ln m`` if P~ is P renormalised on S
     ``js``                    ``½ KL(P ‖ M) + ½ KL(P~ ‖ M)``, ``M = (P + P~)/2``; at most ln 2
     ``log_normaliser_error``  ``ln D~_i - ln D_i``; NaN for methods without a normaliser
     ``row_error``             ``‖o~ - o‖ / ‖o‖``, 0 if both are zero; ``τ · tail_gap`` if P~ is P renormalised on S
@@ -76,6 +76,8 @@ def row_metrics(
 
     The sink of a head (``qkv.sink_logits``) counts as one more key of every row, with the value zero; every selection
     has it. An approximation without a matrix has the metrics of outputs and of P; its other metrics are NaN.
+
+    The last two terms of ``kl`` are zero in sum for rows that sum to 1. With them no row has a negative divergence.
 
     Args:
         reference: the exact softmax attention of ``qkv``.
@@ -104,8 +106,10 @@ def row_metrics(
     for name, shape in (("reference", reference.shape), ("approximation", (*approx.output.shape[:2], qkv.n_k))):
         if shape != (qkv.h, qkv.n_q, qkv.n_k):
             raise UsageError(f"the {name} has shape {tuple(shape)}, not ({qkv.h}, {qkv.n_q}, {qkv.n_k})")
-    if needle is not None and (needle.min() < 0 or needle.max() >= qkv.n_k):
-        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among {qkv.n_k}")
+    if needle is not None:
+        _check_needle(needle, qkv.n_k)
+    if qkv.sink_logits is not None and approx.operator is not None and approx.log_normalizer is None:
+        raise UsageError("heads have sinks of their own, and the approximation states no normaliser to add them to")
     matrix, output = approx.operator, approx.output
     if outer is not None:
         output = output[:, outer]
@@ -129,6 +133,16 @@ def row_metrics(
             for name, value in values.items():
                 metrics[name][head, start:stop] = value
     return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
+
+
+def _check_needle(needle: Tensor, n_k: int) -> None:
+    if needle.dtype != torch.int64 or needle.dim() != 1 or not len(needle):
+        shape, dtype = tuple(needle.shape), str(needle.dtype)[6:]
+        raise UsageError(f"needle: numbers of keys are needed, (m,) int64; got shape {shape}, {dtype}")
+    if needle.min() < 0 or needle.max() >= n_k:
+        raise UsageError(f"needle: keys {int(needle.min())} … {int(needle.max())} are not among {n_k}")
+    if len(needle.unique()) < len(needle):
+        raise UsageError("needle: a key is named twice")
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +274,7 @@ class _Sums:
         self.tv += (weights - p).abs_().sum(-1) / 2
         self.least = torch.minimum(self.least, weights.amin(-1))
         log_weights = weights.clamp(min=0).log_().clamp_(min=LEAST)
-        self.kl += linalg.vecdot(weights, log_weights - log_p)
+        self.kl += linalg.vecdot(weights, log_weights - log_p) - (weights - p).sum(-1)
         self.ahead |= (chosen & hidden).any(-1)
         log_mean = torch.logaddexp(log_weights, log_p).sub_(LN2)
         self.js += (linalg.vecdot(p, log_p - log_mean) + linalg.vecdot(weights, log_weights - log_mean)) / 2

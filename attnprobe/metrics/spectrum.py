@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
 from ..linalg.norms import tail_singular_values
 from ..linalg.spectra import (
@@ -24,8 +25,6 @@ from ..linalg.spectra import (
 from ..operators import GaussianAttention, Operator, UnnormalisedAttention
 from ..qkv import QKV
 from ..reference import exact, exact_output
-
-__all__ = ["FULL", "KINDS", "LEADING", "MATRICES", "Spectrum", "attention_matrix", "refuse_spectrum", "spectra"]
 
 MATRICES = {
     "softmax": "B = D⁻¹A, softmax attention",
@@ -145,6 +144,7 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
     return exact(qkv, of)
 
 
+@checked()
 def spectra(
     qkv: QKV, of: str | Operator = "softmax", kind: str = "singular", *, k: int | None = None, seed: int = 0
 ) -> list[Spectrum]:

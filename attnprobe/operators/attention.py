@@ -17,8 +17,6 @@ from .precision import full_precision
 from .products import product
 from .underflow import exp_, least_exponent, softmax
 
-__all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
-
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 
 

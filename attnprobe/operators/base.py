@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import UsageError
 from ..visible import Visible
 
-__all__ = ["Operator"]
-
 
 class Operator:
     """A batch of h implicit n_q x n_k matrices.
@@ -42,6 +40,21 @@ class Operator:
     shape: tuple[int, int, int]
     dtype: torch.dtype
     device: torch.device
+
+    @staticmethod
+    def fault(value: Operator) -> str | None:
+        """What an operator lacks, of what every subclass sets; None for a complete one."""
+        try:
+            sizes, dtype, device = tuple(value.shape), value.dtype, value.device
+        except Exception as error:  # of a user's class
+            return f" is incomplete: {type(error).__name__} for its shape, dtype or device"
+        if len(sizes) != 3 or not all(isinstance(size, int) and size >= 0 for size in sizes):
+            return f" has shape {sizes}; (h, n_q, n_k) is needed"
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            return f" has dtype {dtype}; a floating-point dtype is needed"
+        if not isinstance(device, torch.device):
+            return f" has device {device!r}; a torch.device is needed"
+        return None
 
     def __matmul__(self, x: Tensor) -> Tensor:
         return self._apply(self._checked(x, self.shape[2]))

@@ -7,8 +7,6 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["BLOCK_MEMORY", "BlockMemory", "block_rows", "block_shape", "head_blocks", "row_blocks", "row_groups"]
-
 GATHERED_ENTRIES = 2**18  # numbers gathered at once on a CPU: they stay in the cache
 LEAST_ROWS = 128  # of a head in a block on another device, before heads are made apart: fewer leave it idle
 OF_ALL, OF_FREE = 64, 8  # a block has at most a 64th of a device's memory, and an 8th of what is free

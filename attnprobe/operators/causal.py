@@ -11,8 +11,6 @@ from torch import Tensor
 from .base import Operator
 from .blocks import block_rows, row_blocks
 
-__all__ = ["CausalFeatures"]
-
 CHUNK = 64  # rows; within a chunk the matrix is held
 NUMBERS = 2**20  # of the features of keys at a time
 NUMBERS_HELD = 8  # float64 tensors of that size that making the parts holds

@@ -14,8 +14,6 @@ from ..errors import UsageError
 from .base import Operator
 from .blocks import row_blocks
 
-__all__ = ["Padded", "RowOverride", "Rows", "Scaled", "Stacked", "Sum"]
-
 
 class Sum(Operator):
     """``Σ_t sign_t · op_t`` of operators of one shape and dtype."""

@@ -16,8 +16,6 @@ from ..groups import repeated
 if TYPE_CHECKING:
     from .attention import Streamed
 
-__all__ = ["Shifts", "fused_apply", "fused_apply_transpose", "is_fused", "kernels"]
-
 KERNELS = ("torch", "triton")
 
 

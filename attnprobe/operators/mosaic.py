@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import UsageError
 from .base import Operator
 
-__all__ = ["Mosaic"]
-
 
 class Mosaic(Operator):
     """The sum of operators at places of a matrix of zeros, (h, n_q, n_k).

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["full_precision", "ordered_sums"]
-
 
 @dataclass(frozen=True)
 class _Choice:

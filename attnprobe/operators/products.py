@@ -7,8 +7,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["ONEDNN", "product"]
-
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # ``a bᵀ``; it is not part of torch's interface
 LEAST = 2**20  # multiply-adds; below, the call of oneDNN costs more than it saves
 

@@ -12,8 +12,6 @@ import torch
 from ..errors import UsageError
 from .blocks import row_blocks
 
-__all__ = ["SPAN", "in_spans", "located"]
-
 # Rows of a span. It is long compared with its sum of n_k numbers for each column, which is added to the others. It is
 # short enough that 16 devices have equal shares at n = 131072. It is a multiple of the blocks of a CPU, whose rows are
 # then the same with and without spans.

@@ -18,8 +18,6 @@ from .blocks import row_blocks, row_groups
 from .precision import ordered_sums
 from .products import product
 
-__all__ = ["Columns", "Sparse", "SparseBlock", "sparse_blocks"]
-
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
 DENSE_COLUMNS = 2**12  # with more columns, a dense block has no fewer rows: few rows do not pay for reading a column
 

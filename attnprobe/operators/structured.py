@@ -10,8 +10,6 @@ from torch import Tensor
 from .base import Operator
 from .products import product
 
-__all__ = ["Dense", "Identity", "LowRank", "RankOne"]
-
 
 class Dense(Operator):
     """A dense matrix, (h, n_q, n_k), for tests, small n and few replaced rows."""

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["one_thread", "side_by_side"]
-
 
 def side_by_side(jobs: Sequence[Callable[[], object]], device: torch.device) -> None:
     """Run all jobs, as many at once as torch has threads. On a device other than the CPU they run one after another.

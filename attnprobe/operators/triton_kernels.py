@@ -23,8 +23,6 @@ from torch import Tensor
 
 from .fused import Shifts
 
-__all__ = ["normalised_product", "shifted_product"]
-
 MOST_COLUMNS = 128  # of an operand in one launch: their sums are in registers
 LEAST = 16  # columns and places of the head dimension that a product of tiles takes
 #: rows, keys and chunk of the head dimension of a tile, and how products are made. As Triton 3.9 compiles them for an

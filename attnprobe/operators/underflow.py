@@ -19,8 +19,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["exp_", "least_exponent", "softmax"]
-
 KINDS = (torch.float32, torch.float64)
 
 

@@ -14,8 +14,6 @@ from .causal import CausalFeatures
 from .compose import Scaled, Sum
 from .sparse import Sparse
 
-__all__ = ["BlockRows", "Windows", "window_sums", "windowed_features"]
-
 NUMBERS = 2**22  # of the features of keys at a time
 
 

@@ -18,8 +18,6 @@ try:
 except ImportError:  # not POSIX: one writer per file, as the run arranges
     fcntl = None
 
-__all__ = ["RecordWriter", "is_record"]
-
 
 class RecordWriter:
     """Appends records to one file, each with a single ``write`` to a descriptor in append mode.

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, read_json, reading
-
-__all__ = ["Budgets", "read_budgets"]
+from ..files import MIB, path_of, read_json, reading
 
 SCHEMA = 1
 LARGEST = 64 * MIB
@@ -55,7 +53,7 @@ def read_budgets(path: str | Path) -> Budgets:
         UsageError: no such file, no JSON, or an invalid entry; the message names the file and the entry.
     """
     with reading(path):
-        contents = read_json(Path(path).expanduser(), LARGEST)
+        contents = read_json(path_of(path), LARGEST)
     if not isinstance(contents, dict):
         raise UsageError(f"{path}: expected an object with method and budgets")
     schema, method, options = contents.get("schema", SCHEMA), contents.get("method"), contents.get("options") or {}

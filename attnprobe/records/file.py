@@ -21,32 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import replacing
+from ..files import MIB, read_json, replacing
 from ..grammar.foreign import printable
-
-__all__ = [
-    "LOWER_BOUND",
-    "NAMES",
-    "identity_facts",
-    "SCHEMA",
-    "STATUSES",
-    "cell_key",
-    "exact_map_path",
-    "inputs_path",
-    "map_path",
-    "mapped",
-    "missing_maps",
-    "missing_maps_path",
-    "naming",
-    "plain",
-    "run_directory",
-    "encode_inf",
-    "strict_json",
-    "decode_inf",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
 
 SCHEMA = 1
 # facts of a source that only name what others hash, or follow from them: they determine no result
@@ -188,8 +164,8 @@ def missing_maps_path(run: str | os.PathLike[str]) -> Path:
 def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
     """The reasons of missing maps of a run, by key; empty without the file."""
     try:
-        reasons = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        reasons = read_json(missing_maps_path(run), MIB)
+    except (OSError, ValueError):
         return {}
     return {key: why for key, why in reasons.items() if isinstance(why, str)} if isinstance(reasons, dict) else {}
 

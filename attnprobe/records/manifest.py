@@ -14,8 +14,6 @@ from .shards import parse_shard
 if TYPE_CHECKING:
     from .shapes import Manifest
 
-__all__ = ["read_manifest"]
-
 LARGEST = 64 * MIB
 
 

@@ -1,7 +1,8 @@
 """The files that this program wrote to a folder. Only these are replaced or removed, never through a symbolic link.
 
 A run's folder is known by its manifest. The tables, figures and pages in it, or in another folder that a report goes
-to, are listed in ``produced.json`` by their paths relative to the folder; a file that is not listed is the user's.
+to, are listed in ``produced.json`` by their paths relative to the folder; a file that is not listed is the user's. A
+list may come from elsewhere: one with any other name than those of `OURS` is refused as a whole.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from reprlib import repr as shown
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, open_regular, read_json
+from ..files import MIB, open_regular, read_json, reading
 from .append import is_record
 from .file import write_bytes, write_json, write_text
-
-__all__ = ["PAGE", "produced", "refuse_foreign", "remove_output", "remove_report_folder", "scratch", "write_output"]
 
 SCHEMA = 1
 LIST = "produced.json"
@@ -28,6 +28,9 @@ LARGEST = 64 * MIB  # of a manifest or a list
 FILES = re.compile(r"(records|inputs).*\.jsonl|manifest.*\.json|produced\.json")
 PAGE = "report.html"
 REPORTED = ("tables", "figures")
+# the names of what is written, and of what an older version may have written: in the folder, never above it
+OURS = re.compile(r"report\.html|budgets-[\w.-]+\.json|(tables|figures)/\w[\w.-]*", re.ASCII)
+OLDER = re.compile(r"(?:(?:tables|figures)/)?(?!\.\.?$)[^/\\\0]+", re.DOTALL)
 FOLDERS = re.compile("tables|figures|maps")
 MANIFEST = re.compile(r"manifest(-\d+-of-\d+)?\.json")
 # what a run that was killed before it wrote its manifest may leave
@@ -59,14 +62,17 @@ def refuse_foreign(folder: Path) -> None:
             _refuse_other(folder / name, stat.S_ISDIR if FOLDERS.fullmatch(name) else stat.S_ISREG)
         if name.endswith(".jsonl") and FILES.fullmatch(name) and not _begins_with_record(folder / name):
             raise UsageError(f"{folder / name}: its first line is not a record of attnprobe; choose another --out")
+    _listed_files(folder)
 
 
 def write_output(folder: Path, name: str, data: str | bytes) -> Path:
     """Write a table, figure or page to ``name`` in ``folder``, and list it as this program's.
 
     Raises:
-        UsageError: a file that this program did not write, a symbolic link, or a full disk.
+        UsageError: a file that this program did not write, a symbolic link, a foreign list, or a full disk.
     """
+    if not OURS.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name of `OURS`")
     path = folder / name
     for parent in reversed(Path(name).parents[:-1]):
         _refuse_other(folder / parent, stat.S_ISDIR)
@@ -103,6 +109,9 @@ def produced(folder: Path) -> list[str]:
     """The existing files of a folder that this program wrote, or an older version may have written.
 
     What an older version wrote is not known from what a user put beside it: `remove_output` leaves it.
+
+    Raises:
+        UsageError: a foreign list.
     """
     ours, older = _listed_files(folder)
     return sorted(name for name in ours | older if (folder / name).is_file())
@@ -128,6 +137,9 @@ def remove_report_folder(folder: Path) -> bool:
 
     A run's folder is not such a folder, nor is the folder of a report with a page. A user's file stays, with its
     folder.
+
+    Raises:
+        UsageError: a foreign list; nothing is removed.
     """
     if folder.is_symlink() or not (folder / LIST).is_file() or _is_run(folder):
         return False
@@ -148,10 +160,14 @@ def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
     """The files that a folder lists as this program's, and those that an older version without a list may have
     written.
     """
-    _refuse_other(folder / LIST, stat.S_ISREG)
-    contents = _object(folder / LIST)
-    if contents is not None:
-        return _names(contents.get("files")), _names(contents.get("older"))
+    path = folder / LIST
+    _refuse_other(path, stat.S_ISREG)
+    if path.exists():
+        with reading(path, UsageError, ": not a list of attnprobe's files; delete it, or choose another --out"):
+            contents = read_json(path, LARGEST)
+            if not isinstance(contents, dict) or contents.get("schema") != SCHEMA:
+                raise ValueError(f"expected an object with schema {SCHEMA}")
+            return _names(contents.get("files"), OURS), _names(contents.get("older"), OLDER)
     if not _is_run(folder):
         return set(), set()
     places = [folder, *(folder / name for name in REPORTED)]
@@ -159,8 +175,14 @@ def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
     return set(), {file.relative_to(folder).as_posix() for file in files if not FILES.fullmatch(file.name)}
 
 
-def _names(value: Any) -> set[str]:
-    return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
+def _names(value: Any, form: re.Pattern[str]) -> set[str]:
+    """The names of a list, each of which has a form, so that it is in the folder."""
+    if not isinstance(value, list):
+        raise ValueError(f"expected lists of names, got {shown(value)}")
+    for name in value:
+        if not isinstance(name, str) or not form.fullmatch(name) or FILES.fullmatch(name):
+            raise ValueError(f"{shown(name)} is not the name of a table, figure or page")
+    return set(value)
 
 
 def _is_run(folder: Path) -> bool:

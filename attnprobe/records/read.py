@@ -18,8 +18,6 @@ from .file import SCHEMA, inputs_path
 if TYPE_CHECKING:
     from .shapes import InputsRecord, Record, Shape
 
-__all__ = ["ReadRecords", "Malformed", "malformed_notes", "read_inputs", "read_records", "read_typed"]
-
 LONGEST = 64 * MIB  # of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 TORN = "the file ends within this line"

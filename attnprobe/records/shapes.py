@@ -17,28 +17,6 @@ from ..errors import UsageError
 from ..grammar import lists
 from .shards import parse_shard
 
-__all__ = [
-    "Budget",
-    "Count",
-    "Facts",
-    "INPUTS",
-    "InputsRecord",
-    "MANIFEST",
-    "Manifest",
-    "Number",
-    "PerHead",
-    "Place",
-    "Record",
-    "Seed",
-    "Shape",
-    "by_name",
-    "flat",
-    "lists_of",
-    "per_head",
-    "shallow",
-    "unequal",
-]
-
 LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every language
 WIDEST = 2**128  # of a seed
 DEEPEST = 8  # levels of objects and lists in facts
@@ -193,7 +171,8 @@ class Shape(Generic[R]):
 
     Attributes:
         type: the type. problems: what else is wrong with a record that has this type, such as lists without an entry
-            for each head. rows: its rows in a frame but for what every command's has. columns: what those rows hold.
+            for each head. rows: its rows in a frame, without the fields that are one value: every row has these; a
+            record without rows has one of them. columns: what those rows hold.
     """
 
     type: type[R]
@@ -226,10 +205,7 @@ class Shape(Generic[R]):
         try:
             self._adapter.validate_python(record, strict=True)
         except ValidationError as error:
-            problems: dict[str, str] = {}
-            for one in error.errors(include_url=False):
-                problems.setdefault(str(one["loc"][0]) if one["loc"] else "", _in_words(one, record))
-            return problems
+            return in_words(error, record)
         return {}
 
     def known(self, record: Mapping[str, Any]) -> R:
@@ -241,7 +217,15 @@ class Shape(Generic[R]):
         return self._adapter.json_schema()
 
 
-def _in_words(error: Mapping[str, Any], record: Any) -> str:
+def in_words(error: ValidationError, record: Any) -> dict[str, str]:
+    """The first problem of each field that an error of pydantic names."""
+    problems: dict[str, str] = {}
+    for one in error.errors(include_url=False):
+        problems.setdefault(str(one["loc"][0]) if one["loc"] else "", _problem(one, record))
+    return problems
+
+
+def _problem(error: Mapping[str, Any], record: Any) -> str:
     """One error of pydantic as ``field NAME: what is wrong``."""
     name, value = "", record
     for part in error["loc"]:  # which names members of unions too, beside what stands in the record

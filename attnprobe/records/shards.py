@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from ..errors import UsageError
 
-__all__ = ["Shard", "parse_shard"]
-
 MOST = 100_000
 Place = TypeVar("Place", bound=Hashable)
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from ..records.shapes import Record
 
-__all__ = ["COLUMNS", "frame_of"]
-
-# what every row holds: the record's fields, and what tells its source
+# what the rows of every command hold, beside every other field of the record that is one value
 COLUMNS = {
     "command": "the command that measured it",
     "key": "the cell",
@@ -36,11 +34,14 @@ COLUMNS = {
     "layer": "the layer",
     "repeat": "the number of the repeat",
     "seed": "the seed of the draws",
+    "family": "the method's family",
+    "duplicates": "rows of Q, K and V that are equal to another row",
     "seconds": "time of the cell",
     "draws_hash": "a hash of the random draws",
     "head": "the head",
 }
-INTEGERS = ("n", "d", "window", "layer", "repeat", "head")  # a seed may have more than 64 bits
+ELSEWHERE = ("schema", "run")  # the same in all rows of a run's folder
+INTEGERS = ("n", "d", "window", "layer", "repeat", "head", "duplicates")  # a seed may have more than 64 bits
 
 
 def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
@@ -63,6 +64,7 @@ def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
             "scale_inputs": scale_of(record["source"]),
             "options": strict_json(record["options"]),
         }
-        shared = {name: record.get(name) for name in COLUMNS} | facts
-        for row in shape.rows(record):
-            yield shared | row
+        values = {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
+        shared = dict.fromkeys(COLUMNS) | values | facts
+        for row in list(shape.rows(record)) or [{}]:
+            yield {name: value for name, value in (shared | row).items() if name not in ELSEWHERE}

@@ -24,8 +24,6 @@ from ..tables.table import Table
 from ..tables.view import View
 from .run import Run
 
-__all__ = ["Report", "html_page", "inline_svg"]
-
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 SCALE = 1.5  # of figures, whose type is that of a paper
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
@@ -38,7 +36,7 @@ class Report:
     """A run with its views for the page.
 
     Attributes:
-        views: a view for each command. figures: SVG files that were drawn from the run's records.
+        views: a view for each command. figures: SVG files that were just drawn from the run's records.
         files: names of the run's data files, relative to the page, which links to them.
     """
 
@@ -57,7 +55,7 @@ def html_page(reports: Sequence[Report]) -> str:
     """The page of some runs as text.
 
     The page fetches nothing. The template escapes every word of a run. A content security policy allows the page's own
-    script alone, by its hash, so that a word that slipped through could not run.
+    script alone, by its hash, so that a word that slipped through could not run, send a form or turn the page's links.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -69,12 +67,13 @@ def html_page(reports: Sequence[Report]) -> str:
     folder = Path(__file__).parent
     style, script = (folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     environment = Environment(
         loader=FileSystemLoader(folder), autoescape=True, finalize=printed, undefined=StrictUndefined
     )
     several = len(reports) > 1
     return environment.get_template("page.html.j2").render(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        policy=f"{policy}; form-action 'none'; base-uri 'none'",
         title=" and ".join(report.name for report in reports),
         style=Markup(style),
         script=Markup(script),

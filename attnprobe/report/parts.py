@@ -13,8 +13,6 @@ from ..tables.console import Header
 from ..tables.view import View
 from .run import Run
 
-__all__ = ["views"]
-
 
 def views(
     run: Run,

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS
 from ..experiments.shapes import read_run
+from ..files import path_of
 from ..records.file import LOWER_BOUND, missing_maps
 from ..records.manifest import read_manifest
 from ..records.read import Malformed, malformed_notes, read_inputs
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from ..records.shapes import InputsRecord, Manifest, Record, Source
-
-__all__ = ["Run", "open_run"]
 
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
@@ -98,6 +98,7 @@ class Run:
         return {identity(fact): (fact, list(map(str, notes))) for fact, notes in pairs if isinstance(fact, dict)}
 
 
+@checked()
 def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     """Read a run's folder. Records are in the order of the plan, even after interruptions.
 
@@ -113,7 +114,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     >>> import json, tempfile
     >>> place = {"source": {}, "options": {}, "window": 0, "layer": 0, "n": 8, "heads": [0, 1]}
     >>> record = {"schema": 1, "key": "a", "command": "error", "status": "ok", "method": "x", "seed": 0, **place}
-    >>> record |= {"requested": True, "metrics": {"output_spectral": [0.5, 0.25]}}
+    >>> record |= {"target": "softmax", "requested": True, "metrics": {"output_spectral": [0.5, 0.25]}}
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "records.jsonl").write_text(json.dumps(record))
     >>> open_run(folder).frame()[["method", "n", "head", "output_spectral"]]
@@ -121,7 +122,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     0      x  8     0             0.50
     1      x  8     1             0.25
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     if path.is_file():
         raise UsageError(f"{path} is a file; name the run's folder")
     if not path.is_dir():

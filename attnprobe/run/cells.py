@@ -23,22 +23,6 @@ from .plan import ErrorPlan, Group, MethodRequest, method_identity
 from .topics import RunRequest
 from .where.backends import Limit
 
-__all__ = [
-    "Cell",
-    "Cells",
-    "Done",
-    "Result",
-    "OpenCells",
-    "Place",
-    "PlannedCells",
-    "Send",
-    "bundles",
-    "key_of",
-    "plan_of_sources",
-    "record_of",
-    "title",
-]
-
 Send = Callable[[str, Any], None]
 Result = dict[str, Any]  # the measured fields of a record
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records

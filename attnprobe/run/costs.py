@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "Cost",
-    "Work",
-    "work_of_check",
-    "work_of_decompositions",
-    "work_of_inputs",
-    "work_of_method",
-    "work_of_passes",
-]
-
 Cost = tuple[float, float]
 P = 64  # head dimension
 D = 64  # of a method without a budget
-# multiply-adds that an entry of B takes, with its exponential
-EXACT = 128
-STATISTICS = 1024
-PASSES = 512
-OVERHEAD = 1.2e8  # multiply-adds in the time that the many small operations of one draw of a theorem's check take
+# multiply-adds of a matrix product in the time that an entry of B takes, measured with one thread of a CPU
+EXACT = 900
+STATISTICS = 16_000  # with the norms of the exact matrix
+PASSES = 4_000
+ROWS = 8_000
+CHOICE = 400  # of a method: the median of methods that compute or sort all scores
+GATHERED = 40  # of a product with d gathered keys or features, and of the output's errors
+LOGITS = 400  # of a logit, which two distributions compare
+CORE = 10  # of an entry of a core, times d
+OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,15 @@ def work_of_inputs(n: int, heads: int, statistics: bool) -> float:
     return heads * float(n) ** 2 * (EXACT + STATISTICS * statistics)
 
 
-def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False) -> Cost:
-    """A method of low rank, with its matrix errors if they are measured."""
+def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False, rows: bool = False) -> Cost:
+    """A method with its output errors, and with its matrix errors and row metrics if they are measured.
+
+    The cost of every method is taken as that of a typical one. Methods differ by a factor of about 4 on either side.
+    """
     d = d or D
-    work, size = heads * (8.0 * n * d * P + 40.0 * d**3), 8.0 * heads * n * (2 * d + 3 * P)
+    work = heads * (CHOICE * float(n) ** 2 + GATHERED * float(n) * d * P + CORE * float(d) ** 3)
+    work += rows * heads * ROWS * float(n) ** 2
+    size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
         return work + work_of_passes(n, d, heads), size + 2.0**26
     return work, size
@@ -62,6 +62,11 @@ def work_of_passes(n: int, d: int | None, heads: int) -> float:
     return heads * float(n) ** 2 * (PASSES + (d or D))
 
 
+def work_of_forward(n: int, hidden: int, layers: int, vocabulary: int) -> float:
+    """A model's forward besides attention, and the comparison of its logits; ``vocabulary`` 0 is a model without."""
+    return n * (12.0 * layers * hidden**2 + vocabulary * (hidden + LOGITS))
+
+
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:
     """``count`` decompositions of n x n matrices of each head, in float64."""
     return matrices * heads * 24.0 * n**3, 32.0 * n * n
@@ -70,7 +75,7 @@ def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:
 def work_of_check(n: int, heads: int, decompositions: int, draws: int) -> Cost:
     """The check of a theorem that needs ``count`` decompositions of n x n matrices of each head for each draw.
 
-    The constants are measured: n = 64, 128 and 256, two heads, one thread.
+    The constants are measured: n = 128, twelve heads, one thread.
     """
     work, size = work_of_decompositions(n, heads, decompositions)
-    return draws * (work + OVERHEAD), size
+    return draws * (work + heads * OVERHEAD), size

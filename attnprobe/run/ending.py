@@ -7,8 +7,6 @@ from typing import Any
 from ..approximation import Approximation
 from ..qkv import QKV
 
-__all__ = ["NOT_FINITE", "ending"]
-
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -14,8 +14,7 @@ from .cells import Cells
 from .costs import Work
 from .folder import held_already
 
-__all__ = ["CellEstimate", "estimate_cells", "seconds_of"]
-
+PRODUCTS = 8  # timed for the speed of the machine
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
@@ -38,9 +37,12 @@ class CellEstimate:
 
 
 def estimate_cells(
-    open_cells: Callable[..., Cells], request: Any, notify: Callable[[str], None] = lambda line: None
+    open_cells: Callable[..., Cells],
+    request: Any,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[CellEstimate]:
-    """The cells of a request in their order.
+    """The cells of a request in their order. ``progress`` gets the cells done, their number and a place.
 
     Raises:
         UsageError, SourceError: as a run would.
@@ -48,8 +50,10 @@ def estimate_cells(
     cells = open_cells(request, notify, Timings())
     earlier = {} if request.force else held_already(request, cells)
     done = {key for key, record in earlier.items() if not (request.retry_failed and record["status"] == "failed")}
-    estimates = []
+    estimates: list[CellEstimate] = []
+    total = sum(map(len, cells.by_place.values()))
     for place, cells_here in cells.by_place.items():
+        progress(len(estimates), total, f"estimating n={place.group.n} layer {place.layer}")
         works = cells.works(place, {cell.key for cell in cells_here} - done)
         for cell in cells_here:
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
@@ -60,19 +64,29 @@ def estimate_cells(
     return estimates
 
 
-def seconds_of(cells: list[CellEstimate]) -> float:
-    """The estimated seconds of the unfinished cells on this machine, from a matrix product timed now.
-
-    A rough estimate, without the time to load the model. The cost of every method is taken as that of a low-rank one.
-    """
-    return sum(cell.work for cell in cells) / speed()
+def seconds_of(cells: list[CellEstimate], speed: float) -> float:
+    """The estimated seconds of the unfinished cells at a speed, without the time to load the model."""
+    return sum(cell.work for cell in cells) / speed
 
 
 def speed() -> float:
-    """Multiply-adds per second of a float32 product of 512 x 512 matrices, timed now for about 10 ms."""
+    """Multiply-adds per second of a float32 product of 512 x 512 matrices: the best of some, for about 20 ms.
+
+    The time is that of the processor in this thread, so that other programs on the machine do not count.
+    """
     x = torch.randn(512, 512)
-    x @ x
-    begin = perf_counter()
-    for _ in range(3):
-        x @ x
-    return 3 * 512.0**3 / (perf_counter() - begin)
+    times = []
+    for _ in range(PRODUCTS):
+        begin = thread_time()
+        torch.mm(x, x)
+        times.append(thread_time() - begin)
+    return 512.0**3 / min(times)
+
+
+def in_gflops(speed: float) -> str:
+    """A speed in words; a multiply-add is two operations.
+
+    >>> in_gflops(17.6e9)
+    '35 GFLOP/s'
+    """
+    return f"{2e-9 * speed:.0f} GFLOP/s"

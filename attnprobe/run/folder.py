@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..files import path_of
 from ..records.append import RecordWriter
 from ..records.file import SCHEMA, cell_key, run_directory, write_json
 from ..records.ownership import refuse_foreign
@@ -25,8 +26,6 @@ from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
     from ..records.shapes import Record
-
-__all__ = ["held_already", "recorded"]
 
 
 def recorded(
@@ -107,7 +106,7 @@ def _in_order(
 
 def held_already(request: Any, cells: Cells) -> dict[str, Record]:
     """The records of a request's folder by key; empty if there is no folder yet."""
-    return {} if request.out is None else _earlier(Path(request.out).expanduser(), cells)
+    return {} if request.out is None else _earlier(path_of(request.out), cells)
 
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
@@ -131,7 +130,7 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
         tag = cell_key(request=asdict(request))[:6]
         return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
     try:
-        path = Path(request.out).expanduser()
+        path = path_of(request.out)
         if path.exists() and not path.is_dir():
             raise UsageError(f"--out {path} is not a directory")
         made = not path.exists()
@@ -141,10 +140,10 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
         probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
         probe.touch()
         probe.unlink()
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         if isinstance(error, FileNotFoundError):  # of a parent that can hold no folders
             raise UsageError(f"--out {request.out[:80]}: no folder can be created there; choose another") from error
-        raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
+        raise UsageError(f"--out {request.out[:80]} cannot be written: {error.strerror or error}") from error
     return path, made
 
 

@@ -15,8 +15,6 @@ from .cells import Cells, Done, OpenCells, Place, Send, record_of
 from .inputs import InputKeeper, keeper_of
 from .provenance import device_name, versions
 
-__all__ = ["VERSIONS", "GroupWork"]
-
 VERSIONS = ("torch", "transformers", "numpy")
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..sources import Source
 
-__all__ = ["InputKeeper", "exact_norms_of", "keeper_of"]
-
 
 def exact_norms_of(
     source: Source,

@@ -18,8 +18,6 @@ from .limits import TIMEOUT
 from .provenance import versions
 from .where.backends import Backend, Limit
 
-__all__ = ["Ledger", "Outcome"]
-
 
 @dataclass
 class Outcome:

@@ -18,8 +18,6 @@ from ..grammar.foreign import message
 from ..methods import error_text
 from ..operators import BLOCK_MEMORY
 
-__all__ = ["TIMEOUT", "Attempt", "CellTimeout", "attempt", "check_limit", "time_limit", "with_smaller_blocks"]
-
 HALVINGS = 4
 AGAIN = 1.0  # seconds after which a block that continues is interrupted again
 TIMEOUT = "timeout"  # the first word of the reason of a cell that ran out of time
@@ -73,14 +71,15 @@ def _alarm(seconds: float, reason: str) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    inside = True
+    inside = False
 
     def stop(*_: object) -> None:
-        if inside:  # else the alarm came while it was being switched off
+        if inside:  # else the alarm came while it was being switched on or off; one switched on comes again
             raise CellTimeout(reason)
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    inside = True
     try:
         yield
     finally:

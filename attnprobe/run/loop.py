@@ -10,7 +10,7 @@ from typing import Any
 from ..records.append import RecordWriter
 from ..timings import Timings, duration
 from .cells import Cells, OpenCells
-from .estimate import speed
+from .estimate import in_gflops, speed
 from .folder import recorded
 from .group_work import GroupWork
 from .inputs import keeper_of
@@ -19,8 +19,6 @@ from .limits import check_limit
 from .sources import once
 from .topics import RunRequest
 from .where.sites import site_of
-
-__all__ = ["Session", "measure_cells"]
 
 LONG = 60.0  # seconds from which on a run says how long it takes
 SLOWEST = 1e9  # multiply-adds a second of any machine: less work takes less time, and no speed is measured
@@ -75,8 +73,11 @@ def measure_cells(
                 progress=progress,
                 timings=timings,
             )
-            if ledger.all_work > LONG * SLOWEST and (seconds := ledger.all_work / speed()) > LONG:
-                notify(f"about {duration(seconds)} for {len(ledger.work)} cells; --dry-run lists them")
+            if ledger.all_work > LONG * SLOWEST and (seconds := ledger.all_work / (pace := speed())) > LONG:
+                notify(
+                    f"about {duration(seconds)} for {len(ledger.work)} cells, at {in_gflops(pace)} measured now; "
+                    "--dry-run lists them"
+                )
             outcome = ledger.measured_by(site.backend, work)
             after(cells, outcome, folder)
             return outcome

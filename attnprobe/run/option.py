@@ -14,8 +14,6 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, unknown
 
-__all__ = ["FOLDER", "KEYS", "SHOWN", "Option", "built", "check_fields", "opt", "options_of"]
-
 Parser = Callable[[str, str], Any]
 T = TypeVar("T")
 
@@ -144,10 +142,11 @@ class Option:
         """
         if value is None or self.kind is bool:
             return value
+        items = value if isinstance(value, (list, tuple)) else (value,)  # a manifest's value may be anything
         if self.repeatable:
-            return (",".join(value),) if value else ()
+            return (",".join(map(str, items)),) if items else ()
         if self.is_list and not isinstance(value, str):
-            return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in value)
+            return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in items)
         return str(value) if self.parse else value
 
     def arguments(self, value: Any) -> list[str]:

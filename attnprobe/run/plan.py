@@ -14,18 +14,6 @@ from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records.file import LOWER_BOUND, cell_key
 
-__all__ = [
-    "Cell",
-    "ErrorPlan",
-    "Group",
-    "MethodRequest",
-    "method_identity",
-    "method_entry",
-    "parse_methods",
-    "refuse_endless",
-    "method_facts",
-]
-
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators
 MOST_CELLS = 10_000_000  # of a request: every one is listed before the first is measured
@@ -299,6 +287,25 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
     except Unsupported as error:
         return message(error)
     return None
+
+
+def fitting(
+    request: Any, n: int, refusals: Callable[[int], int], notify: Callable[[str], None] = lambda line: None
+) -> tuple[int, ...]:
+    """The budgets of a request; a default that some method refuses at n tokens is a power of two up to n/2 instead.
+
+    Args:
+        refusals: the number of methods that refuse a budget. Of budgets that equally many refuse, the default stays.
+    """
+    default = type(request).d
+    if request.d != default or request.origin.get("d") != "default":
+        return request.d
+    [largest] = default
+    smaller = [2**power for power in reversed(range((n // 2).bit_length())) if 2**power < largest]
+    d = min([largest, *smaller], key=refusals)
+    if d != largest:
+        notify(f"d={d}, not the default {largest}, which a method refuses at n={n}; --d sets another")
+    return (d,)
 
 
 @dataclass(frozen=True)

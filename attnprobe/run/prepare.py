@@ -8,10 +8,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..timings import Timings
-from .plan import ErrorPlan, parse_methods, refuse_endless
+from .plan import ErrorPlan, fitting, parse_methods, refuse_endless, refused
 from .sources import heads_of, layers_of, sources_of
-
-__all__ = ["draft_plan", "prepared"]
 
 
 def draft_plan(request: Any) -> ErrorPlan:
@@ -43,12 +41,12 @@ def prepared(
     """
     if request.n is not None:  # before anything heavy
         refuse_endless(draft.count)
-        _refuse_impossible(draft, refuse)
+        _refuse_impossible(_fitted(request, draft), refuse)
     parts = []
     for source in sources_of(request, notify, timings):
         heads = None if request.head == "all" else heads_of(request.head, source)
         n = request.n or (source.default_n,)
-        plan = replace(draft, n=n, layers=layers_of(request.layer, source), heads=heads)
+        plan = _fitted(request, replace(draft, n=n, layers=layers_of(request.layer, source), heads=heads), notify)
         refuse_endless(plan.count, notify)
         _refuse_impossible(plan, refuse)
         for length in plan.n:
@@ -60,3 +58,12 @@ def prepared(
 def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:
     if refuse and (why := plan.refusal()) is not None:
         raise UsageError(why)
+
+
+def _fitted(request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambda line: None) -> ErrorPlan:
+    """The plan with budgets that its methods take at its longest n, if the request names none."""
+    if not plan.d:
+        return plan
+    n = max(plan.n)
+    refusals = lambda d: sum(refused(one, plan.target, n, d) is not None for one in plan.methods)
+    return replace(plan, d=fitting(request, n, refusals, notify))

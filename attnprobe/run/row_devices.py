@@ -9,8 +9,6 @@ import torch
 from ..errors import UsageError
 from ..sources import choose_device
 
-__all__ = ["row_devices"]
-
 MOST = 1024
 
 

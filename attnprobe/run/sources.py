@@ -11,8 +11,6 @@ from ..grammar.lists import available_ones
 from ..sources import Source, resolve, scaled_inputs
 from ..timings import Timings
 
-__all__ = ["heads_of", "layers_of", "once", "sources_of"]
-
 
 def once(notify: Callable[[str], None]) -> Callable[[str], None]:
     """``notify`` that skips lines it has already passed on."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..arguments import checked
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture
 from ..qkv import QKV
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 
+@checked()
 def load_qkv(
     model: str | None = None,
     weights: str = "pretrained",

@@ -1,8 +1,8 @@
-"""The cache of captures between runs: Q, K and V of a model, and the facts about the model and its text.
+"""The caches between runs: of captures (Q, K and V, facts about a model and its text), and of converted models.
 
-An entry is one file, ``KEY-SHA256.SUFFIX``. Its name has the hash of its bytes, so that damage is detected by reading.
-An entry is written by a rename, so it is complete or absent. Several processes may read, write and evict entries at the
-same time.
+An entry is one file, or a folder with a model: ``KEY-SHA256.SUFFIX``. Its name has the hash of its bytes, so that
+damage is detected by reading. An entry is written by a rename, so it is complete or absent. Several processes may read,
+write and evict entries at the same time. Models have a folder of their own: captures do not evict them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from ..environment import CACHE_DIR, CACHE_SIZE
-from ..errors import UsageError
-from ..files import GIB, MIB, parse_json, replacing
+from ..errors import UsageError, cut
+from ..files import GIB, MIB, parse_json, path_of, replacing
+from .folder import Seal
 
-__all__ = ["FORM", "NO_CACHE", "Cache", "Entry", "default_cache", "key_of"]
-
-FORM = 4  # raised when captures of the same source change
+FORM = 5  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
+ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
+FOLDER = ".model"  # the suffix of an entry that is a folder
+TITLE = "name"  # the file in it that holds the user's name of the model
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache.
+    """A file or folder of the cache.
 
     Attributes:
         used: the time of the last reading or writing, in seconds since 1970. size: in bytes.
@@ -96,9 +98,43 @@ class Cache:
             stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             self._keep(key, ".safetensors", save(stored, {"facts": json.dumps(facts, sort_keys=True)}))
 
+    def folder_of(self, key: str) -> Seal | None:
+        """The seal of the files in the folder of a key; None if there is none."""
+        for path in self._files(key, FOLDER):
+            with suppress(OSError):
+                seal = Seal(sorted(path.iterdir()))
+                if seal.sha256 == Entry(path, 0, 0).sha256:
+                    os.utime(path)
+                    return seal
+                _remove(path)
+                self.notify(f"{path}: the converted model is damaged; it is converted again")
+        return None
+
+    def keep_folder(self, key: str, seal: Seal) -> bool:
+        """Move the folder of sealed files under a key. If the cache is off, small or faulty, it stays where it is."""
+        folder, size = seal.files[0].parent, sum(file.stat().st_size for file in seal.files)
+        if not self.largest:
+            return False
+        if size > self.largest:
+            words = f"{size / MIB:,.0f} MiB are more than it may hold, see {CACHE_SIZE}"
+            self.notify(f"{self.folder}: the converted model is not cached: {words}")
+            return False
+        path = self.folder / f"{key}-{seal.sha256}{FOLDER}"
+        try:
+            if not path.exists():  # another process may have made it
+                os.rename(folder, path)
+        except OSError as error:
+            self.notify(f"{self.folder}: the converted model is not cached: {error.strerror or error}")
+            return False
+        seal.move(path)
+        self._evict(path.name)
+        return True
+
     def label(self, entry: Entry) -> str:
         """The contents of an entry, in words; empty if it cannot be read."""
         try:
+            if entry.path.suffix == FOLDER:
+                return f"model {(entry.path / TITLE).read_text(encoding='utf-8')}"
             with entry.path.open("rb") as file:
                 if entry.path.suffix == ".json":
                     return _words("model and text", parse_json(file.read())["facts"])
@@ -112,20 +148,24 @@ class Cache:
         unordered = []
         for path in self._files():
             with suppress(OSError):  # another process may remove it
-                facts = path.stat()
-                unordered.append(Entry(path, facts.st_mtime, facts.st_size))
+                files = path.iterdir() if path.is_dir() else [path]
+                unordered.append(Entry(path, path.lstat().st_mtime, sum(file.stat().st_size for file in files)))
         return sorted(unordered, key=lambda entry: (entry.used, entry.path.name))
 
     def clear(self) -> int:
-        """Remove every entry, and return their number."""
+        """Remove every entry, and return their number. Other files in the folder stay."""
         entries = self.entries()
         for entry in entries:
-            entry.path.unlink(missing_ok=True)
+            _remove(entry.path)
         return len(entries)
 
     def _files(self, key: str = "[!.]*", suffix: str = ".*") -> Iterator[Path]:
+        """The entries of a key: files and folders with the name of an entry. All others are not the cache's."""
         with suppress(OSError):
-            yield from self.folder.glob(f"{key}-*{suffix}")
+            for path in self.folder.glob(f"{key}-*{suffix}"):
+                right = path.is_dir() if path.suffix == FOLDER else path.is_file()
+                if right and ENTRY.fullmatch(path.name) and not path.is_symlink():
+                    yield path
 
     def _bytes(self, key: str, suffix: str) -> bytes | None:
         """The bytes of the entry of a key, if their hash is the one in its name. A damaged entry is removed."""
@@ -164,7 +204,7 @@ class Cache:
         excess = sum(entry.size for entry in entries) - self.largest
         for entry in entries:
             if excess > 0 and entry.path.name != newest:
-                entry.path.unlink(missing_ok=True)
+                _remove(entry.path)
                 excess -= entry.size
 
 
@@ -172,17 +212,27 @@ class Cache:
 NO_CACHE = Cache(Path(), largest=0)
 
 
-def default_cache(notify: Callable[[str], None] = lambda line: None) -> Cache:
-    """The user's cache: ``$ATTNPROBE_CACHE_DIR/captures``, otherwise ``$XDG_CACHE_HOME/attnprobe/captures``.
+def default_cache(notify: Callable[[str], None] = lambda line: None, kind: str = "captures") -> Cache:
+    """The user's cache of ``captures`` or ``models``: that folder in ``$ATTNPROBE_CACHE_DIR``.
 
-    If neither variable is set, it is ``~/.cache/attnprobe/captures``.
+    If the variable is not set, it is in ``$XDG_CACHE_HOME/attnprobe``, otherwise in ``~/.cache/attnprobe``.
 
     Raises:
-        UsageError: ``ATTNPROBE_CACHE_SIZE`` is not a size.
+        UsageError: ``ATTNPROBE_CACHE_SIZE`` is not a size, or a folder cannot be a path.
     """
-    given = os.environ.get(CACHE_DIR)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "attnprobe"
-    return Cache((Path(given).expanduser() if given else home) / "captures", _largest(), notify)
+    home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "attnprobe")
+    return Cache(path_of(os.environ.get(CACHE_DIR) or home) / kind, _largest(), notify)
+
+
+def _remove(path: Path) -> None:
+    """Remove an entry, which another process may have removed already."""
+    if path.suffix != FOLDER:
+        path.unlink(missing_ok=True)
+        return
+    with suppress(OSError):  # a folder in it is not the cache's
+        for file in path.iterdir():
+            file.unlink(missing_ok=True)
+        path.rmdir()
 
 
 def _stored_facts(file: BinaryIO) -> dict[str, Any]:
@@ -200,9 +250,9 @@ def _largest() -> int:
     text = os.environ.get(CACHE_SIZE, "").strip()
     if not text:
         return LARGEST
-    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    size = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
     if size is None:
-        raise UsageError(f"{CACHE_SIZE}={text}: write a size, such as 4GiB or 500MB; 0 switches the cache off")
+        raise UsageError(f"{CACHE_SIZE}={cut(text)}: write a size, such as 4GiB or 500MB; 0 switches the cache off")
     return int(float(size[1]) * UNITS[size[2].upper()])
 
 

@@ -16,25 +16,23 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import SourceError, nearest, unknown
-from ..files import read_regular
+from ..files import path_of, read_regular
 from ..timings import Timings
 from .cache import FORM, NO_CACHE, default_cache, key_of
 from .description import Opened
 from .files import FileSource
-from .folder import ModelFolder, directory, looks_like_a_path, settings_sha256
+from .folder import ModelFolder, settings_sha256
 from .hub import Unreachable, cached_folder, cached_models, fetch
 from .model import ModelSource
-from .packaged import INSTALL, MINILM, minilm, packaged_weights
+from .packaged import INSTALL, MINILM, PACKAGES, is_gguf, local_model, packaged_weights
 from .queries import Queries
-from .spec import Source, SourceSpec, choose_device, path_of, stage
+from .spec import Source, SourceSpec, choose_device, stage
 from .text import Text, embedded, open_text, wikitext
 from .vocabulary import LARGEST, Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
 from .weights import bert_base, configuration, initialized, pretrained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-__all__ = ["describe_defaults", "open_model", "resolve"]
 
 DEFAULT_MODEL = "bert-base-cased"
 BUILT_IN = "bert-base (built-in configuration)"
@@ -125,18 +123,18 @@ def _identity(
     given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
     packages = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     trained = folder is not None and weights != "initialized"
-    tensors = folder.seals[-1].sha256 if folder is not None and trained else None
+    tensors = folder.weights_sha256 if folder is not None and trained else None
     read = (text.name, text.split, text.sha256, text.readings)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     try:
         named = None if folder is None else (folder.name, folder.revision, settings_sha256(folder.path))
-        tokenizer = _tokenizer_sha256(spec.tokenizer)
+        tokenizer = _tokenizer_sha256(spec.tokenizer, spec.cache)
     except (OSError, SourceError):
         return None
     return key_of(FORM, given, packages, named, weights, tensors, read, tokenizer, where)
 
 
-def _tokenizer_sha256(name: str | None) -> str | None:
+def _tokenizer_sha256(name: str | None, cache: bool) -> str | None:
     """The hash of the named tokenizer, or of the cached one of the built-in BERT-base; None if there is none.
 
     Raises:
@@ -145,19 +143,18 @@ def _tokenizer_sha256(name: str | None) -> str | None:
     if name is None:
         folder = cached_tokenizer()
         return None if folder is None else settings_sha256(folder)
-    if name == MINILM:
-        return settings_sha256(minilm().path)
-    path = path_of(name)
-    if path.is_file():
+    path = path_of(name, SourceError)
+    if path.is_file() and not is_gguf(name):
         return hashlib.sha256(read_regular(path, LARGEST)).hexdigest()
-    folder = directory(name) if looks_like_a_path(name) else cached_tokenizer(name)
+    local = local_model(name, cache=cache)
+    folder = cached_tokenizer(name) if local is None else local.path
     if folder is None:
         raise SourceError(f"the tokenizer {name} is not on this machine")
     return settings_sha256(folder)
 
 
 def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrainedModel:
-    """The model of a hub id, a directory or ``minilm``, with all layers, in float32 and evaluation mode.
+    """The model that ``name`` names as in `SourceSpec`, with all layers, in float32 and evaluation mode.
 
     Raises:
         SourceError: it is missing, damaged, refused or unreachable.
@@ -210,15 +207,14 @@ def _text_line() -> list[str]:
 def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder | None, str]:
     """The model's folder (None: the built-in configuration) and the kind of weights to use."""
     needs_tensors = spec.weights != "initialized"
-    if spec.model == MINILM:
-        return minilm(), spec.weights
     if spec.model is not None:
-        if looks_like_a_path(spec.model):
-            return ModelFolder(spec.model, directory(spec.model)), spec.weights
+        local = local_model(spec.model, cache=spec.cache, notify=substitutions.notify)
+        if local is not None:
+            return local, spec.weights
         try:
             return _snapshot(spec.model, needs_tensors), spec.weights
         except Unreachable as error:
-            near = nearest(spec.model, [MINILM, *cached_models()])
+            near = nearest(spec.model, [*PACKAGES, *cached_models()])
             raise SourceError(
                 f"{error}: use --model DIR, --weights initialized without --model, or fetch it beforehand"
                 + (near if "did you mean" in near else "")
@@ -239,7 +235,7 @@ def _without_hub(
     way_out = f"use --model DIR or --model {MINILM}"
     if packaged["installed"] and packaged["sha256_ok"]:
         substitutions.add(missing, f"the packaged MiniLM weights ({weights})", way_out, cause)
-        return minilm(), weights
+        return local_model(MINILM), weights
     broken = " of the packaged MiniLM, whose sha256 is wrong," if packaged["installed"] else ""
     substitutions.add(missing, f"random weights (an initialized BERT-base){broken}", f"{way_out} ({INSTALL})", cause)
     return None, "initialized"
@@ -266,7 +262,7 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
     """The named tokenizer, the model's own, or the cached one for the built-in BERT-base; None if there is none."""
     if spec.tokenizer is not None:
         try:
-            return open_tokenizer(spec.tokenizer)
+            return open_tokenizer(spec.tokenizer, cache=spec.cache)
         except Unreachable as error:
             raise SourceError(f"{error}: use --tokenizer with a vocab.txt or tokenizer.json file") from error
     if folder is None:

@@ -17,8 +17,6 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-__all__ = ["Opened", "described"]
-
 MOST_UNKNOWN = 0.3
 WITH_SINKS = ("gpt_oss",)  # model types with sinks that their configuration does not state
 
@@ -66,7 +64,7 @@ def described(
     facts = {
         "model": name,
         "revision": None if folder is None else folder.revision,
-        "model_sha256": folder.seals[-1].sha256 if folder is not None and trained else None,
+        "model_sha256": folder.weights_sha256 if folder is not None and trained else None,
         "config_sha256": _config_sha256(config),
         "weights": weights,
         "weights_seed": None if weights == "pretrained" else spec.weights_seed,
@@ -83,6 +81,8 @@ def described(
         "heads": heads,
         **_attention(config),
     }
+    if not vocabulary.drops_line_breaks:  # until 0.1.0 these were left out of the text
+        facts["line_breaks"] = "read"
     around = {"before": vocabulary.before, "after": vocabulary.after}
     return {"facts": facts, "layers": layers, "lengths": {}, "needles": {}, **around}
 

@@ -4,7 +4,7 @@ Files of `save_qkv` hold ``layer{L}.window{W}.q``, (h, n, p), ``.k`` and ``.v``,
 ``attnprobe`` with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of these shapes or of
 (n, p), an optional bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``),
 ``sliding_window`` and ``sinks``. Both may hold ``sink_logits`` (h,), and the ``positions`` (n_q,) of queries that are
-not all tokens.
+not all tokens, with ``all_queries``, (h, n, p).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import SourceError, UsageError
-from ..files import parse_json, reading
-from ..qkv import QKV
+from ..errors import SourceError, UsageError, cut
+from ..files import parse_json, path_of, reading
+from ..grammar.foreign import message
+from ..metadata import QKVMetadata
+from ..qkv import QKV, check_positions
 from .folder import sha256_of
 from .queries import Queries
-from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes, path_of
-
-__all__ = ["ENTRY", "EXTRA", "SCHEMA", "FileSource"]
+from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-EXTRA = ("sink_logits", "positions")  # optional tensors of a layer and window
-OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions)")
+EXTRA = ("sink_logits", "positions", "all_queries")  # optional tensors of a layer and window
+OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions|all_queries)")
 PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
 FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -43,7 +43,7 @@ class FileSource(Source):
     """
 
     def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
-        self.path, self.device, self.dtype = path_of(str(spec.qkv)), device, DTYPES[spec.dtype]
+        self.path, self.device, self.dtype = path_of(str(spec.qkv), SourceError), device, DTYPES[spec.dtype]
         self.name = str(spec.qkv)
         self.selection = None if spec.queries is None else Queries(spec.queries)
         if not self.path.is_file():
@@ -55,18 +55,19 @@ class FileSource(Source):
                 self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 stored = {name: file.get_slice(name).get_dtype() for name in names}
                 metadata = file.metadata() or {}
-            self.entry = self._read_entry(metadata)
+            self.metadata = self._read_metadata(metadata)
             self._places = self._find_places()
+            self._check_metadata()
             self.n = self.default_n = min(self._tokens(*place) for place in self._places)
             layers = [layer for layer, _ in self._places]
             self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
             shapes = [self._shape(*place, "q") for place in self._places]
             self.heads, p = shapes[0][0], shapes[0][2]
-            measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v")]
+            measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v", "all_queries")]
             dtypes = sorted({self._dtype_name(name, stored[name]) for name in measured})
             if "float64" in dtypes and self.dtype != torch.float64:
                 notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
-        origin = self.entry.get("facts")
+        origin = self.metadata.facts or {}
         if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
             shape = self._shapes["mask"]
             raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {shape}")
@@ -78,7 +79,7 @@ class FileSource(Source):
             "dtype": spec.dtype,
             "p": p,
             "heads": self.heads,
-            "fallback": _lines_of(origin.get("fallback")) if isinstance(origin, dict) else [],
+            "fallback": _lines_of(origin.get("fallback")),
             **({"origin": origin} if origin else {}),
             **self._attention_facts(),
             **({} if self.selection is None else {"queries": self.selection.fact}),
@@ -87,9 +88,8 @@ class FileSource(Source):
     @property
     def head_numbers(self) -> tuple[int, ...]:
         """The head numbers that the file states, otherwise those that every layer has."""
-        numbers = self.entry.get("heads")
-        if isinstance(numbers, list) and all(isinstance(number, int) for number in numbers):
-            return tuple(numbers)
+        if self.metadata.heads is not None:
+            return tuple(self.metadata.heads)
         return tuple(range(min(self._shape(*place, "q")[0] for place in self._places)))
 
     @property
@@ -132,8 +132,7 @@ class FileSource(Source):
         ]
         lines += attention_lines(f)
         origin = f.get("origin")
-        if isinstance(origin, dict):
-            lines += [f"origin {key}: {value}" for key, value in origin.items() if value not in (None, [])]
+        lines += [f"origin {key}: {value}" for key, value in (origin or {}).items() if value not in (None, [])]
         return lines
 
     def _read(self, n: int, layer: int, window: int) -> QKV:
@@ -141,6 +140,11 @@ class FileSource(Source):
             mask = file.get_tensor("mask")[:n] if "mask" in self._shapes else None
             logits = self._tensor(file, layer, window, "sink_logits")
             rows, positions = self._rows(n, layer, window, self._tensor(file, layer, window, "positions"))
+            queries = self._tensor(file, layer, window, "all_queries")
+            if queries is None and self.selection is not None and self._holds_all_queries(layer, window):
+                queries = file.get_tensor(self._name(layer, window, "q"))
+            if queries is not None:
+                queries = (queries if queries.dim() == 3 else queries[None])[:, :n].to(self.device, self.dtype)
             tensors = []
             for axis in "qkv":
                 name = self._name(layer, window, axis)
@@ -150,22 +154,26 @@ class FileSource(Source):
                 else:
                     tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
                 tensors.append(tensor.to(self.device, self.dtype, copy=True).contiguous())
+        if queries is not None:
+            of_rows = queries if positions is None else queries[:, positions.to(self.device)]
+            if not torch.equal(of_rows, tensors[0] if tensors[0].dim() == 3 else tensors[0][None]):
+                raise self._refused(layer, window, UsageError("all_queries: the rows of q are not among them"))
         try:
             return QKV(
                 *tensors,
-                scale=self._scale(layer),
+                scale=self.metadata.of("scale", layer),
                 mask=mask,
-                heads=self.entry.get("heads"),
+                heads=self.metadata.heads,
                 label={"layer": layer, "window": window, "n": n, **self.facts},
-                causal="causal" in self.facts,
+                causal=self.metadata.causal,
                 positions=positions,
-                sliding_window=self._number("sliding_window", layer),
-                sinks=self._number("sinks", layer) or 0,
+                sliding_window=self.metadata.of("sliding_window", layer),
+                sinks=self.metadata.of("sinks", layer) or 0,
                 sink_logits=logits,
+                all_queries=queries,
             )
-        except (UsageError, TypeError, ValueError) as error:
-            where = "" if not self._is_ours() else f"layer{layer}.window{window}."
-            raise SourceError(f"{self.name}: {where}{error}") from error
+        except UsageError as error:
+            raise self._refused(layer, window, error) from error
 
     def _rows(self, n: int, layer: int, window: int, positions: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The selected rows of Q and their positions, (n_q,) int64 each; both None for the first n tokens.
@@ -185,6 +193,8 @@ class FileSource(Source):
             return rows, positions[rows]
         row_of = {position: row for row, position in enumerate(positions.tolist())}
         selected = self.selection.positions(n)
+        if len(row_of) < len(positions):
+            raise UsageError(f"queries {self.selection.text}: two queries of {self.name} share a position")
         absent = [position for position in selected.tolist() if position not in row_of]
         if absent:
             raise UsageError(f"queries {self.selection.text}: {self.name} holds no query of token {absent[0]}")
@@ -217,6 +227,11 @@ class FileSource(Source):
     def _queries(self, layer: int, window: int) -> int:
         return self._shape(layer, window, "q")[1]
 
+    def _holds_all_queries(self, layer: int, window: int) -> bool:
+        """Whether the rows of Q are all tokens in their order."""
+        placed = self._name(layer, window, "positions") in self._shapes
+        return not placed and self._queries(layer, window) == self._tokens(layer, window)
+
     def _find_places(self) -> set[tuple[int, int]]:
         """The (layer, window) pairs of the file. It refuses incomplete pairs and shapes that do not match."""
         names = list(self._shapes)
@@ -233,46 +248,57 @@ class FileSource(Source):
         for name in sorted(expected):
             if len(self._shapes[name]) not in (2, 3):
                 raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not (heads, tokens, dimension)")
-        for place in places:
-            placed = self._name(*place, "positions") in names or self._is_causal()
+            if 0 in self._shapes[name]:
+                raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, an axis of length 0")
+        for place in sorted(places):
+            placed = self._name(*place, "positions") in names or self.metadata.causal
             if self._queries(*place) != self._tokens(*place) and not placed:
                 raise SourceError(
                     f"{self.name}: {self._name(*place, 'q')} has {self._queries(*place)} tokens, "
                     f"{self._name(*place, 'k')} {self._tokens(*place)}; queries that are not all tokens need positions"
                 )
+            of_k, of_v = (self._shape(*place, axis)[1] for axis in "kv")
+            if of_k != of_v:
+                raise SourceError(f"{self.name}: {self._name(*place, 'v')}: {of_v} tokens, but k has {of_k}")
+            heads, _, p = self._shape(*place, "q")
+            name = self._name(*place, "all_queries")
+            if name in names and self._shape(*place, "all_queries") != (heads, of_k, p):
+                raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not {(heads, of_k, p)}")
         return places
 
-    def _read_entry(self, metadata: dict[str, str]) -> dict[str, Any]:
+    def _read_metadata(self, texts: dict[str, str]) -> QKVMetadata:
         """The metadata: our entry, or those of another program."""
-        if ENTRY not in metadata:
-            return {name: metadata[name] for name in PLAIN if name in metadata}
-        try:
-            entry = parse_json(metadata[ENTRY])
-            schema = entry["schema"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {error}") from error
-        if schema != SCHEMA:
-            raise SourceError(f"{self.name}: schema {schema}, but this version reads schema {SCHEMA}")
-        return entry
+        entry: Any = {name: texts[name] for name in PLAIN if name in texts}
+        if ENTRY in texts:
+            try:
+                entry = parse_json(texts[ENTRY])
+                schema = entry["schema"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {message(error)}") from error
+            if schema != SCHEMA:
+                raise SourceError(f"{self.name}: schema {cut(str(schema))}, but this version reads schema {SCHEMA}")
+        return QKVMetadata.read(self.name, entry, SourceError)
 
-    def _scale(self, layer: int) -> float | None:
-        scale = self.entry.get("scale")
-        if isinstance(scale, dict):
-            scale = scale.get(str(layer))
-        try:
-            return None if scale is None else float(scale)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
+    def _check_metadata(self) -> None:
+        """Refuse metadata and positions that do not fit to the tensors."""
+        if fault := self.metadata.fault(self.available):
+            raise SourceError(f"{self.name}: {fault}")
+        for place in sorted(self._places):
+            heads, stated = self._shape(*place, "q")[0], self.metadata.heads
+            if stated is not None and len(stated) != heads:
+                raise SourceError(f"{self.name}: metadata heads: {len(stated)} numbers for {heads} heads")
+            name = self._name(*place, "positions")
+            if name in self._shapes:
+                with self._opened() as file:
+                    positions = file.get_tensor(name)
+                try:
+                    check_positions(positions, self._queries(*place), self._tokens(*place), self.metadata.causal)
+                except UsageError as error:
+                    raise self._refused(*place, error) from error
 
-    def _number(self, name: str, layer: int) -> int | None:
-        """An integer of the metadata, for all layers or by layer; None if there is none."""
-        value = self.entry.get(name)
-        if isinstance(value, dict):
-            value = value.get(str(layer))
-        try:
-            return None if value is None else int(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise SourceError(f"{self.name}: its {name} {value!r} is not a whole number") from error
+    def _refused(self, layer: int, window: int, error: UsageError) -> SourceError:
+        where = f"layer{layer}.window{window}." if self._is_ours() else ""
+        return SourceError(f"{self.name}: {where}{error}")
 
     def _tensor(self, file: Any, layer: int, window: int, name: str) -> Tensor | None:
         """An optional tensor of a layer and window; None if there is none."""
@@ -281,18 +307,13 @@ class FileSource(Source):
 
     def _attention_facts(self) -> dict[str, Any]:
         """The facts ``causal``, ``sliding_window`` and ``sinks`` of the file, if they apply."""
-        widths = [width for layer in self.available if (width := self._number("sliding_window", layer)) is not None]
+        widths = [self.metadata.of("sliding_window", layer) for layer in self.available]
+        widths = [width for width in widths if width is not None]
         sinks = any(name.split(".")[-1] == "sink_logits" for name in self._shapes)
-        sinks = sinks or any(self._number("sinks", layer) for layer in self.available)
-        facts: dict[str, Any] = {"causal": True} if self._is_causal() else {}
+        sinks = sinks or any(self.metadata.of("sinks", layer) for layer in self.available)
+        facts: dict[str, Any] = {"causal": True} if self.metadata.causal else {}
         facts |= {"sliding_window": widths[0]} if widths else {}
         return facts | ({"sinks": True} if sinks else {})
-
-    def _is_causal(self) -> bool:
-        causal = self.entry.get("causal", False)
-        if str(causal).lower() not in ("true", "false"):
-            raise SourceError(f"{self.name}: its causal {causal!r} is neither true nor false")
-        return str(causal).lower() == "true"
 
     def _dtype_name(self, name: str, dtype: str) -> str:
         if dtype not in STORED:

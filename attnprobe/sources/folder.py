@@ -11,10 +11,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from ..errors import SourceError, nearest
-from ..files import MIB, read_json, read_regular, reading
-from .spec import path_of
-
-__all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "settings_sha256", "sha256_of"]
+from ..files import MIB, path_of, read_json, read_regular, reading
 
 LARGEST = 64 * MIB  # the size limit of a configuration and of the list of a model's shards
 MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in the setting's name
@@ -37,7 +34,7 @@ def looks_like_a_path(name: str) -> bool:
     (True, True, True)
     """
     marked = name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or "\\" in name
-    return marked or path_of(name).exists()
+    return marked or path_of(name, SourceError).exists()
 
 
 def directory(name: str) -> Path:
@@ -46,11 +43,11 @@ def directory(name: str) -> Path:
     Raises:
         SourceError: it does not exist (the message has the most similar name) or is a file.
     """
-    path = path_of(name)
+    path = path_of(name, SourceError)
     if path.is_dir():
         return path
     if path.exists():
-        raise SourceError(f"{name} is a file: name the directory that holds config.json")
+        raise SourceError(f"{name} is a file: name a directory with config.json, or a GGUF file (.gguf)")
     siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings) if siblings else ""
     raise SourceError(f"no such directory: {name}{near if 'did you mean' in near else ''}")
@@ -83,11 +80,21 @@ class Seal:
         """Refuse files that changed since they were hashed.
 
         Raises:
-            SourceError: the files changed. The message names them.
+            SourceError: the files changed. The message names the file, or the folder of several.
         """
-        if self._now() != self._stamps and combined_sha256(self.files) != self.sha256:
-            names = ", ".join(str(file) for file in self.files)
-            raise SourceError(f"{names}: changed while it was read; run again")
+        if self._now() == self._stamps:
+            return
+        try:
+            same = combined_sha256(self.files) == self.sha256
+        except OSError:  # one is gone
+            same = False
+        if not same:
+            where = self.files[0] if len(self.files) == 1 else self.files[0].parent
+            raise SourceError(f"{where}: changed while it was read; run again")
+
+    def move(self, folder: Path) -> None:
+        """Follow the files into the folder to which theirs was renamed, or into one with the same files."""
+        self.files = [folder / file.name for file in self.files]
 
     def _now(self) -> list[tuple[int, ...]]:
         stats = [file.stat() if file.exists() else None for file in self.files]
@@ -101,15 +108,24 @@ class ModelFolder:
     Attributes:
         name: the user's name of it, for messages. revision: that of the hub; None for a local directory.
         seals: the hashes of its files, which must be the same after reading.
+        origin_sha256: the SHA-256 of the GGUF file that the directory was converted from, which all seals belong to.
     """
 
     name: str
     path: Path
     revision: str | None = None
     seals: tuple[Seal, ...] = ()
+    origin_sha256: str | None = None
+
+    @property
+    def weights_sha256(self) -> str:
+        """The SHA-256 of the weights of a sealed folder, as they were published."""
+        return self.origin_sha256 or self.seals[-1].sha256
 
     def sealed(self) -> ModelFolder:
         """The same folder with a seal on its tensors, as the last seal."""
+        if self.origin_sha256 is not None:
+            return self
         files = self.tensors()
         of_tensors = [seal for seal in self.seals if seal.files == files]
         others = [seal for seal in self.seals if seal.files != files]
@@ -137,7 +153,7 @@ class ModelFolder:
             settings = read_json(file, LARGEST)
             if not isinstance(settings, dict):
                 raise ValueError("no object at the top level")
-            _refuse_counts(settings)
+            refuse_counts(settings)
         return settings
 
     def tensors(self) -> list[Path]:
@@ -183,11 +199,11 @@ class ModelFolder:
             raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
 
 
-def _refuse_counts(settings: Any, where: str = "") -> None:
+def refuse_counts(settings: Any, where: str = "") -> None:
     """Refuse a configuration with an absurd number of layers, heads, experts or labels, before any is built."""
     for name, value in settings.items():
         if isinstance(value, dict):
-            _refuse_counts(value, f"{where}{name}.")
+            refuse_counts(value, f"{where}{name}.")
         elif isinstance(value, (int, float)):
             for word, most in MOST.items():
                 if word in name and value > most:

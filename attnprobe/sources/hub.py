@@ -18,8 +18,6 @@ from ..errors import SourceError
 from ..grammar.foreign import one_line
 from .folder import ModelFolder
 
-__all__ = ["Unreachable", "cached_folder", "cached_models", "fetch", "hub_reachable"]
-
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 DEFAULT_ENDPOINT = "https://huggingface.co"

@@ -24,8 +24,6 @@ from .weights import initialized, pretrained, redraw_projections
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["ModelSource"]
-
 
 class ModelSource(Source):
     """Q, K, V as a transformers model computes them from a text.
@@ -248,6 +246,7 @@ class ModelSource(Source):
             label["needle"] = self._needle(n, window)
         try:
             q, k, v = (x.to(dtype).contiguous() for x in (captured.q, captured.k, captured.v))
+            queries = None if captured.all_queries is None else captured.all_queries.to(dtype)
             return QKV(
                 q,
                 k,
@@ -258,6 +257,7 @@ class ModelSource(Source):
                 positions=captured.positions,
                 sliding_window=captured.sliding_window,
                 sink_logits=captured.sink_logits,
+                all_queries=queries,
             )
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error

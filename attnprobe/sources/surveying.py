@@ -16,8 +16,6 @@ from .choose import open_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["survey"]
-
 TOKENS = 32
 COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "delta", "q k v suffice")
 

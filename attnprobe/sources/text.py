@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
 from ..errors import SourceError, nearest
-from ..files import GIB, read_regular
+from ..files import GIB, path_of, read_regular
 from ..grammar.texts import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .needle import Needle, is_needle, parse_needle
-from .spec import path_of
-
-__all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "quiet_datasets", "wikitext"]
 
 EMBEDDED = "embedded"
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
@@ -30,20 +28,26 @@ WORDS = (*WIKITEXT, EMBEDDED, "needle")
 
 @dataclass(frozen=True)
 class Text:
-    """Lines to be tokenised one by one.
+    """A text as it is in its file, with its line breaks.
 
     Attributes:
         name: its name in records and titles.
+        sha256: of the bytes of its file, with a byte order mark, which ``content`` does not have.
         readings: how many times in a row it may be read to give more tokens than it has.
-        needle: makes a text of any length from the lines, see `Needle`; None if the text is the lines themselves.
+        needle: makes a text of any length from the content, see `Needle`; None if the text is the content itself.
     """
 
     name: str
-    lines: Sequence[str]
+    content: str
     sha256: str
     split: str | None = None
     readings: int = 1
     needle: Needle | None = None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The content between line breaks: ``\\r\\n``, ``\\r`` or ``\\n``."""
+        return re.split(r"\r\n|\r|\n", self.content)
 
 
 def open_text(name: str, split: str = "test") -> Text:
@@ -57,7 +61,7 @@ def open_text(name: str, split: str = "test") -> Text:
         return embedded()
     if is_needle(name):
         needle, prose = parse_needle(name), embedded()
-        return Text(needle.name, prose.lines, _sha256(f"{needle.name} in {prose.sha256}"), needle=needle)
+        return Text(needle.name, prose.content, _sha256(f"{needle.name} in {prose.sha256}"), needle=needle)
     known = wikitext_name(name)
     return _file(name) if known is None else wikitext(known, split)
 
@@ -72,7 +76,7 @@ def embedded() -> Text:
     digest = hashlib.sha256(data).hexdigest()
     if digest != EMBEDDED_SHA256:
         raise SourceError(f"the embedded text {EMBEDDED_FILE} is not the published file (sha256): reinstall attnprobe")
-    return Text(EMBEDDED, _lines(data.decode()), digest, readings=READINGS)
+    return Text(EMBEDDED, data.decode(), digest, readings=READINGS)
 
 
 def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
@@ -95,10 +99,10 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
             rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
         except Exception as error:  # connection, HTTP and cache errors of three libraries
             raise Unreachable(f"{lost} ({type(error).__name__})") from error
-    lines = [str(row) for row in rows]
-    if not any(line.strip() for line in lines):
+    content = "".join(str(row) for row in rows)  # a row has its own line break
+    if not content.strip():
         raise SourceError(f"the split '{split}' of '{name}' is empty")
-    return Text(name, lines, _sha256("".join(lines)), split)
+    return Text(name, content, _sha256(content), split)
 
 
 @contextmanager
@@ -121,12 +125,12 @@ def quiet_datasets(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
 def prepared(configuration: str, dataset: str = DATASET) -> bool:
     """Whether the cache of ``datasets`` holds this configuration, without importing ``datasets``."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser()
+    cache = path_of(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets"), SourceError)
     return any((cache / dataset.replace("/", "___") / configuration).glob("*/*/*.arrow"))
 
 
 def _file(name: str) -> Text:
-    path = path_of(name)
+    path = path_of(name, SourceError)
     if path.is_dir():
         raise SourceError(f"text {name} is a directory: name a text file")
     if not path.exists():
@@ -144,11 +148,7 @@ def _file(name: str) -> Text:
         ) from error
     if not text.strip():
         raise SourceError(f"text {name} is empty" if not data else f"text {name} holds nothing but white space")
-    return Text(name, _lines(text.removeprefix("\ufeff")), hashlib.sha256(data).hexdigest())
-
-
-def _lines(text: str) -> list[str]:
-    return re.split(r"\r\n|\r|\n", text)
+    return Text(name, text.removeprefix("\ufeff"), hashlib.sha256(data).hexdigest())
 
 
 def _sha256(text: str) -> str:

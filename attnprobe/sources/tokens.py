@@ -1,4 +1,7 @@
-"""Cuts the tokens of a text into windows of segments.
+"""The tokens of a text, and its windows, cut into segments.
+
+The ids of a text are those that its tokenizer makes of the whole text, without special tokens. A text may be long, so
+only its start is read, see `Vocabulary.start`.
 
 A segment has as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` if the tokenizer has these. A window
 of ``n`` tokens has ``⌈n / positions⌉`` segments; the last may be shorter. A window starts in the text after the one
@@ -9,44 +12,62 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..errors import SourceError, UsageError
+from .needle import Needle
 from .text import Text
-from .vocabulary import Vocabulary
+from .vocabulary import MARGIN, Vocabulary
 
-__all__ = ["Layout", "TokenStream"]
-
-BATCH = 256  # lines tokenised at a time
+MOST_WHOLE = 2**24  # characters of a text that its tokenizer does not cut into words
+PER_TOKEN = 8  # characters that are read for a token; more are read if these are too few
 
 
 class TokenStream:
-    """The token ids of a text, tokenised line by line as far as needed."""
+    """The token ids of a text, read as far as needed.
+
+    Attributes:
+        ids: the first ids of the text, as many as have been read.
+    """
 
     def __init__(self, text: Text, vocabulary: Vocabulary) -> None:
         self.text, self.vocabulary = text, vocabulary
         self.ids: list[int] = []
-        self._line = 0
+        self._read = 0  # characters of the text
+        self._composed: dict[tuple[int, int], tuple[list[int], list[int]]] = {}  # the last text of a needle
 
     def first(self, count: int) -> list[int]:
-        """The first ``count`` ids, with the text repeated as far as allowed; fewer if the text is too short."""
-        while len(self.ids) < count and self._line < len(self.text.lines):
-            lines = self.text.lines[self._line : self._line + BATCH]
-            self._line += len(lines)
-            for ids in self.vocabulary.encode(lines):
-                self.ids.extend(ids)
+        """The first ``count`` ids, with the text repeated as far as allowed; fewer if the text is too short.
+
+        Raises:
+            SourceError: a tokenizer that does not cut a long text into words, which needs all of its memory at once.
+        """
+        content = self.text.content
+        while len(self.ids) < count and self._read < len(content):
+            self._read = max(2 * self._read, PER_TOKEN * count + MARGIN)
+            self.ids = self.vocabulary.start(content, self._read)
+            if not self.ids and self._read > MOST_WHOLE:
+                raise SourceError(
+                    f"tokenizer {self.vocabulary.name} reads the text '{self.text.name}' as one word of "
+                    f"{len(content)} characters: use a text of at most {MOST_WHOLE}"
+                )
         readings = min(-(-count // max(len(self.ids), 1)), self.text.readings)
         return self.ids[:count] if readings <= 1 else (self.ids * readings)[:count]
 
     def window(self, count: int, window: int) -> list[int]:
         """The ids of text window ``window`` of ``count`` tokens each; fewer if the text is too short."""
         if self.text.needle is not None:
-            return self.text.needle.compose(self.vocabulary.encode, self.text.lines, count, window)[0]
+            return self._compose(self.text.needle, count, window)[0]
         return self.first((window + 1) * count)[window * count :]
 
     def needle(self, count: int, window: int) -> list[int] | None:
         """The places of the needle among the ids of a window; None if the text has none."""
         if self.text.needle is None:
             return None
-        return self.text.needle.compose(self.vocabulary.encode, self.text.lines, count, window)[1]
+        return self._compose(self.text.needle, count, window)[1]
+
+    def _compose(self, needle: Needle, count: int, window: int) -> tuple[list[int], list[int]]:
+        if (count, window) not in self._composed:
+            self._composed = {(count, window): needle.compose(self.vocabulary.read, self.text.lines, count, window)}
+        return self._composed[count, window]
 
     def unknown_fraction(self, count: int = 4096) -> float:
         """The share of unknown tokens among the first ``count``."""

@@ -1,12 +1,13 @@
 """Tokenizers: from a tokenizer.json, a WordPiece vocab.txt, a model's directory, or built from the text itself.
 
 Each becomes a ``tokenizers.Tokenizer`` without truncation and padding: some published files set both, which would cut
-and pad every line. A ``vocab.txt`` is read here, because ``BertTokenizerFast(vocab_file=…)`` of transformers 5 silently
+or pad the text. A ``vocab.txt`` is read here, because ``BertTokenizerFast(vocab_file=…)`` of transformers 5 silently
 maps every word to [UNK].
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -14,26 +15,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
-from ..files import MIB, read_json, read_regular, reading
+from ..files import MIB, path_of, read_json, read_regular, reading
 from ..hooks.quiet import quiet
-from .folder import directory, looks_like_a_path
 from .hub import SENTENCEPIECE, fetch
-from .packaged import MINILM, minilm
-from .spec import path_of
+from .packaged import is_gguf, local_model
 from .text import Text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Vocabulary", "fallback_vocabulary", "of_folder", "open_tokenizer", "wordpiece"]
-
 LARGEST = 256 * MIB  # the size limit of a tokenizer
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST = 1_000_000  # a larger model_max_length means "unset"
+MARGIN = 2**10  # characters that a tokenizer sees behind a word that counts, see `Vocabulary.start`
+MOST_GROWTH = 256  # the factor by which a normaliser may lengthen a text, beside `LENGTHENING`
+LENGTHENING = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 12, "ByteLevel": 4}
 COUNTED = 4_000_000  # the first characters of the text, whose words make the fallback vocabulary
 
 
@@ -58,6 +59,11 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         with self._used():
+            growth = _growth(self.tokenizer.normalizer)
+            if growth > MOST_GROWTH:
+                raise ValueError(
+                    f"its normaliser may lengthen a text {growth:.3g} times, and {MOST_GROWTH} times is allowed"
+                )
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
             before, after = _around(self.tokenizer)
@@ -75,6 +81,40 @@ class Vocabulary:
         """The token ids of each line separately, without special tokens."""
         with self._used():
             return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
+
+    @cached_property
+    def drops_line_breaks(self) -> bool:
+        """Whether a line break is only a border between words, as in BERT: it makes no token and changes none."""
+        parts = (self.tokenizer.normalizer, self.tokenizer.pre_tokenizer)
+        return [type(part).__name__ for part in parts] == ["BertNormalizer", "BertPreTokenizer"]
+
+    def read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The token ids of a text without special tokens, and the first character and the end of each."""
+        with self._used():
+            encoding = self.tokenizer.encode(text, add_special_tokens=False)
+            return encoding.ids, encoding.offsets
+
+    def start(self, text: str, length: int) -> list[int]:
+        """The first token ids of the whole text, as far as its first ``length`` characters determine them.
+
+        Only these characters are tokenised. A tokenizer cuts a text into words and works on each word alone. The last
+        words depend on what follows, so only words before a border count. The border is the last end of a run of
+        characters without white space that has `MARGIN` characters behind it. The last word before it does not count
+        either, because some tokenizers state its end without its white space.
+
+        So the ids are those of the whole text if the cut into words at a border depends on no character more than
+        `MARGIN` behind it, as with every pattern that looks ahead to the end of a word or of white space. A tokenizer
+        that does not cut a text into words (Llama 2, Gemma 3) gives no ids until ``length`` covers the text.
+        """
+        if length >= len(text):
+            return self.read(text)[0]
+        border = _border(text, length - MARGIN)
+        with self._used():
+            encoding = self.tokenizer.encode(text[:length], add_special_tokens=False)
+        words = encoding.word_ids
+        inside = next((place for place, (_, end) in enumerate(encoding.offsets) if end > border), len(words))
+        last = words[inside - 1] if inside else None
+        return [number for number, word in zip(encoding.ids[:inside], words[:inside], strict=True) if word != last]
 
 
 @contextmanager
@@ -94,26 +134,24 @@ def _silenced() -> Iterator[None]:
         os.close(saved)
 
 
-def open_tokenizer(name: str) -> Vocabulary:
-    """The tokenizer that the user named: a file, a directory or a hub id.
+def open_tokenizer(name: str, *, cache: bool = True) -> Vocabulary:
+    """The tokenizer that the user named: a file, or that of a model as in `SourceSpec`.
+
+    Args:
+        cache: see `local_model`.
 
     Raises:
         SourceError: it is missing, unreachable, or of an unknown format.
     """
-    if name == MINILM:
-        packaged = minilm()
-        vocabulary = of_folder(name, packaged.path)
-        packaged.hold()
-        if vocabulary is None:
-            raise SourceError(f"the packaged weights hold no tokenizer: {packaged.path}")
-        return vocabulary
-    path = path_of(name)
-    if path.is_file():
+    path = path_of(name, SourceError)
+    if path.is_file() and not is_gguf(name):
         return _of_json(name, path) if path.suffix == ".json" else _of_vocabulary_file(name, path)
     if path.suffix in (".txt", ".json"):
         raise SourceError(f"no such tokenizer file: {name}")
-    folder = directory(name) if looks_like_a_path(name) else fetch(name, weights=False)
-    vocabulary = of_folder(name, folder)
+    local = local_model(name, cache=cache)
+    vocabulary = of_folder(name, fetch(name, weights=False) if local is None else local.path)
+    if local is not None:
+        local.hold()
     if vocabulary is None:
         raise SourceError(f"{name} has no tokenizer: no tokenizer.json and no vocab.txt")
     return vocabulary
@@ -218,6 +256,51 @@ def _longest(folder: Path) -> int | None:
     except (OSError, ValueError, AttributeError):
         return None
     return int(longest) if isinstance(longest, (int, float)) and 2 <= longest < LONGEST else None
+
+
+def _growth(normalizer: Any) -> float:
+    """The largest factor by which a normaliser may lengthen a text.
+
+    The first normaliser of each kind of `LENGTHENING` counts as 1.
+    """
+    settings = {} if normalizer is None else json.loads(normalizer.__getstate__())
+    steps = list(_steps(settings))
+    growth = 1.0
+    for place, (kind, step) in enumerate(steps):
+        if kind == "Replace":
+            matched = step["pattern"].get("String")
+            growth *= (
+                1 + len(step["content"]) if matched is None else max(1, len(step["content"]) / max(1, len(matched)))
+            )
+        elif kind == "Prepend":
+            growth *= 1 + len(step["prepend"])
+        elif kind == "Precompiled":
+            growth *= _longest_replacement(base64.b64decode(step["precompiled_charsmap"]))
+        elif kind in [earlier for earlier, _ in steps[:place]]:
+            growth *= LENGTHENING.get(kind, 1)
+    return growth
+
+
+def _steps(settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The normalisers of a sequence, in their order, each with its kind."""
+    for step in settings.get("normalizers", []):
+        yield from _steps(step)
+    if settings.get("type", "Sequence") != "Sequence":
+        yield settings["type"], settings
+
+
+def _longest_replacement(charsmap: bytes) -> int:
+    """The characters of the longest text in a map of SentencePiece: a size, a trie of it, texts that end with a 0."""
+    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
+    return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))
+
+
+def _border(text: str, stop: int) -> int:
+    """The last place up to ``stop`` at which white space follows another character; 0 if there is none."""
+    for place in range(min(stop, len(text) - 1), 0, -1):
+        if text[place] in " \t\r\n" and not text[place - 1].isspace():
+            return place
+    return 0
 
 
 def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

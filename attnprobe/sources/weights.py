@@ -7,6 +7,7 @@ depend on the number of layers, on the device, or on torch's global random state
 from __future__ import annotations
 
 import copy
+import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,16 +21,6 @@ from .folder import ModelFolder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-__all__ = [
-    "bert_base",
-    "configuration",
-    "initialized",
-    "language_kind",
-    "pretrained",
-    "redraw_projections",
-    "with_head",
-]
 
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
@@ -236,6 +227,7 @@ def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an exception, short."""
-    line = first_line(message(error))
+    """The first line of an exception, short; the second where the first only announces it, as "error in field 'x':"."""
+    first, *others = filter(str.strip, message(error).splitlines())
+    line = first_line(re.sub(r"^\s*\w+Error: ", "", others[0]) if first.endswith(":") and others else first)
     return line if len(line) <= 200 else line[:197] + "..."

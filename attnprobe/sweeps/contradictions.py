@@ -13,8 +13,6 @@ from ..records.shards import parse_shard
 from ..run.option import Option
 from .yaml_file import Config
 
-__all__ = ["Given", "refuse_pairs"]
-
 
 @dataclass(frozen=True)
 class Given:

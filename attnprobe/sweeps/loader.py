@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["Loader", "OtherBase"]
-
 DIGITS = re.compile("[-+]?[0-9_]+")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import UsageError, nearest
-
-__all__ = ["packaged_sweeps", "sweep_file"]
+from ..files import path_of
 
 IN_WHEEL, IN_CLONE = Path(__file__).with_name("configs"), Path(__file__).parents[2] / "configs"
 
@@ -23,7 +22,7 @@ def sweep_file(name: str) -> Path:
     Raises:
         UsageError: there is neither; the message offers the nearest name.
     """
-    path = Path(name)
+    path = path_of(name)
     if path.exists() and not path.is_dir():
         return path
     if name in packaged_sweeps():

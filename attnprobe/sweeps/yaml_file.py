@@ -13,8 +13,6 @@ from ..errors import UsageError, nearest
 from ..files import MIB, read_regular, reading
 from ..run.option import Option
 
-__all__ = ["Config", "read_config"]
-
 LARGEST = 4 * MIB  # of a file
 
 

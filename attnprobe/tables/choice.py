@@ -9,8 +9,6 @@ from typing import Any
 from ..errors import UsageError, nearest
 from .table import Column, Table
 
-__all__ = ["check_columns", "chosen_columns", "is_called", "spelling"]
-
 
 def spelling(name: str) -> str:
     """A column's name for comparison: letters and digits, with Greek letters as words.

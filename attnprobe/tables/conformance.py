@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["conformance_table"]
-
 MARKS = {"ok": "✓", "failed": "✗", "skipped": "–"}
 WIDTH = 110
 UNCLAIMED = "not claimed"

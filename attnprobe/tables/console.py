@@ -13,8 +13,6 @@ from rich.segment import Segment
 from ..grammar.foreign import printable
 from .numbers import short_hashes
 
-__all__ = ["STYLES", "UNLIMITED", "Header", "console_of", "finished", "print_header"]
-
 STYLES = {"!": "yellow", "≈": "yellow", "✗": "bold red", "–": "dim"}
 UNLIMITED = 10_000
 

@@ -15,18 +15,6 @@ from .numbers import significant
 from .rows import AnyRow
 from .table import Column, Table
 
-__all__ = [
-    "check_fields",
-    "csv_of",
-    "escape",
-    "flattened",
-    "github",
-    "latex",
-    "markdown",
-    "markdown_table",
-    "rows_as_table",
-]
-
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
 MOST_OPEN = 3  # tables of a summary that are not folded

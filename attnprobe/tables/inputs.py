@@ -12,8 +12,6 @@ from .labels import identity, layers_in_words, scale_of, source_heading, source_
 from .numbers import per_cent, significant
 from .table import Column, Table, counted, grouped_by, joined, table_of
 
-__all__ = ["INPUTS_LEGEND", "input_lines", "input_rows", "input_tables"]
-
 Row = Any
 Text = Callable[[float | None], str]
 

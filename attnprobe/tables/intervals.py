@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["mean_interval"]
-
 LEVEL = 0.95
 
 

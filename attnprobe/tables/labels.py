@@ -16,24 +16,12 @@ from .rows import Sourced, Where
 if TYPE_CHECKING:
     from ..records.shapes import Record
 
-__all__ = [
-    "at_label",
-    "file_tag",
-    "identity",
-    "layers_in_words",
-    "measured_words",
-    "scale_of",
-    "source_heading",
-    "source_labels",
-    "with_source",
-]
-
 R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # in the order in which they are tried
 TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
-MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)"}
+MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)", "smollm2": "SmolLM2 (135M-Instruct, 4-bit weights)"}
 WEIGHTS = {"initialized": "random weights", "initialized-qkv": "pretrained but random W_Q, W_K, W_V"}
 TEXTS = {"embedded": "the English prose in the package", "wikitext-2": "Wikitext-2"}
 BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "tokenizer", "qkv_sha256": "qkv"}

@@ -11,27 +11,6 @@ from .numbers import method_label, significant
 from .rows import Judged, Method, MethodRow
 from .table import Best, Column, counted, grouped_by, joined
 
-__all__ = [
-    "FAMILY",
-    "OPEN",
-    "STATUS",
-    "best_of",
-    "budget",
-    "caption",
-    "family",
-    "grouped",
-    "label",
-    "mark",
-    "marked",
-    "marks_legend",
-    "notes",
-    "reference_label",
-    "rivals",
-    "several_families",
-    "shown",
-    "statistic",
-]
-
 R = TypeVar("R", bound=MethodRow)
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from .rows import Named
 
-__all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
-
 SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
 INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
 

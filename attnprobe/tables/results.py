@@ -11,8 +11,6 @@ from typing import TypeVar
 from .numbers import method_label
 from .rows import Budgeted, State, Statistics
 
-__all__ = ["NEAR", "Value", "at_budget", "best_of", "led", "in_words", "lost", "sentences", "tie_rule"]
-
 NEAR = 0.05  # two values without errors that differ by less, relative to the smaller, are a tie
 P10_TO_P90 = 2.563  # standard deviations of a normal distribution
 OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean

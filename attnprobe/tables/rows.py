@@ -7,22 +7,6 @@ from typing import NotRequired, TypeVar, cast
 
 from typing_extensions import ReadOnly, TypedDict
 
-__all__ = [
-    "AnyRow",
-    "Budgeted",
-    "Judged",
-    "Method",
-    "MethodRow",
-    "Named",
-    "Placed",
-    "Quantiles",
-    "Sourced",
-    "State",
-    "Statistics",
-    "Where",
-    "part",
-]
-
 AnyRow = Mapping[str, object]
 T = TypeVar("T")
 

@@ -14,22 +14,6 @@ from typing_extensions import ReadOnly, TypedDict
 from ..records.file import STATUSES
 from .rows import Quantiles, Statistics
 
-__all__ = [
-    "Measured",
-    "RATIOS",
-    "STATISTICS",
-    "describe",
-    "doubtful_heads",
-    "fields_of",
-    "finite",
-    "fragile_statistics",
-    "per_head",
-    "quantiles",
-    "rank_correlation",
-    "sortable",
-    "worst_status",
-]
-
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser

@@ -10,22 +10,6 @@ from typing import Any, Generic, TypeVar
 from ..records.file import strict_json
 from .rows import AnyRow, Named, State
 
-__all__ = [
-    "Best",
-    "Column",
-    "Entry",
-    "Table",
-    "counted",
-    "gathered",
-    "grouped_by",
-    "is_word",
-    "joined",
-    "legend_of",
-    "method_key",
-    "reasons",
-    "table_of",
-]
-
 T = TypeVar("T")
 Seen = TypeVar("Seen", contravariant=True)
 R = TypeVar("R", bound=AnyRow)

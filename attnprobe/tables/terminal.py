@@ -19,8 +19,6 @@ from .console import STYLES, UNLIMITED, Header, console_of, finished, print_head
 from .numbers import aligned
 from .table import Entry, Table, is_word, legend_of
 
-__all__ = ["plain_tables", "stdout_width", "timings_table"]
-
 MARKS = ("!", "✗", "–", "≈")  # of lines
 LEGEND_LINES = 3
 

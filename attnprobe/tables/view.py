@@ -17,8 +17,6 @@ from .rows import AnyRow, Judged
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
-__all__ = ["FORMATS", "Figure", "View", "check_format", "flat_view"]
-
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
 Draw = Callable[[Path], list[Path]]
 

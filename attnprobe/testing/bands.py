@@ -13,8 +13,6 @@ from ..approximation import Approximation
 from ..operators import LowRank, Mosaic, Operator, Padded, RowOverride, Scaled, Stacked, Sum
 from ..qkv import QKV
 
-__all__ = ["entry_band", "eps", "factor_of", "magnitude", "output_band"]
-
 
 def magnitude(operator: Operator) -> torch.Tensor:
     """The scale of rounding of each entry, (h, n_q, n_k): the operator with norms in place of its factors' entries.

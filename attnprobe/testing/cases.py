@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..arguments import check_fields
 from ..errors import UsageError
 from ..grammar.foreign import message
 from ..methods import Method, approximate
@@ -18,9 +19,6 @@ from ..qkv import QKV
 from ..rng import generator
 from .bands import entry_band, eps, output_band
 from .inputs import make
-
-__all__ = ["Case", "Fault", "Skip", "demand"]
-
 
 BY_OUTPUT = ("user", "kernel")  # kinds whose computation is not known
 
@@ -67,6 +65,9 @@ class Case:
     score: float = 1.0
     dtype: torch.dtype = torch.float64
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "case")
 
     def qkv(self, **changes: Any) -> QKV:
         """The inputs, with ``changes`` of shape, dtype, score or seed."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..errors import Unsupported, UsageError
 from ..methods import TAGS
 from ..qkv import QKV
 from ..reference import exact, exact_output
@@ -17,8 +20,6 @@ from .cases import Case, Skip, demand
 from .inputs import permuted, reaching
 from .properties import TOPS, scaled
 from .registry import in_kit
-
-__all__ = ["claim"]
 
 MANY = 50  # seeds in which V may decide a draw
 
@@ -37,7 +38,16 @@ def deterministic(case: Case) -> None:
 
 @claim("row_sums_one")
 def row_sums_one(case: Case) -> None:
-    qkv = case.qkv()
+    """Also with the least budget, the method's defaults and a causal mask, where a row may be without a key."""
+    _rows_sum_to_one(case, case.qkv())
+    methods, budgets = (case.method, replace(case.method, small={})), (case.method.least, case.budget or 0)
+    for method, d, causal in product(methods, budgets, (False, True)):
+        other = case.with_(method=method, d=d)
+        with suppress(UsageError):  # not every method takes a mask, or few tokens with its defaults
+            _rows_sum_to_one(other, other.qkv().replace(causal=causal))
+
+
+def _rows_sum_to_one(case: Case, qkv: QKV) -> None:
     approx = case.run(qkv)
     if approx.operator is None:  # the output for a V of ones
         ones = qkv.replace(v=torch.ones_like(qkv.v))

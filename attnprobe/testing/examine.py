@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
 from ..grammar.foreign import first_line, message, reason
 from ..grammar.spelling import parts
@@ -17,9 +18,8 @@ from ..methods import Method, get, line_of
 from .cases import Case, Fault, Skip
 from .registry import PROPERTIES, Property
 
-__all__ = ["SIZES", "Verdict", "check_method", "examine"]
-
 SIZES = ("n", "h", "p", "p_v", "d")
+FIXED = (*SIZES, "score", "dtype", "seed")
 SMALLER = {
     "dtype": (torch.float64, torch.float32),
     "score": (1.0,),
@@ -51,6 +51,7 @@ class Verdict:
     replay: str | None = None
 
 
+@checked()
 def examine(
     method: str | Method | Callable[..., Any],
     *,
@@ -77,7 +78,10 @@ def examine(
     selected = list(only) or list(PROPERTIES)
     for one in selected:
         if one not in PROPERTIES:
-            raise unknown("property", one, PROPERTIES)
+            raise unknown("property", str(one), PROPERTIES)
+    for one in fixed or {}:
+        if one not in FIXED:
+            raise unknown("field of a case", str(one), FIXED)
     targets = entry.targets if target is None else (target,)
     given = dict(pair.split("=", 1) for pair in (option_text or "").split(",") if "=" in pair)
     if option_text is not None and len(given) != len(option_text.split(",")):

@@ -11,8 +11,6 @@ import torch
 from ..qkv import QKV
 from ..rng import generator
 
-__all__ = ["DTYPES", "SCORES", "make", "one_head", "permuted", "reaching"]
-
 SCORES = (1.0, 6.0)
 DTYPES = (torch.float32, torch.float64)
 

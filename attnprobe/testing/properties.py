@@ -22,8 +22,6 @@ from .cases import Case, Skip, demand
 from .inputs import reaching
 from .registry import in_kit
 
-__all__ = ["scaled"]
-
 TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
 HALF = (torch.bfloat16, torch.float16)
 SEEDS = range(5)

@@ -11,8 +11,6 @@ import torch
 from .cases import Case
 from .inputs import DTYPES, SCORES
 
-__all__ = ["PROPERTIES", "Property", "in_kit"]
-
 
 @dataclass(frozen=True)
 class Property:

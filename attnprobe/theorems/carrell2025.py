@@ -19,8 +19,6 @@ from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
-__all__ = ["log_discrepancies"]
-
 ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are computed
 
 
@@ -53,7 +51,8 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``A_ij = ⟨φ(q_i), φ(k_j)⟩`` in the Hilbert space of ``exp(β x·y)``. So ``(N~ - N)_ic = ⟨φ(q_i), Σ_j (w_j - 1) v_jc
     φ(k_j)⟩`` is at most ``exp(β ‖q_i‖²/2) √(u_cᵀ h u_c)`` with ``u_c = (w - 1) ∘ v_c`` and ``h = exp(β K Kᵀ)``: the
     discrepancy that kernel halving makes small. ``share`` is the largest ratio of an error to the bound of its own
-    entry. The paper's bound of the discrepancy itself has unknown constants and is not checked.
+    entry. A bound from 1 on is vacuous: ``N~ = 0`` keeps it too. The paper's bound of the discrepancy itself has
+    unknown constants and is not checked.
     """
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "thinformer"):

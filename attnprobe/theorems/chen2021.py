@@ -20,8 +20,6 @@ from .frequency import frequency
 from .lifted import Lifted, landmarks, lifted_dimension
 from .registry import Setting, theorem
 
-__all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
-
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"
 STEP = 2**0.25  # the ratio of successive budgets

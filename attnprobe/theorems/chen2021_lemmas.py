@@ -15,8 +15,6 @@ from .finding import Finding
 from .lifted import Lifted, landmarks
 from .registry import Setting, theorem
 
-__all__: list[str] = []
-
 LARGEST = 4096  # the largest number of queries in the dense softmax kernel
 
 

@@ -23,17 +23,6 @@ from .frequency import frequency, quantile_interval
 from .registry import Setting, theorem
 from .sketched import SketchedHead, chen2022_quality
 
-__all__ = [
-    "SKETCHES",
-    "chen2022_column_spread",
-    "chen2022_error_bound",
-    "chen2022_gaussian_failure",
-    "chen2022_pilots_needed",
-    "chen2022_quality",
-    "chen2022_sampling_failure",
-    "zhou2021_sparsity",
-]
-
 SKETCHES = ("gaussian", "optimal", "uniform")
 LEAST = sqrt(1 / 3)  # the lower bound of β in Lemma 1
 ORDERS = range(2, 65, 2)  # the orders of the moments

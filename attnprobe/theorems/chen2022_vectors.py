@@ -17,8 +17,6 @@ from .frequency import frequency
 from .registry import Setting, theorem
 from .sketched import SketchedHead
 
-__all__ = ["VECTORS", "chen2022_vector_failure"]
-
 VECTORS = ("rows of B", "columns of V")
 
 

@@ -28,8 +28,6 @@ from ..reference import exact_output
 from .finding import Finding
 from .registry import Setting, theorem
 
-__all__ = ["LARGEST_RANGE", "composite_norm", "dong2021_contraction", "residual"]
-
 LARGEST_RANGE = 1.256  # e^x ≤ 1 + 2x up to here
 ROWS = 256  # rows of B in memory at a time
 

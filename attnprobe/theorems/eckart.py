@@ -25,8 +25,6 @@ from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
-__all__ = ["eckart1936_distance", "rank_bound"]
-
 EPS = torch.finfo(torch.float64).eps
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..operators import Operator, row_blocks
 from .finding import Finding
 
-__all__ = ["Entries", "EntryErrors", "entry_blocks", "entry_errors", "entry_finding"]
-
 BLOCK = 256  # rows at a time
 
 
@@ -89,7 +87,11 @@ def entry_errors(blocks: Iterable[tuple[Tensor, Tensor]], log_row: Tensor, log_c
 def entry_finding(
     theorem: str, d: int, promise: str, errors: Sequence[EntryErrors], rounding: Tensor | float = 0.0
 ) -> Finding:
-    """The finding from the errors of each head: no assumption, and a promise that is vacuous if its bound overflows."""
+    """The finding from the errors of each head, without an assumption.
+
+    A promise is vacuous if a matrix of zeros keeps it: its bound is at least the largest entry of ``|X|``. ``share``
+    then still says how near an entry comes to its own bound. A promise that is broken is never vacuous.
+    """
     measured, bound, share = torch.tensor(errors, dtype=torch.float64).mT
     return Finding(
         theorem=theorem,
@@ -100,7 +102,7 @@ def entry_finding(
         bound=bound,
         measured=measured,
         rounding=rounding,
-        vacuous=bound.isinf(),
+        vacuous=(bound >= 1) & ~(measured - rounding > bound),
         details={"share": share},
     )
 

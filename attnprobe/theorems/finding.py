@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["VERDICTS", "Finding"]
-
 VERDICTS = HOLDS, VIOLATED, VACUOUS, NOT_MET = "holds", "violated", "vacuous", "assumption not met"
 
 
@@ -30,7 +28,7 @@ class Finding:
         lower, upper: the interval of an estimated ``measured``. They are None if it is exact up to rounding.
         rounding: a bound of the rounding of ``measured``, absolute, (h,) or a number.
         sense: ``"at most"`` or ``"at least"``, the promised relation of ``measured`` to ``bound``.
-        vacuous: (h,) bool, whether the bound is true of every matrix.
+        vacuous: (h,) bool, whether the bound is true of every matrix, or of an approximation by zeros.
         details: further numbers for the record, (h,) or (h, …).
     """
 
@@ -70,7 +68,7 @@ class Finding:
 
         1. ``assumption not met``: a theorem whose assumption fails promises nothing, so nothing can be vacuous or
            violated (the field ``vacuous`` is set independently);
-        2. ``vacuous``: every matrix fulfils the promise, so a measurement decides nothing;
+        2. ``vacuous``: every matrix fulfils the promise, or one of zeros does, so a measurement decides nothing;
         3. None: the measurement or its bound is NaN, which is a failure and not a verdict;
         4. ``violated``: the entire measured interval, rounding included, is beyond the bound;
         5. ``holds``.

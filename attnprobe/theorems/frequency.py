@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..linalg.binomial import CONFIDENCE, clopper_pearson
 
-__all__ = ["Frequency", "binomial_tail", "clopper_pearson", "frequency", "quantile_interval"]
-
 
 @dataclass(frozen=True)
 class Frequency:

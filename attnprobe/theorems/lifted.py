@@ -21,8 +21,6 @@ from ..operators import GaussianAttention, LowRank, Operator
 from ..qkv import QKV
 from ..rng import Streams, generator
 
-__all__ = ["EXACT_TOKENS", "Lifted", "LiftedDimension", "Norms", "landmarks", "lifted_dimension"]
-
 EXACT_TOKENS = 4096  # tokens of Q or K up to which C̄ is dense float64, twice 512 MiB, one head at a time
 DRAWS = "skyformer-theorem-2"
 LEVERAGE_PROBES = 64

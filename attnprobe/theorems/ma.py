@@ -17,8 +17,6 @@ from .finding import Finding
 from .frequency import Frequency, frequency
 from .registry import Setting, theorem
 
-__all__ = ["ma_errors"]
-
 AT_ONCE = 4  # the number of operators of different seeds that share a pass
 TOL = 1e-3
 INFINITE = float("inf")

@@ -12,8 +12,6 @@ from ..qkv import QKV
 from ..rng import Streams
 from .finding import Finding
 
-__all__ = ["THEOREMS", "Setting", "Theorem", "get_theorem", "theorem"]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -8,8 +8,6 @@ from ..approximation import Approximation
 from ..errors import Unsupported
 from .registry import Setting
 
-__all__ = ["runs"]
-
 
 def runs(setting: Setting, method: str) -> Iterator[tuple[int, Approximation]]:
     """Yields ``(d, approximation)`` for every budget that ``method`` can take, with the first seed.

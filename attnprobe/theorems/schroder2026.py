@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..errors import Unsupported
 from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ..qkv import QKV
 from .entries import Entries, EntryErrors, entry_blocks, entry_errors, entry_finding
 from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
-
-__all__ = ["chen2025_trace", "residuals"]
 
 ROUNDING = 64  # eps of float64, times the root of the core's condition, within which an error is 0
 
@@ -71,7 +70,7 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
     ``A_ij = ⟨φ(τ q_i), φ(k_j/τ)⟩`` in the Hilbert space of ``exp(β x·y)``, and W projects φ(k_j/τ) onto those of S. The
     rest has the norm √r_j, and φ(τ q) has the norm ``exp(β τ² ‖q‖²/2)``. ``share`` is the largest ratio of an error to
-    the bound of its own entry. A bound above 1 exceeds every entry of A.
+    the bound of its own entry. A bound from 1 on is vacuous: ``L W = 0`` keeps it too.
     """
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "wildcat"):
@@ -123,6 +122,8 @@ def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     The interval has three standard errors on each side. ``best`` is the smallest possible share for d pivots, ``Σ_{i>d}
     λ_i / Σ λ_i``.
     """
+    if min(setting.budgets) > qkv.n_k:
+        raise Unsupported(f"d={min(setting.budgets)} exceeds n_k={qkv.n_k}; choose d in 1..{qkv.n_k}")
     k = qkv.k.double()
     k = k - k.mean(1, keepdim=True)
     x = k * (qkv.scale / SQUARED_TEMPERATURE) ** 0.5

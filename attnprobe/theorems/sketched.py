@@ -16,8 +16,6 @@ from ..operators import SoftmaxAttention, block_rows, ordered_sums, row_blocks
 from ..qkv import QKV
 from .registry import Setting
 
-__all__ = ["SketchedHead", "chen2022_quality"]
-
 ROWS = 256  # rows of B in memory at a time
 IMAGES = 16  # sketched values S Sᵀ V that are multiplied by B together
 

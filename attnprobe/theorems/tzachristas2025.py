@@ -23,8 +23,6 @@ from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
-__all__ = ["gaussian_keys", "largest_distance"]
-
 PAPER = "Tzachristas et al. 2025 (top-k theory)"
 ROUNDING = 64  # eps of the dtype of Q, K and V, within which two sides of an identity are equal
 LEAST_KEYS = 64  # of a row; the rule for Gaussian scores holds for many keys

@@ -34,8 +34,6 @@ from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
-__all__ = ["verma2021_delta_numerator", "verma2021_error_bound", "verma2021_tail"]
-
 EPS = torch.finfo(torch.float64).eps
 ROWS = 256  # rows of B in memory at a time
 HELD = 4096  # the most tokens for which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB

@@ -27,8 +27,6 @@ from .finding import Finding
 from .registry import Setting, theorem
 from .runs import runs
 
-__all__ = ["xiong2021_gap", "xiong2021_next_residual", "xiong2021_residual_after", "xiong2021_steps"]
-
 EPS = torch.finfo(torch.float64).eps
 MOST_STEPS = 60
 PAPER_STEPS = 6

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
-from attnprobe import QKV, approximate, exact, load_qkv, output_errors
+from attnprobe import QKV, approximate, exact, load_qkv, output_errors, row_metrics
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
 
@@ -102,12 +102,36 @@ def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
     assert again.causal and torch.equal(again.q, loaded(decoder, n=64, layer=1).q)
 
 
+OBSERVERS = ("snapkv:observe=8,every=8", "h2o", "h2o:streaming=false", "tova", "expected:observe=8", "window")
+
+
+@pytest.mark.parametrize("of", ["model", "cache", "whole file", "file of rows"])
+def test_queries_name_the_rows_that_are_measured(run, decoder, of):
+    """Methods that choose keys by earlier queries observe all of them: the rows are those of a run of all queries."""
+    source, rows = decoder, ("--queries", "last:20")
+    if of == "cache":
+        load_qkv(decoder[1], text=str(decoder[3]), device="cpu", n=64, queries="last:20")
+    elif of != "model":
+        assert run("extract", *decoder, "--n", 64, "--out", "q.safetensors", *(rows if "rows" in of else ()))[0] == 0
+        source, rows = ["--qkv", "q.safetensors"], rows if of == "whole file" else ()
+    options = (*OBSERVERS, "--d", 16, "--no-matrix", "--rows", "--format", "json", "--n", 64)
+    code, out, err = run("error", *source, *rows, *options)
+    assert code == 0, err
+    qkv = loaded(decoder, n=64)
+    for row in json.loads(out)["rows"]:
+        assert (row["status"], row["reason"]) == ("ok", None)
+        given = {name: value for name, value in row["options"].items() if value is not None}
+        approx = approximate(row["method"], qkv, 16, **given)
+        mass = row_metrics(exact(qkv), approx, qkv)["mass"][:, 44:]
+        assert row["metrics"]["mass"]["mean"] == pytest.approx(float(mass.mean()), rel=1e-5)
+
+
 @pytest.mark.parametrize(("causal", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
 def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, causal, code):
     save_file(load_file(qkv), qkv, metadata={"causal": causal})
     actual, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
     assert actual == code and ("heads, causal" in " ".join(out.split())) == (causal == "true")
-    assert code == 0 or "its causal 'perhaps' is neither true nor false" in err
+    assert code == 0 or 'metadata causal: expected true or false, got "perhaps"' in err
 
 
 def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):

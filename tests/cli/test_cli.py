@@ -89,6 +89,13 @@ def test_a_bad_value_of_the_environment_is_named_by_its_variable(run, qkv, monke
     assert code == 2 and err.startswith("attnprobe: ATTNPROBE_N: 'abc' is not a whole number")
 
 
+def test_a_figure_that_cannot_be_drawn_says_what_to_add(run, qkv, tmp_path):
+    code, _, err = run("error", "--qkv", qkv, "--d", "4", "--no-matrix", "--plot", "none", "--out", "r")
+    assert code == 0 and "figure" not in err and not (tmp_path / "r/figures").exists()
+    code, _, err = run("report", "r", "--plot", "heads")
+    assert code == 0 and "in two layers or more; measure them with --layer all" in err
+
+
 def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     code, _, err = run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
     assert code == 0, err
@@ -513,3 +520,12 @@ def test_values_beyond_reason_are_one_line_too(run, tmp_path, args, expected):
     code, out, err = run("error", *args)
     assert code == expected and not out and not (tmp_path / "outputs").exists()
     assert "Traceback" not in err and len(err.strip().splitlines()[-1]) < 600
+
+
+def test_an_answer_goes_to_stdout_where_python_calls_the_group():
+    from click.testing import CliRunner
+
+    from attnprobe.cli import cli
+
+    result = CliRunner().invoke(cli, ["theory", "--list"])
+    assert result.exit_code == 0 and "eckart-young" in result.stdout and not result.stderr

@@ -71,6 +71,27 @@ def reference(place, text):
     return ["report", str(INPUTS.parent / "runs/error"), "--out", "o", "--reference", "r.csv"]
 
 
+def changed_run(place, file, change):
+    """A copy of a run in which each line of a file is changed."""
+    shutil.copytree(INPUTS.parent / "runs/error", place / "a")
+    lines = [json.loads(line) for line in (place / "a" / file).read_text().splitlines()]
+    (place / "a" / file).write_text("".join(f"{json.dumps(change(line))}\n" for line in lines))
+    return ["report", "a", "--plot", "none", "--out", "o"]
+
+
+def link(path, *arguments):
+    """A link to a user's file, and a command that writes to it."""
+    (path.parent / "mine").write_text("mine")
+    path.symlink_to("mine")
+    return list(arguments)
+
+
+def junit(place, text):
+    """A file of something else where the report of gates goes."""
+    (place / "j").write_text(text)
+    return ["error", "--qkv", QKV, "--d", "4", "--fail-above", "output_spectral=9", "--junit", "j"]
+
+
 def loop(path):
     path.symlink_to(path.name)
 
@@ -79,11 +100,15 @@ DEEP = "[" * 500 + "]" * 500
 CSV = "init,n,d,method,value\n"
 CASES = {
     # name: (arguments after the files are made, exit code, what the line says)
-    "new-method: a name that is too long": (lambda p: ["new-method", "m", "--out", "x" * 300], 2, "cannot be written"),
+    "new-method: a name that is too long": (
+        lambda p: ["new-method", "m", "--out", "x" * 300],
+        2,
+        "is not a valid path",
+    ),
     "new-method: the home of nobody": (
         lambda p: ["new-method", "m", "--out", "~nobody-at-all/x"],
         2,
-        "cannot be written",
+        "is not a valid path",
     ),
     "new-method: a null": (lambda p: ["new-method", "m", "--out", "a\0b"], 2, "cannot be written"),
     "extract: a loop of links": (
@@ -94,7 +119,65 @@ CASES = {
     "extract: a name that is too long": (
         lambda p: ["extract", "--qkv", QKV, "--n", "8", "--out", "x" * 300],
         2,
-        "cannot be written",
+        "is not a valid path",
+    ),
+    "extract: a link": (
+        lambda p: link(p / "l", "extract", "--qkv", QKV, "--n", "8", "--force", "--out", "l"),
+        2,
+        "--out l is a symbolic link, which is not followed",
+    ),
+    "JUnit: a manifest": (lambda p: junit(p, '{"schema": 1}'), 2, "--junit j is not a report of gates"),
+    "JUnit: an XML of something else": (
+        lambda p: junit(p, "<?xml version='1.0' encoding='utf-8'?>\n<project/>"),
+        2,
+        "--junit j is not a report of gates; choose a new name, or remove the file",
+    ),
+    "JUnit: a link": (
+        lambda p: link(p / "j", "error", "--qkv", QKV, "--d", "4", "--fail-above", "output_spectral=9", "--junit", "j"),
+        2,
+        "--junit j is a symbolic link",
+    ),
+    "report: a folder's name that is too long": (
+        lambda p: ["report", str(INPUTS.parent / "runs/error"), "--out", "x" * 400],
+        2,
+        "is not a valid path: File name too long",
+    ),
+    "report: the home of nobody": (
+        lambda p: ["report", str(INPUTS.parent / "runs/error"), "--out", "~nobody-at-all/x"],
+        2,
+        "is not a valid path",
+    ),
+    "report: a run's name that is too long": (
+        lambda p: ["report", "x" * 400],
+        2,
+        "is not a valid path: File name too long",
+    ),
+    "report: records without a target": (
+        lambda p: changed_run(p, "records.jsonl", lambda one: {k: v for k, v in one.items() if k != "target"}),
+        2,
+        "field target: missing; the run has no valid record",
+    ),
+    "report: a profile of a text": (
+        lambda p: changed_run(p, "records.jsonl", lambda one: {**one, "profile": {"keys": [1], "mass": "nan"}}),
+        2,
+        "field profile.mass: expected a valid list",
+    ),
+    "report: a profile without its keys": (
+        lambda p: changed_run(p, "records.jsonl", lambda one: {**one, "profile": {"mass": [[1.0], [1.0]]}}),
+        2,
+        "field profile.keys: expected the whole numbers 2^a",
+    ),
+    "report: a profile of other places": (
+        lambda p: changed_run(
+            p, "records.jsonl", lambda one: {**one, "profile": {"keys": [1, 2], "mass": [[1.0]] * len(one["heads"])}}
+        ),
+        2,
+        "field profile.mass: expected a list of 2 numbers for each head",
+    ),
+    "a configuration with a word for a number": (
+        lambda p: model(p, hidden_size="many"),
+        3,
+        "config.json: model type 'bert': transformers cannot load it: Field 'hidden_size' expected int, got str",
     ),
     "tokenizer without its unknown token": (lambda p: tokenizer(p, without_unknown), 3, "cannot be used"),
     "an encoder that says it has a decoder": (lambda p: model(p, is_encoder_decoder=True), 3, "is_encoder_decoder"),

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
 from attnprobe.cli.progress import Pace
-from attnprobe.experiments import EXPERIMENTS
+from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.measure import measure_errors
 from attnprobe.run import loop
-from attnprobe.run.estimate import CellEstimate
+from attnprobe.run.estimate import CellEstimate, estimate_cells
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def progress_of(file, out, **arguments):
 
 
 def test_matrix_errors_move_the_progress(file, tmp_path):
-    states = progress_of(file, tmp_path / "r", methods=("skyformer,performer",), d=(16,), n=(512,))
+    states = progress_of(file, tmp_path / "r", methods=("skyformer,performer,linformer,mss",), d=(16,), n=(512,))
     shares = [done / total for done, total, _ in states]
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == 1
     passes = [share for share, (_, _, label) in zip(shares, states, strict=True) if "matrix errors" in label]
@@ -107,7 +107,8 @@ def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "speed", lambda: 1e6)
     monkeypatch.setattr(loop, "SLOWEST", 1e6)
     measure_errors(request, notify=notes.append)
-    assert [line for line in notes if re.fullmatch(r"about \d+ (min|h) for \d+ cells; --dry-run lists them", line)]
+    said = r"about [\d.]+ (min|h) for \d+ cells, at 0 GFLOP/s measured now; --dry-run lists them"
+    assert [line for line in notes if re.fullmatch(said, line)]
     notes.clear()
     measure_errors(request, notify=notes.append)
     assert not [line for line in notes if line.startswith("about")], "everything is there already"
@@ -152,6 +153,23 @@ def test_the_table_of_a_dry_run_fits(columns, monkeypatch):
     assert max(map(len, lines)) <= columns
     assert lines[0].split() == ["weights", "n", "layer", "windows", "d", "cells", "done", "of"]
     assert sum(line.count(names[0]) for line in lines) == 4
+
+
+def test_a_dry_run_of_many_places_lists_the_first():
+    cells = [CellEstimate(("file", n, 0, 0), "x", 8, done=False, work=1.0, bytes=1.0) for n in range(1, 5001)]
+    lines = plan_table(cells).splitlines()
+    assert [line.split()[1] for line in lines[2:102]] == [str(n) for n in range(1, 101)]
+    assert lines[-1] == "the first 100 of 5000 lines" and len(lines) < 110
+    assert "the first" not in plan_table(cells[:100])
+
+
+def test_an_estimate_of_many_cells_tells_how_far_it_is(file):
+    told = []
+    request = ErrorRequest(qkv=str(file), methods=("linformer",), n=(16, 32), d=(4, 8), layer="all", matrix=False)
+    cells = estimate_cells(experiment("error").cells(), request, progress=lambda *state: told.append(state))
+    places = list(dict.fromkeys(cell.place for cell in cells))
+    assert [done for done, *_ in told] == [[cell.place for cell in cells].index(place) for place in places]
+    assert {total for _, total, _ in told} == {len(cells)} and told[0][2] == "estimating n=16 layer 0"
 
 
 def test_a_dry_run_refuses_gates_that_are_none(file, tmp_path, capsys):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paths import GOLDEN
 from safetensors.torch import save_file
 
 import attnprobe
@@ -576,6 +577,36 @@ def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv
     assert [path.name.partition("-")[0] for path in again] == ["cost"]
     page = (tmp_path / "r/report.html").read_text()
     assert all(path.name in page for path in drawn)
+
+
+def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    run("report", "r", "--plot", "errors")
+    hostile = '<svg><base href="//evil"/><meta http-equiv="refresh"/><form action="//evil"><input/></form></svg>'
+    listed = tmp_path / "r/produced.json"
+    stems = ("figures/error-output_spectral_relative.svg", "figures/error-output_spectral_relative-x.svg")
+    for plot in ("none", "errors"):
+        listed.write_text(json.dumps({"schema": 1, "files": list(stems), "older": []}))
+        for name in stems:
+            (tmp_path / "r" / name).write_text(hostile)
+        shutil.rmtree(tmp_path / "r/tables")
+        for path in (tmp_path / "r/figures").iterdir():
+            path.unlink() if path.suffix != ".svg" else None
+        (tmp_path / "r/report.html").unlink()
+        assert run("report", "r", "--plot", plot)[0] == 0
+        page = (tmp_path / "r/report.html").read_text()
+        assert not any(word in page for word in ("evil", "<base", "<form", "refresh"))
+        assert page.count("<svg") == (1 if plot == "errors" else 0)
+
+
+@pytest.mark.parametrize("value", [[1.5], 5, {"a": 1}, "x", [], [None]])
+def test_a_manifest_with_options_of_anything_is_shown(value, run, tmp_path):
+    shutil.copytree(GOLDEN / "runs/error", "r")
+    manifest = json.loads(Path("r/manifest.json").read_text())
+    manifest["config"] = {name: {"value": value} for name in manifest["config"]}
+    Path("r/manifest.json").write_text(json.dumps(manifest))
+    code, _, err = run("report", "r", "--plot", "none")
+    assert code == 0, err
 
 
 def test_the_help_of_plot_says_that_it_limits_the_figures(run):

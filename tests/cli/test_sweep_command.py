@@ -25,7 +25,7 @@ from attnprobe.methods import METHODS
 from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
-from attnprobe.run.costs import OVERHEAD
+from attnprobe.run.costs import EXACT, OVERHEAD
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sweeps.yaml_file import read_config
 
@@ -376,30 +376,34 @@ def test_the_estimate_counts_the_draws_of_each_theorem(qkv):
 
     def works(d, repeats):
         request = TheoryRequest(qkv=str(qkv), theorems=names, d=d, repeats=repeats, input_statistics=False)
-        inputs = 2 * 96**2 * 128 / 3
+        inputs = 2 * 96**2 * EXACT / 3
         return [cell.work - inputs for cell in estimate_cells(experiment("theory").cells(), request)]
 
     once = works((4,), 1)
     assert [x / y for x, y in zip(works((4,), 5), once, strict=True)] == pytest.approx([5, 5, 1])
     assert [x / y for x, y in zip(works((4, 8, 16), 1), once, strict=True)] == pytest.approx([3, 1, 1])
-    assert once[2] == pytest.approx(2 * 24 * 96**3 + OVERHEAD)  # small operations are most of it at a small n
+    assert once[2] == pytest.approx(2 * (24 * 96**3 + OVERHEAD))  # small operations are most of it at a small n
 
 
 def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path, run):
-    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry.
+    """Two heads: 400 n² + 40 n d 64 + 10 d³ multiply-adds a head, matrices 4000 + d and row metrics 8000 an entry.
 
     What is left of a place shares its inputs: they are read again as a whole.
     """
     setting = {"qkv": str(qkv), "n": (96,), "methods": ("nystromformer",), "out": str(tmp_path / "r")}
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
-    method = lambda d: 2 * (8 * 96 * d * 64 + 40 * d**3)
-    inputs = 2 * 96**2 * (128 + 1024)
+    method = lambda d: 2 * (400 * 96**2 + 40 * 96 * d * 64 + 10 * d**3)
+    inputs = 2 * 96**2 * (900 + 16_000)
     plain = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))
     assert len(plain) == 5 and plain["lower-bound", 8] == inputs / 5
     assert plain["nystromformer", 8] == pytest.approx(method(8) + inputs / 5)
     assert plain["nystromformer", 16] == pytest.approx(method(16) + inputs / 5)
     whole = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8,), input_statistics=False, **setting)))
-    assert whole["nystromformer", 8] == pytest.approx(method(8) + 2 * 96**2 * (512 + 8) + 2 * 96**2 * 128 / 3)
+    assert whole["nystromformer", 8] == pytest.approx(method(8) + 2 * 96**2 * (4000 + 8) + 2 * 96**2 * 900 / 3)
+    more = work(
+        estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, rows=True, **setting))
+    )
+    assert more["nystromformer", 8] - plain["nystromformer", 8] == pytest.approx(2 * 96**2 * 8000)
     measured = ("--n", "96", "--d", "8", "--method", "nystromformer", "--no-matrix", "--out", tmp_path / "r")
     assert run("error", "--qkv", qkv, *measured)[0] == 0
     rest = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))

@@ -208,7 +208,7 @@ def test_other_draws_of_several_windows_are_tested_by_student():
 def test_other_draws_of_one_window_are_tested_over_its_heads():
     heads = [1.0 + head / 8 for head in range(12)]
     row = only(run(heads), redrawn([2 * value for value in heads]))
-    assert (row["test"], row["freedom"], row["se"], row["verdict"]) == ("heads", None, None, "worse")
+    assert (row["test"], row["freedom"], row["se"], row["verdict"]) == ("pairs", None, None, "worse")
     assert row["p"] == 2 / 2**12  # of all exchanges only that of no pair, and of every one, differ by as much
     mixed = [value + (0.5 if head % 2 else -0.3) for head, value in enumerate(heads)]
     row = only(run(heads), run(mixed, seed=1))
@@ -216,6 +216,49 @@ def test_other_draws_of_one_window_are_tested_over_its_heads():
     assert row["reason"] == f"p = {row['p']:.2f} over 12 heads of one window"
     few = only(run([1.0, 1.0]), redrawn([9.0, 9.0]))
     assert (few["p"], few["verdict"]) == (0.5, "undecided")  # two heads show nothing
+
+
+def test_other_draws_of_several_windows_are_tested_over_all_their_heads():
+    """2 windows of 6 heads are 12 pairs, 3 of 6 are 18; of these, 9999 exchanges and the identity are tried."""
+    a = run([1.0] * 6, [3.0] * 6)
+    row = only(a, redrawn([2.0] * 6, [3.5] * 6))
+    assert (row["test"], row["freedom"], row["p"], row["verdict"]) == ("pairs", None, 2 / 2**12, "worse")
+    assert row["se"] == pytest.approx(statistics.stdev([1.0, 0.5]) / math.sqrt(2), rel=1e-14)  # over windows
+    row = only(a, run([2.0] * 6, [2.0] * 6, seed=1))
+    assert (row["paired"], row["reason"], row["verdict"]) == ("windows", None, "same")  # 1 more, 1 less
+    row = only(a, run([2.0] * 6, [2.25] * 6, seed=1))
+    assert row["reason"] == f"p = {row['p']:.2f} over 12 pairs of heads in 2 windows"
+    for seed in (0, 1):  # seeds that differ, and the same seed with other draws
+        row = only(run(*[[1.0] * 6] * 3), redrawn(*[[2.0] * 6] * 3, seed=seed))
+        assert (row["test"], row["p"], row["verdict"]) == ("pairs", 1e-4, "worse")
+    seeds = lambda *values: [one for seed, value in enumerate(values) for one in redrawn([value] * 3, seed=seed)]
+    row = only(run([1.0] * 3) + run([1.0] * 3, seed=1), seeds(2.0, 2.0))  # pairs of one window and two seeds
+    assert (row["test"], row["p"], row["values"]) == ("pairs", 2 / 2**6, 6)
+
+
+def test_where_pairs_are_too_few_for_the_rows_windows_decide():
+    """One head in 8 windows: 2/2⁸ is small enough for 6 rows, not for 7; then Student's test has 7 d.f."""
+    values = [[1.0 + window / 50] for window in range(8)]
+    rows = lambda count, made, head: [one for d in range(count) for one in made(*head, d=d + 1)]
+    for count, test, freedom in ((6, "pairs", None), (7, "windows", 7)):
+        found = compare_runs(rows(count, run, [[0.5]] * 8), rows(count, redrawn, values)).rows
+        assert {(row["test"], row["freedom"], row["verdict"]) for row in found} == {(test, freedom, "worse")}
+    few = compare_runs(rows(2, run, [[1.0] * 6]), rows(2, redrawn, [[2.0] * 6])).rows  # one window: nothing else
+    assert {(row["test"], row["verdict"], row["reason"]) for row in few} == {
+        ("pairs", "undecided", "p = 0.062 over 6 heads of one window, too few for 2 rows")
+    }
+    assert (
+        only(run([1.0] * 5), redrawn([2.0] * 5))["reason"] == "p = 0.062 over 5 heads of one window, too few for 1 row"
+    )
+
+
+@pytest.mark.parametrize(("heads", "rows"), [(6, 1), (7, 3), (8, 6), (10, 25)])
+def test_how_many_rows_the_heads_of_one_window_can_decide(heads, rows):
+    """2^(h-1)/20, as the guide says."""
+    pairs = lambda count: [run([1.0] * heads, d=d + 1)[0] for d in range(count)]
+    other = lambda count: [redrawn([2.0] * heads, d=d + 1)[0] for d in range(count)]
+    verdicts = [{row["verdict"] for row in compare_runs(pairs(count), other(count)).rows} for count in (rows, rows + 1)]
+    assert verdicts == [{"worse"}, {"undecided"}]
 
 
 def test_one_window_that_gives_no_test_is_undecided():
@@ -226,8 +269,22 @@ def test_one_window_that_gives_no_test_is_undecided():
     shared = {"options": {"share_heads": True}}  # one draw for all heads: they are no twelve
     expected = "one text window, whose heads share their draws"
     assert reason(run([1.0] * 12, **shared), redrawn([2.0] * 12, **shared)) == expected
-    assert only(a + run([1.5] * 12, seed=9), b)["verdict"] == "worse"  # two seeds each
+    each = only(a + run([1.5] * 12, seed=9), b)  # two seeds each
+    assert (each["test"], each["a"], each["b"], each["verdict"]) == ("pairs", 1.25, 8.5, "worse")
+    two = only(run([1.0] * 12, [2.0] * 12, **shared), redrawn([2.0] * 12, [3.5] * 12, **shared))
+    assert (two["test"], two["reason"]) == ("windows", "p = 0.13 over 2 windows, whose heads share their draws")
     assert reason(run([1.0]), [cell([2.0], window=5)]) == "one text window, which the other run does not have"
+
+
+def test_a_method_of_a_user_is_named_where_p_rests_on_draws_of_each_head():
+    mine = {"method": "mine.py:fn", "method_file": {"file": "mine.py"}}
+    a, b = run([1.0] * 6, **mine), redrawn([2.0] * 6, **mine)
+    says = "mine.py:fn: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+    assert compare_runs(a, b).notes == compare_runs(a + run([1.0] * 6, layer=1, **mine), b).notes == [says]
+    assert compare_runs(a, run([2.0] * 6, **mine)).notes == []  # the same draws: no test
+    shared = {**mine, "options": {"share_heads": True}}
+    assert compare_runs(run([1.0] * 6, **shared), redrawn([2.0] * 6, **shared)).notes == []
+    assert compare_runs(run([1.0] * 6), redrawn([2.0] * 6)).notes == []
 
 
 def test_p_values_are_corrected_over_the_rows_of_a_table():
@@ -415,19 +472,48 @@ def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
 
 
 def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
-    a = [cell(), cell(method=LOWER_BOUND), cell(d=8)]
-    comparison = compare_runs(a, [cell(), cell(method="mss"), cell(method=LOWER_BOUND, d=4)])
-    assert [(row["method"], row["d"], row["verdict"]) for row in comparison.rows] == [
-        ("skyformer", 8, "only in A"),
-        ("skyformer", 16, "same"),
-        ("mss", 16, "only in B"),
+    a = [cell(), cell(window=1), cell(method=LOWER_BOUND), cell(method="vmean", d=8)]
+    comparison = compare_runs(a, [cell(), cell(seed=1), cell(method="vmean", d=4), cell(method=LOWER_BOUND, d=4)])
+    assert [(row["method"], row["d"], row["verdict"], row["reason"]) for row in comparison.rows] == [
+        ("skyformer", 16, "same", None),
+        ("skyformer", 16, "only in A", "window 1; seed 0; heads 0-1"),
+        ("skyformer", 16, "only in B", "window 0; seed 1; heads 0-1"),
+        ("vmean", 4, "only in B", "window 0; seed 0; heads 0-1"),
+        ("vmean", 8, "only in A", "window 0; seed 0; heads 0-1"),
     ]
-    assert comparison.regressions == []
+    assert comparison.regressions == comparison.undecided == []
     vmean = cell(method="vmean", d=None)
     for a, b in (([cell()], [cell(d=8)]), ([cell(), vmean], [cell(d=8), vmean])):
         with pytest.raises(UsageError, match="nothing to compare"):
             compare_runs(a, b)
     assert only([{**vmean, "requested": True}], [{**vmean, "requested": True}])["verdict"] == "same"
+
+
+def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
+    """A method, its options, d, n, layer, target and weights: each is part of what was requested."""
+    random = {**SOURCE, "weights": "initialized", "weights_seed": 0}
+    for lacked in (
+        {"method": "mss"},
+        {"options": {"ridge": 0.1}},
+        {"d": 8},
+        {"n": 128},
+        {"layer": 5},
+        {"target": "gaussian"},
+        {"source": random},
+    ):
+        both, one = [cell(), cell(method="linformer")], [cell(**lacked)]
+        for a, b, where in ((both + one, both, "only in A"), (both, one + both, "only in B")):
+            comparison = compare_runs(a, b)
+            assert [row["verdict"] for row in comparison.rows] == ["undecided", "same", "same"]
+            (missing,) = comparison.missing
+            assert missing == comparison.rows[0] == comparison.undecided[0]
+            assert (missing["reason"], missing["metric"], missing["cells"]) == (where, None, 1)
+            assert len(comparison.compared) == 2
+    renamed = compare_runs([cell(), cell(method="v1.py:blr")], [cell(), cell(method="blr.py:blr")])
+    assert [(row["method"], row["reason"]) for row in renamed.missing] == [
+        ("v1.py:blr", "only in A"),
+        ("blr.py:blr", "only in B"),
+    ]
 
 
 def test_metrics_by_default_and_by_name():
@@ -521,7 +607,7 @@ def test_several_sources_stay_apart():
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
     assert [(row["weights"], row["verdict"]) for row in part.rows] == [
-        ("pretrained", "only in A"),
+        ("pretrained", "undecided"),
         ("initialized", "same"),
     ]
     other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
@@ -558,7 +644,7 @@ def test_records_of_other_commands_beside_those_of_error_are_passed_over():
 def comparison():
     mine = dict(method="mine_%$&.py:fn", options={"x": "a|b"})
     a = run([1.0, 2.0], [1.5, 2.5]) + run([1.0], [1.0], **mine) + [cell(d=8)] + [cell(method="vmean", d=None)]
-    a += run([1.0], [1.0], method="mss")
+    a += run([1.0], [1.0], method="mss") + [cell(window=2)]
     b = (
         run([3.0, 4.0], [3.5, 4.75])
         + redrawn([2.0], [3.0], method="mss")
@@ -597,7 +683,12 @@ def test_markdown_tables_of_a_comparison_are_rectangular(comparison):
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
-    assert text.count("cells of one run alone") == 1 and "| skyformer | only in A | 8 | 1 |" in text
+    assert text.count("cells of one run alone") == 1 and "| skyformer | only in A | 16 | 1 | window 2; seed 0;" in text
+    missing = text.index("**requested, but in one run only · layer 0")
+    assert text.count("requested, but in one run only") == 1
+    metric = text.index("| B / A |")
+    assert missing < text.index("| skyformer | undecided | 8 | 1 | only in A |") < metric
+    assert metric < text.index("**cells of one run alone · layer 0")
 
 
 def test_a_narrow_terminal_keeps_the_verdict(comparison, monkeypatch):
@@ -641,12 +732,33 @@ def test_exit_codes_and_streams(command, write):
     result = json.loads(out)
     assert code == 1 and result["rows"][1]["verdict"] == "worse"
     assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "level": 0.05, "sources": [SOURCE]}
-    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A, not in any mean: 1 cell" in err
+    assert "attnprobe: regression: skyformer d=16" in err
     code, out, err = command("compare", "b", "a/records.jsonl")
-    assert code == 0 and "better" in out and "no regression in 1 rows" in err
+    assert code == 0 and "better" in out and "no regression in 1 rows, 1 not compared\n" in err
     assert "source: model minilm, weights pretrained, text embedded" in out
     assert command("compare", "a", "b", "--tolerance", "2")[0] == 0
     assert command("compare", "a", "a", "--metric", f"{METRIC},seconds")[0] == 0
+
+
+def test_what_was_requested_and_not_compared_is_named_first_and_fails_with_strict(command, write):
+    name = {"method": "v1.py:blr"}
+    write("a", [cell(), cell(**name, d=8), cell(**name), cell(window=1), cell(method="vmean", d=None)])
+    write("b", [cell(), cell(method="blr.py:blr"), cell(method="mss")])
+    for strict, expected in (((), 0), (("--strict",), 1)):
+        code, out, err = command("compare", "a", "b", *strict)
+        assert code == expected and out.index("v1.py:blr") < out.index("skyformer")
+        assert err.splitlines() == [
+            "attnprobe: not compared: v1.py:blr d=8, 16 is only in A",
+            "attnprobe: not compared: blr.py:blr d=16 is only in B",
+            "attnprobe: not compared: mss d=16 is only in B",
+            "attnprobe: only in A, not in any mean: 2 cells",
+            "attnprobe: no regression in 1 rows, 4 not compared",
+        ]
+    write("c", [cell(method="vmean", d=None), cell(), cell(window=1)])  # V-Mean and windows were not requested
+    write("d", [cell()])
+    assert command("compare", "c", "d", "--strict")[0] == 0
+    write("e", [cell(method="mss")])  # nothing in common
+    assert command("compare", "a", "e")[0] == command("compare", "a", "e", "--strict")[0] == 2
 
 
 def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
@@ -714,17 +826,17 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
 LIGHT = """
 import sys
 from attnprobe.cli import main
-try:
-    main(["compare", *sys.argv[1:]])
-except SystemExit as stop:
-    assert not stop.code
+for format in sys.argv[3:]:
+    try:
+        main(["compare", *sys.argv[1:3], "--format", format])
+    except SystemExit as stop:
+        assert not stop.code
 sys.exit(f"imported {found}" if (found := {"torch", "transformers", "matplotlib"} & set(sys.modules)) else 0)
 """
 
 
 def test_comparing_never_imports_torch(write, tmp_path):
     write("a", run([1.0], [2.0]))
-    for format in FORMATS:
-        args = [sys.executable, "-c", LIGHT, tmp_path / "a", tmp_path / "a", "--format", format]
-        done = subprocess.run(args, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    args = [sys.executable, "-c", LIGHT, tmp_path / "a", tmp_path / "a", *FORMATS]
+    done = subprocess.run(args, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

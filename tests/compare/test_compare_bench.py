@@ -7,9 +7,12 @@ import json
 import pytest
 from paths import GOLDEN
 
-from attnprobe.compare.timed import _noise, timed_drafts
-from attnprobe.compare.verdicts import Draft
+from attnprobe.compare.chance import within_rounds
+from attnprobe.compare.runs import compare_runs
+from attnprobe.compare.timed import _blank, _noise, timed_drafts
+from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.experiments.bench.rows import bench_rows
+from attnprobe.tables.metrics import METRICS
 
 RECORDS = GOLDEN / "runs/bench/records.jsonl"
 
@@ -23,17 +26,22 @@ def without(records, method, n):
     return [one for one in records if (one["method"], one["n"]) != (method, n)]
 
 
-def test_rows_of_one_run_alone_stand_below_the_others(records):
-    drafts, sources, notes = timed_drafts(without(records, "linear", 16), without(records, "skyformer", 32), bench_rows)
+def test_rows_of_one_run_alone_are_undecided_if_they_were_requested(records):
+    a, b = without(without(records, "linear", 16), "exact", 32), without(records, "skyformer", 32)
+    drafts, sources, notes = timed_drafts(a, b, bench_rows)
     alone = [one for one in drafts if not isinstance(one, Draft)]
-    assert [(one["verdict"], one["method"], one["n"]) for one in alone] == [
-        ("only in A", "skyformer", 32),
-        ("only in B", "linear", 16),
+    assert [(one["verdict"], one["method"], one["n"], one["reason"]) for one in alone] == [
+        ("undecided", "skyformer", 32, "only in A"),
+        ("undecided", "linear", 16, "only in B"),
+        ("only in B", "exact", 32, "this row is not in the other run"),
     ]
-    assert {one["reason"] for one in alone} == {"this row is not in the other run"}
+    assert [(row["method"], row["reason"]) for row in compare_runs(a, b).missing] == [
+        ("skyformer", "only in A"),
+        ("linear", "only in B"),
+    ]
     assert len(sources) == 1 and notes == []
     shared = [one.row for one in drafts if isinstance(one, Draft)]
-    assert not {("linear", 16), ("skyformer", 32)} & {(row["method"], row["n"]) for row in shared}
+    assert not {("linear", 16), ("skyformer", 32), ("exact", 32)} & {(row["method"], row["n"]) for row in shared}
 
 
 def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):
@@ -49,6 +57,29 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
         assert {(one.row["method"], one.row["n"], one.worse, one.better) for one in changed} == {
             ("linear", 16, worse, better)
         }
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "noise", "verdict"),
+    [
+        (2.3, 2.0, 0.2, "better"),
+        (2.0, 2.3, 0.2, "worse"),
+        (2.3, 2.0, 0.4, "undecided"),
+        (2.0, 2.3, 0.4, "undecided"),
+        (2.3, 2.2, 0.01, "same"),  # within the tolerance of 0.05
+        (2.2, 2.3, 0.01, "same"),
+        (2.0, 1.75, 0.25, "undecided"),  # as far as the noise
+        (2.0, 1.75, 0.24, "better"),
+        (2.3, 2.0, None, "undecided"),
+    ],
+)
+def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, verdict):
+    place = _blank(bench_rows(records)[0])
+    row = {**place, **numbers(a, b), "metric": "ratio_to_exact"}
+    (actual,) = with_verdicts([Draft(row, METRICS["ratio_to_exact"], within_rounds(noise))], 0.05, 0.05)
+    assert actual["verdict"] == verdict
+    why = "one round has no spread" if noise is None else f"within the noise of the rounds, {noise:g}"
+    assert actual["reason"] == (why if verdict == "undecided" else None)
 
 
 def test_the_noise_of_a_ratio_is_no_less_than_that_of_exact_attention_with_itself():

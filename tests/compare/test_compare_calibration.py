@@ -1,134 +1,159 @@
 """How often `compare` flags runs without a change, and how often it finds a planted one.
 
-The model of the records: the error of head h, window w and row r in a run is
+`benchmarks/chance.py` simulates the runs and states its model; here are few of its pairs, with bands that follow from
+their number.
 
-    e = μ_r (1 + α_w + β_h + γ_wh) (1 + δ) + μ_r σ z,   α, β, γ, z normal with s.d. 0.3, 0.3, 0.1, 1,
-
-where the effects of the text α, of the head β and of both γ are the same in both runs, and the noise of the draws z is
-drawn anew in each. δ is 0 in A, and in B the planted change. The effects cancel in the paired differences, so each of
-these tests has its level, but for the number of exchanges that 12 heads have.
-
-    pytest -m slow tests/compare/test_compare_calibration.py     # 1500 pairs of runs for every number of windows
+    pytest -m slow tests/compare/test_compare_calibration.py     # 400 pairs of runs for every noise
 """
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 import numpy as np
 import pytest
-from scipy.stats import binom, nct, t
+from paths import ROOT
+from scipy.stats import binom
 
-from attnprobe.compare.chance import LEVEL, holm, over_heads, over_windows
+from attnprobe.compare.chance import EXACT, LEVEL, RESAMPLES, holm, over_pairs, over_windows
 from attnprobe.compare.runs import compare_runs
 
-HEADS, ROWS, NOISE = 12, 4, 0.1
 METRIC = "output_spectral_relative"
 SURE = 1e-4  # the probability that a right level falls out of its band
+NOISES = (
+    "draws, 2 %",
+    "draws, 10 %",
+    "skewed draws, 2 %",
+    "draws that heads share (`share_heads`), 2 %",
+    "other windows",
+)
 
 
-def pairs(count, windows, change=0.0, seed=0):
-    """Pairs of runs of the model, each as the records of A and of B."""
-    rng = np.random.default_rng([seed, windows])
-    for _ in range(count):
-        text, head = 0.3 * rng.normal(size=(windows, 1)), 0.3 * rng.normal(size=(1, HEADS))
-        both = 1 + text + head + 0.1 * rng.normal(size=(windows, HEADS))
-        noise = NOISE * rng.normal(size=(2, ROWS, windows, HEADS))
-        size = np.array([1, 1 + change])[:, None, None, None] * both + noise
-        size = np.arange(1, ROWS + 1)[:, None, None] * size
-        places = [(row, window) for row in range(ROWS) for window in range(windows)]
-        yield tuple([record(*place, run, size[run][place]) for place in places] for run in (0, 1))
+@pytest.fixture
+def chance(monkeypatch):
+    """The benchmark."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.delitem(sys.modules, "chance", raising=False)
+    return import_module("chance")
 
 
-def record(row, window, seed, values):
-    return {
-        "method": "any",
-        "options": {},
-        "target": "softmax",
-        "n": 64,
-        "d": 8 * (row + 1),
-        "layer": 0,
-        "heads": list(range(HEADS)),
-        "window": window,
-        "seed": seed,
-        "draws_hash": f"{seed}",
-        "status": "ok",
-        "source": {},
-        "metrics": {METRIC: values.tolist()},
+def records(errors, run, noise):
+    """A run's records of errors (rows, windows, heads)."""
+    return [
+        {
+            "method": "any",
+            "options": {"share_heads": True} if noise.declared else {},
+            "target": "softmax",
+            "n": 64,
+            "d": row + 1,
+            "layer": 0,
+            "heads": list(range(errors.shape[2])),
+            "window": window + (1000 * run if noise.apart else 0),
+            "seed": run,
+            "draws_hash": f"{run}",
+            "status": "ok",
+            "source": {},
+            "metrics": {METRIC: errors[row, window].tolist()},
+        }
+        for row in range(errors.shape[0])
+        for window in range(errors.shape[1])
+    ]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("windows", [1, 2, 3])
+def test_compare_takes_the_tests_that_are_simulated(chance, noise, windows):
+    noise = chance.NOISES[noise]
+    a, b = chance.drawn(noise, windows, 0.03, np.random.default_rng(0))
+    rows = compare_runs(records(a, 0, noise), records(b, 1, noise), tolerance=0.0).rows
+    simulated = [chance.evidence(noise, *row).p for row in zip(a, b, strict=True)]
+    assert len(rows) == chance.MOST_ROWS
+    if None in simulated:
+        assert {row["p"] for row in rows} == {None} and windows == 1 and (noise.declared or noise.apart)
+        assert {row["verdict"] for row in rows} == {"undecided"}
+        return
+    assert [row["p"] for row in rows] == pytest.approx(simulated, rel=1e-9)
+    assert [row["p_adjusted"] for row in rows] == pytest.approx(holm(simulated), rel=1e-9)
+    for row in rows:
+        expected = "worse" if row["b"] > row["a"] else "better"
+        assert row["verdict"] == (expected if row["p_adjusted"] <= LEVEL else "undecided")
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_runs_without_a_change_are_rarely_flagged(chance, windows):
+    """Of 25 pairs of runs 275 rows, and 25 tables of 11 rows: within the binomial bands of the level."""
+    pairs, rng = 25, np.random.default_rng([2, windows])
+    noise = chance.NOISES["skewed draws, 2 %"]
+    p = np.array([chance.tested(noise, windows, 0.0, rng)[0] for _ in range(pairs)])
+    low, high = binom.ppf([SURE / 2, 1 - SURE / 2], p.size, LEVEL)
+    assert low <= (p <= LEVEL).sum() <= high
+    tables = [min(holm(row)) <= LEVEL for row in p]
+    assert sum(tables) <= binom.ppf(1 - SURE, pairs, LEVEL)
+
+
+def test_a_change_is_found_more_often_with_two_windows(chance):
+    """A change as large as the noise of a draw, within four standard errors of what 1000 pairs of runs give."""
+    noise, found = chance.NOISES["draws, 10 %"], []
+    for windows, expected in ((1, 0.63), (2, 0.90)):
+        rng = np.random.default_rng([1, windows])
+        of_pairs = [np.mean(chance.tested(noise, windows, 0.1, rng)[0] <= LEVEL) for _ in range(15)]
+        found.append(np.mean(of_pairs))
+        assert abs(found[-1] - expected) <= 4 * np.std(of_pairs, ddof=1) / len(of_pairs) ** 0.5
+    assert found[0] < found[1]
+
+
+def test_a_change_beyond_the_noise_is_found_in_every_table(chance):
+    for windows in (1, 2, 3):
+        assert [found for _, _, found in chance.shares(chance.NOISES["draws, 2 %"], windows, 3)] == [100.0] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", NOISES)
+def test_400_pairs_of_runs_reach_the_goals_of_the_benchmark(chance, noise):
+    of_windows = {
+        windows: {rows: rest for rows, *rest in chance.shares(chance.NOISES[noise], windows, 400, seed=1)}
+        for windows in (1, 2, 3, 4, 8)
     }
+    goals = chance.goals_of(noise, chance.NOISES[noise], of_windows, 400)
+    assert goals and not any(goal.missed for goal in goals)
 
 
-def judged(count, windows, change=0.0, seed=0):
-    """The p-values and the verdicts of all rows, (pairs, rows) each, where the tolerance lets nothing pass."""
-    actual = [compare_runs(a, b, tolerance=0.0).rows for a, b in pairs(count, windows, change, seed)]
-    p = np.array([[row["p"] for row in rows] for rows in actual])
-    return p, np.array([[row["verdict"] for row in rows] for rows in actual])
-
-
-def band(count, share):
-    """How often an event of this probability happens in so many draws, but for `SURE`."""
-    return binom.ppf(SURE / 2, count, share), binom.ppf(1 - SURE / 2, count, share)
-
-
-def hold_their_level(count, windows, seed=0):
-    p, verdicts = judged(count, windows, seed=seed)
-    flagged = np.isin(verdicts, ("worse", "better"))
-    low, high = band(p.size, LEVEL)
-    assert low <= (p <= LEVEL).sum() <= high  # each row by itself: not above the level, nor far below
-    assert flagged.any(1).sum() <= band(count, LEVEL)[1]  # a table as a whole
-    assert set(verdicts[~flagged]) == {"undecided"}
-
-
-def find_a_change(count, windows, seed=1):
-    """A change of 10 % where the noise of one head is 10 %, too: by Student's test with its own power."""
-    p, verdicts = judged(count, windows, change=0.1, seed=seed)
-    actual = (p <= LEVEL).sum()
-    if windows == 1:
-        assert actual / p.size >= 0.45  # 0.57 is what many pairs give
-    else:
-        # the windows' differences are 0.1 (1 + α_w + mean of β and γ), with the noise of 2 x 12 draws
-        size, spread = 0.1, np.hypot(0.1 * np.hypot(0.3, 0.1 / HEADS**0.5), NOISE * (2 / HEADS) ** 0.5)
-        reach, shift = t.ppf(1 - LEVEL / 2, windows - 1), size / (spread / windows**0.5)
-        power = nct.sf(reach, windows - 1, shift)
-        assert abs(actual / p.size - power) < 0.04
-    assert (verdicts == "worse").sum() > 0 and (verdicts == "better").sum() <= 0.01 * p.size
-
-
-@pytest.mark.parametrize("windows", [1, 3])
-def test_runs_without_a_change_are_rarely_flagged(windows):
-    hold_their_level(40, windows)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("windows", [1, 2, 3, 4, 8])
-def test_1500_pairs_without_a_change_keep_the_level(windows):
-    hold_their_level(1500, windows, seed=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("windows", [1, 2, 3, 4, 8])
-def test_a_change_of_a_tenth_is_found_with_the_power_of_the_test(windows):
-    find_a_change(300, windows)
-
-
-def test_a_change_of_a_tenth_is_found_over_the_heads():
-    find_a_change(25, 1)
-
-
-def test_the_test_over_heads_is_that_of_scipy():
+def test_the_test_of_pairs_is_that_of_scipy():
     from scipy.stats import permutation_test
 
     rng = np.random.default_rng(0)
-    for heads, statistic in ((5, np.mean), (8, np.median), (12, np.mean)):
-        x, y = rng.normal(size=(2, heads))
+    for pairs, statistic in ((5, np.mean), (8, np.median), (12, np.mean)):
+        x, y = rng.normal(size=(2, pairs))
         expected = permutation_test(
             (x, y),
             lambda a, b, axis, of=statistic: of(b, axis=axis) - of(a, axis=axis),
             permutation_type="samples",
-            n_resamples=2**heads,
+            n_resamples=2**pairs,
         ).pvalue
-        assert over_heads(x, y, statistic).p == pytest.approx(expected, rel=1e-12)
-    x, y = rng.normal(size=(2, 40))  # beyond what can be counted
-    assert over_heads(x, y + 2).p == 1e-4 and over_heads(x, x + 1e-3 * y).p > 0.05
-    assert over_heads(x, y).p == over_heads(x, y).p
+        assert over_pairs(x, y, statistic).p == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_exchange_of_all_pairs_changes_as_much_whatever_the_rounding():
+    rng = np.random.default_rng(0)
+    for pairs in (3, 7, 12):
+        for x in rng.normal(size=(20, pairs)):
+            assert over_pairs(x, x + 1 + rng.random(pairs)).p == 2 / 2**pairs
+
+
+def test_of_many_pairs_some_exchanges_are_tried():
+    """Of 18 pairs 2¹⁸ exchanges can still be counted: the estimate is within four of its standard errors."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, EXACT + 2))
+    y += 0.5
+    signs = 1 - 2 * (np.arange(2 ** len(x))[:, None] >> np.arange(len(x)) & 1)
+    exact = np.mean(np.abs(signs @ (y - x)) >= abs((y - x).sum()) * (1 - 1e-12))
+    assert 0.01 < exact < 0.5
+    for statistic in (np.mean, lambda values, axis: np.mean(values, axis=axis)):  # the short way and the long one
+        assert abs(over_pairs(x, y, statistic).p - exact) < 4 * np.sqrt(exact * (1 - exact) / RESAMPLES)
+    x, y = rng.normal(size=(2, 40))
+    assert over_pairs(x, y + 3).p == over_pairs(x, y + 3).least == 1e-4
+    assert over_pairs(x, y).p == over_pairs(y, x).p > 0.05
 
 
 def test_students_test_of_windows_is_that_of_scipy():

@@ -42,6 +42,15 @@ def test_the_command_line_of_a_run_gives_the_same_request(name):
             assert context.params[option.name] == option.text(given), option.name
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_command_takes_plot_none(name):
+    """It draws no figure, and a method named behind it is still a method."""
+    words = ["--plot", "none", *(() if name == "spectrum" else ("performer",))]
+    context = measuring_command(experiment(name)).make_context(name, words)
+    assert not context.params.get("plot") and context.params.get("plots", ("none",)) == ("none",)
+    assert context.params.get("methods", ("performer",)) == ("performer",)
+
+
 def test_other_words_have_no_type():
     assert shape_of("sweep") is None
 

@@ -41,6 +41,8 @@ MODEL = "--model tiny --text words.txt --n 16"
 COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "error": f"{FILE} --method vmean,skyformer,nystromformer:inverse=pinv,linformer,torch:sdpa-math --d 4,8,64 "
     "--windows 2 --repeats 2 --scale-inputs 1,4 --plot errors,maps",
+    "error-rows": "--model decoder --text words.txt --n 16 --method topk,window,nystromformer --d 5,8 --layer 0,1 "
+    "--windows 2 --rows --no-matrix --plot positions",
     "spectrum": f"{MODEL} --weights pretrained,initialized --of softmax,lifted-gaussian,skyformer --d 4 --plot",
     "condition": f"{FILE} --method skyformer,nystromformer,vmean --d 4,8 --windows 2 --sensitivity --iterations 6 "
     "--plot",
@@ -48,7 +50,7 @@ COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "--method skyformer --d 4,8 --epsilon 0.1,0.5 --repeats 3 --plot",
     "audit": f"{FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 --repeats 60 "
     "--windows 2 --plot",
-    "budget": f"{FILE} --method skyformer,linformer --epsilon 0.3,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
+    "budget": f"{FILE} --method skyformer,linformer --epsilon 2,0.8,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
     "--scale-inputs 1,2",
     "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
     "inject": f"{MODEL} --method skyformer,linear --d 4 --windows 2 --per-layer "

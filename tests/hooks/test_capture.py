@@ -329,6 +329,7 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
         assert torch.equal(qkv.q, full[layer].q[:, rows]) and torch.equal(qkv.k, full[layer].k)
         assert (exact_output(qkv) - exact_output(full[layer])[:, rows]).abs().max() < 1e-12
         assert qkv.label["queries"] == queries
+        assert torch.equal(qkv.all_queries, full[layer].q)
 
 
 @pytest.mark.parametrize("queries", ["last:5", "every:4", "0,1", "23"])
@@ -343,7 +344,7 @@ def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, qu
             one = full[layer]
             assert (qkv.causal, qkv.sliding_window, qkv.scale) == (one.causal, one.sliding_window, one.scale)
             assert torch.equal(qkv.positions, one.positions)
-            for axis in "qkv":
+            for axis in ("q", "k", "v", "all_queries"):
                 torch.testing.assert_close(getattr(qkv, axis), getattr(one, axis), rtol=0, atol=1e-5)
             assert (qkv.sink_logits is None) is (name != "gpt_oss")
 
@@ -354,6 +355,7 @@ def test_queries_of_segments_are_rows_of_the_whole_text(tiny_bert, text_file):
         some = source(tiny_bert, text_file, positions=positions, queries="10-20,39").qkv(40, [1], 0)[1]
         rows = torch.tensor([*range(10, 21), 39])
         assert torch.equal(some.q, full.q[:, rows]) and torch.equal(some.v, full.v)
+        assert torch.equal(some.all_queries, full.q)
         assert torch.equal(some.positions, rows) and not some.causal
 
 

@@ -36,6 +36,13 @@ def deadline(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """The whole test takes no longer than one case may."""
+    with deadline(SECONDS):
+        yield
+
+
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every file below a folder, by its path."""
     actual = {}

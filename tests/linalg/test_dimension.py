@@ -175,6 +175,31 @@ def test_heads_together_are_heads_alone():
         assert torch.equal(largest_leverage(op.heads(one), ridges[one]).lower, most.lower[one])
 
 
+def test_a_smaller_tolerance_takes_more_products_and_gives_narrower_brackets(monkeypatch):
+    op, ridges, rows = kernel(h=1, n=120), torch.tensor([[1e-2]]), torch.tensor([[0, 7]])
+    widths, products = [], []
+    for tol in (0.5, 1e-2, 1e-8):
+        count = 0
+
+        def counted(*given, product=dimension._product):
+            multiply, eta = product(*given)
+
+            def one(x):
+                nonlocal count
+                count += 1
+                return multiply(x)
+
+            return one, eta
+
+        with monkeypatch.context() as patched:
+            patched.setattr(dimension, "_product", counted)
+            found = leverage(op, ridges, rows, tol=tol, dtype=torch.float64)
+        widths.append(float(((found.upper - found.lower) / found.upper).max()))
+        products.append(count)
+    assert products[0] < products[1] < products[2] and widths[0] > widths[1] > widths[2]
+    assert widths[0] <= 0.5 and widths[1] <= 1e-2 and widths[2] <= 1e-7
+
+
 @pytest.mark.parametrize("score", [0.3, 3.0, 30.0])
 def test_leverage_of_rows_and_the_largest_of_all(score):
     op = kernel(score=score)

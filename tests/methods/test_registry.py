@@ -75,7 +75,7 @@ def test_every_entry_is_complete(name):
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(UsageError, match="seed=.* is not a whole number"):
+    with pytest.raises(UsageError, match="approximate: seed=.*; a whole number is needed"):
         approximate("performer", make(), 4, seed=seed)
 
 

@@ -53,7 +53,7 @@ def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
         "mass_efficiency": mass / oracle if k else nan,
         "recall_k": min(k, sum(p[j] >= least for j in inside)) / k if k else nan,
         "tv": total(abs(x - y) for x, y in zip(p, a, strict=True)) / 2,
-        "kl": nan if negative else divergence(a, p),
+        "kl": nan if negative else divergence(a, p) - total(a) + total(p),
         "js": nan if negative else (divergence(p, middle) + divergence(a, middle)) / 2,
         "log_normaliser_error": log_sums - exact_log_sums,
         "row_error": float((output - o).norm() / o.norm()),
@@ -149,6 +149,15 @@ def test_weight_ahead_of_the_query_is_an_infinite_divergence():
     qkv = inputs("causal", n=6, h=1)
     actual = row_metrics(exact(qkv), Approximation.of(Dense(torch.full((1, 6, 6), 1 / 6, dtype=F64)), qkv), qkv)
     assert actual["kl"][0, :5].isinf().all() and actual["kl"][0, 5].isfinite() and actual["js"].isfinite().all()
+
+
+@pytest.mark.parametrize("total", [0.5, 1.0, 2.0])
+def test_no_divergence_is_negative(total):
+    """Of a row that sums to s and is s P: s ln s - s + 1, which is zero at s = 1 alone."""
+    qkv = inputs("causal", n=40, h=1)
+    weights = total * exact(qkv).dense().float()
+    actual = row_metrics(exact(qkv), Approximation.of(Dense(weights), qkv), qkv)["kl"]
+    assert actual.min() > -1e-15 and actual.sub(total * log(total) - total + 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

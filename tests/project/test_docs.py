@@ -27,7 +27,7 @@ from attnprobe.methods.registry import TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.methods.user.plugins import GROUP
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
-from attnprobe.sources.packaged import PUBLISHED
+from attnprobe.sources.packaged import PACKAGES
 from attnprobe.sources.text import EMBEDDED_SHA256
 
 DOCS = ROOT / "docs"
@@ -204,7 +204,7 @@ def test_the_metrics_page_has_every_metric_of_every_command():
 
 def test_the_data_page_has_the_hashes_that_the_code_holds_files_to():
     text = DATA_PAGE.read_text()
-    assert f"`{EMBEDDED_SHA256}`" in text and f"`{PUBLISHED['model.safetensors']}`" in text
+    assert f"`{EMBEDDED_SHA256}`" in text and f"`{PACKAGES['minilm'].published['model.safetensors']}`" in text
 
 
 @needs_shared

@@ -17,7 +17,7 @@ import attnprobe
 from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {"errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
+CORE = {"arguments", "errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
 MEASURES = CORE | {
     "files",
     "grammar",
@@ -36,6 +36,7 @@ MAY = {
     "__init__": CORE | {"experiments", "inject", "methods", "metrics", "report", "sources"},
     "__main__": {"cli"},
     "errors": set(),
+    "arguments": {"errors"},
     "files": {"errors", "grammar"},
     "environment": set(),
     "rng": set(),
@@ -43,16 +44,17 @@ MAY = {
     "processes": set(),
     "visible": set(),
     "groups": set(),
-    "qkv": {"errors", "groups", "visible"},
+    "qkv": {"arguments", "errors", "groups", "visible"},
+    "metadata": {"errors", "files", "records"},
     "operators": {"environment", "errors", "groups", "visible"},
-    "reference": {"errors", "operators", "qkv"},
-    "approximation": {"errors", "groups", "operators", "qkv"},
+    "reference": {"arguments", "errors", "operators", "qkv"},
+    "approximation": {"arguments", "errors", "groups", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators", "visible"},
-    "methods": CORE | {"environment", "files", "grammar"},
+    "methods": CORE | {"environment", "files", "grammar", "metadata"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
-    "hooks": {"errors", "grammar", "groups", "qkv"},
-    "sources": {"environment", "files", "qkv", "rng", "errors", "timings", "grammar", "hooks"},
+    "hooks": {"arguments", "errors", "grammar", "groups", "qkv"},
+    "sources": {"arguments", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar", "hooks"},
     "grammar": {"errors"},
     "records": {"errors", "files", "grammar"},
     "sweeps": READS | {"environment", "run"},
@@ -60,7 +62,7 @@ MAY = {
     "tables": READS,
     "figures": READS | {"tables"},
     "gates": READS | {"tables"},
-    "report": READS | {"experiments", "figures", "tables"},
+    "report": READS | {"arguments", "experiments", "figures", "tables"},
     "testing": CORE | {"methods", "grammar"},
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},
@@ -91,6 +93,7 @@ MAY_HEAVY = {
     "timings": set(),
     "grammar": set(),
     "records": {"pydantic"},
+    "metadata": {"pydantic"},
     "sweeps": set(),
     "cli": set(),
     "sources": {"torch"},

@@ -123,8 +123,13 @@ def test_a_folder_that_is_ours_is_gone_on_with(case, run):
 
 
 def test_a_link_to_the_folder_itself_is_followed(run):
-    (run.parent / "link").symlink_to(run)
-    refuse_foreign(run.parent / "link")
+    link = run.parent / "link"
+    link.symlink_to(run)
+    refuse_foreign(link)
+    assert write_output(link, "tables/error.md", "new") and (run / "tables/error.md").read_text() == "new"
+    (run / "manifest.json").write_text("notes")
+    with pytest.raises(UsageError, match="not the manifest of a run"):
+        refuse_foreign(link)
 
 
 @pytest.mark.parametrize("text", ["my own notes", "a\nb", '{"a":1}\n', "[1,2]\n", '{"schema":1}\n', "\n\nnotes"])
@@ -188,14 +193,49 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(name, run):
     assert snapshot(run.parent) == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [1, "../../beside.txt"]}'])
-def test_a_list_of_anything_removes_nothing_outside(text, run):
-    (run / "produced.json").write_text(text)
+def listing(*names):
+    return json.dumps({"schema": 1, "files": list(names), "older": []})
+
+
+FOREIGN_LISTS = {
+    "above the folder": listing("../beside.txt"),
+    "above the folder, by a folder of ours": listing("figures/error-x/../../../beside.txt"),
+    "above the folder, as a figure": listing("figures/error-../../../beside.svg"),
+    "a folder of ours and dots": listing("figures/.."),
+    "backslashes": listing("..\\beside.txt"),
+    "an empty name": listing(""),
+    "records": listing("records.jsonl"),
+    "a manifest": listing("manifest.json"),
+    "a name of the user's": listing("notes.md"),
+    "one of ours and one that is not": listing("tables/error.md", "../beside.txt"),
+    "a line break": listing("figures/error-a\n.svg"),
+    "no name": listing(5),
+    "an older file above the folder": json.dumps({"schema": 1, "files": [], "older": ["../beside.txt"]}),
+    "another schema": json.dumps({"schema": 2, "files": [], "older": []}),
+    "no lists": '{"files": 3}',
+    "a list": "[]",
+    "no JSON": "{",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN_LISTS)
+def test_a_foreign_list_is_refused_and_nothing_changes(case, run):
+    (run / "produced.json").write_text(FOREIGN_LISTS[case])
     before = snapshot(run.parent)
-    write_output(run, "report.html", "ours")
-    after = snapshot(run.parent)
-    assert {name for name in after if after[name] != before.get(name)} == {"run/report.html", "run/produced.json"}
-    assert json.loads((run / "produced.json").read_text())["files"][-1] == "report.html"
+    tries = [refuse_foreign, produced, lambda run: write_output(run, "report.html", "ours")]
+    for attempt in tries:
+        with pytest.raises(UsageError, match=r"produced\.json: not a list of attnprobe's files; delete it") as caught:
+            attempt(run)
+        assert "\n" not in str(caught.value)
+    assert not remove_output(run, "tables/error.md")
+    assert snapshot(run.parent) == before
+
+
+def test_a_list_of_anything_else_than_our_names_cannot_be_made(run):
+    with pytest.raises(ValueError, match="not a name of"):
+        write_output(run, "../beside.txt", "ours")
+    assert (run.parent / "beside.txt").read_text() == "mine"
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +293,58 @@ def test_pictures_of_an_earlier_run_go_and_a_users_do_not(place):
     assert command(place, "report", place / "run") == 0
     assert mine.read_text() == "mine" and drawn.is_file()
     assert not (place / "run/figures/error-stale.svg").exists()
+
+
+@pytest.fixture
+def victims(place):
+    """The user's files that a foreign list names, by that name."""
+    names = {
+        "../../victim.txt": place.parent / "victim.txt",
+        str(place.parent / "victim.svg"): place.parent / "victim.svg",
+        "figures/error-output_spectral_relative-x/../../../victim.svg": place / "victim.svg",
+        "tables/../../beside.txt": place / "beside.txt",
+        "inner/mine.svg": place / "run/inner/mine.svg",
+    }
+    (place / "run/figures/error-output_spectral_relative-x").mkdir()
+    (place / "run/inner").mkdir()
+    for path in names.values():
+        path.write_text("mine")
+    return names
+
+
+@pytest.mark.parametrize("how", ["report", "a report elsewhere", "resumed"])
+def test_a_foreign_list_costs_the_user_nothing(how, place, victims, capfd):
+    asked = {
+        "report": ("report", place / "run"),
+        "a report elsewhere": ("report", place / "other", "--out", place / "run"),
+        "resumed": ("--layer", "2", "--plot"),
+    }[how]
+    if how == "a report elsewhere":
+        shutil.copytree(place / "run", place / "other")
+    for name in victims:
+        (place / "run/produced.json").write_text(listing("tables/error.md", name))
+        before = snapshot(place.parent)
+        capfd.readouterr()
+        assert command(place, *asked) == 2, name
+        assert snapshot(place.parent) == before, name
+        (line,) = [line for line in capfd.readouterr().err.splitlines() if "produced.json" in line]
+        assert "not a list of attnprobe's files" in line
+
+
+def test_a_page_leaves_a_neighbour_with_a_foreign_list(place, victims, capfd):
+    assert command(place, "report", place / "run", "--out", place / "pages", "--plot", "none") == 0
+    neighbour = place / "pages/neighbour"
+    (neighbour / "figures/error-output_spectral_relative-x").mkdir(parents=True)
+    for name in victims:
+        (neighbour / "produced.json").write_text(listing(name))
+        before = snapshot(place.parent)
+        capfd.readouterr()
+        assert command(place, "report", place / "run", "--out", place / "pages", "--plot", "none") == 0
+        assert snapshot(place.parent) == before, name
+        assert capfd.readouterr().err.count("the folder is left as it is") == 1
+    (neighbour / "produced.json").write_text(listing("figures/error-x.svg"))  # one that is of ours goes
+    assert command(place, "report", place / "run", "--out", place / "pages", "--plot", "none") == 0
+    assert not (neighbour / "produced.json").exists()
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "figures", "tables"])

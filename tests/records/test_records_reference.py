@@ -43,7 +43,7 @@ def test_a_frame_has_the_columns_that_the_page_names(command):
     run = open_run(RUNS / command)
     frame = run.frame()
     (records,) = run.records.values()
-    named = {*COLUMNS, *shape_of(command).columns}
+    named = {*COLUMNS, *shape_of(command).columns, *shape_of(command).fields}
     families = {name.partition("[")[0] for name in named if "[" in name}
     metrics = {name for record in records for name in record.get("metrics", {})}
     metrics |= {name for record in records for one in record.get("matrices", ()) for name in one["metrics"]}

@@ -119,6 +119,7 @@ def test_nothing_is_fetched(page):
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
     assert "'unsafe-inline'" not in policy.split("script-src")[1]
+    assert {"form-action 'none'", "base-uri 'none'"} <= set(policy.split("; "))
 
 
 def test_ids_are_unique_and_what_refers_to_them_exists(page):

@@ -9,6 +9,7 @@ from attnprobe.experiments.error.result import error_result
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.inject.result import inject_result
 from attnprobe.experiments.stability.result import stability_result
+from attnprobe.tables.methods import rivals
 from attnprobe.tables.results import Value, best_of, tie_rule
 
 
@@ -56,6 +57,35 @@ def test_a_median_that_the_spread_over_heads_does_not_support_is_no_winner():
     assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
 
 
+def marked(record, **metrics):
+    """The record with these counts of rows in every head."""
+    heads = len(record["heads"])
+    return {**record, "metrics": {**record["metrics"], **{name: [count] * heads for name, count in metrics.items()}}}
+
+
+def test_a_row_with_a_mark_is_not_the_best():
+    """Bad rows that no guard replaced are marked !, and the table does not make the row's cells bold."""
+    some = records({"skyformer": 0.5, "linformer": 0.51, "mss": 3.0}, d=(16,))
+    assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
+    bad = [marked(some[0], bad_rows=3), *some[1:]]
+    row = next(row for row in summarise(bad)[0] if row["method"] == "skyformer")
+    assert rivals(row) is None
+    text = sentence(bad)
+    assert text.startswith("linformer has the smallest median error at d = 16: 0.51 of ‖BV‖₂")
+    assert text.endswith("Worse than V-Mean at d = 16: mss.")
+    assert sentence([marked(some[0], bad_rows=3, guarded_rows=3), *some[1:]]) == sentence(some)
+    rounded = [marked(some[0], rounded_rows=1), *some[1:]]  # a median that rounding decides
+    assert sentence(rounded).startswith("linformer has the smallest median error at d = 16")
+    every = [marked(one, bad_rows=3) for one in some[:3]]
+    assert sentence([*every, some[3]]).startswith("No method has a sound median error at d = 16: see the notes.")
+    assert sentence([bad[0], some[3]]).startswith("skyformer at d = 16: the median error is 0.50 of ‖BV‖₂")
+    tables = bad + [relative(cell(name, 16, layer=1), size) for name, size in (("skyformer", 0.5), ("linformer", 0.9))]
+    assert sentence(tables) == (
+        "linformer has the smallest median error at the largest d in 1 of 2 tables, "
+        "skyformer has the smallest median error at the largest d in 1 of 2 tables."
+    )
+
+
 def test_single_values_tie_within_five_per_cent():
     values = {"a": Value(1.0), "b": Value(1.04), "c": Value(1.06)}
     assert best_of(values) == ["a", "b"] and tie_rule(values, ["a", "b"]) == " (a tie within 5 %)"
@@ -84,9 +114,12 @@ def test_seeds_decide_on_the_smallest_instability():
 
 def test_rounds_decide_on_the_fastest():
     row = {"status": "ok", "n": 64, "options": {}, "reference": False, "d": None}
-    numbers = (("a", 2.0, 0.2), ("b", 2.1, 0.1))
+    numbers = (("a", 0.5, 0.05), ("b", 0.52, 0.03))
     rows = [{**row, "method": name, "ratio_to_exact": x, "ratio_spread": spread} for name, x, spread in numbers]
     assert bench_result(rows).startswith("At n = 64, a and b take the least time (a tie within their spreads over")
+    slower = [{**row, "method": "a", "ratio_to_exact": 8.4, "ratio_spread": 0.1}]
+    text = "At n = 64, none of 1 methods and budgets is faster than exact attention; a takes the least time, 8.4 times"
+    assert bench_result(slower).startswith(text)
 
 
 def test_one_method_is_best_of_none():

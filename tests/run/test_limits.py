@@ -87,6 +87,12 @@ def test_what_takes_too_long_has_failed(late):
     assert tried.state == {"status": "failed", "reason": "timeout: took longer than --cell-timeout 0.05"}
 
 
+def test_a_limit_that_ends_before_its_block_begins_fails_the_block():
+    with attempt(1e-9) as tried:
+        time.sleep(5)
+    assert tried.state == {"status": "failed", "reason": "timeout: took longer than --cell-timeout 1e-09"}
+
+
 def test_no_alarm_is_left_behind():
     with attempt(0.05):
         time.sleep(5)

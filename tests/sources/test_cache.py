@@ -195,9 +195,10 @@ def test_a_size_is_read(text, size, monkeypatch):
     assert default_cache().largest == size
 
 
-def test_what_is_no_size_is_refused(monkeypatch):
-    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", "much")
-    with pytest.raises(UsageError, match="ATTNPROBE_CACHE_SIZE=much: write a size, such as 4GiB"):
+@pytest.mark.parametrize("size, shown", [("much", "much"), ("9" * 400, "9{79}…"), ("1." + "0" * 400, "1.0{77}…")])
+def test_what_is_no_size_is_refused(size, shown, monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", size)
+    with pytest.raises(UsageError, match=f"ATTNPROBE_CACHE_SIZE={shown}: write a size, such as 4GiB"):
         default_cache()
 
 
@@ -297,11 +298,27 @@ def test_the_command_lists_and_clears(cache, model, text_file, run):
     assert run("cache", "list")[1].endswith("in 0 entries\n")
 
 
+def test_what_is_not_the_caches_stays(cache, tmp_path, run):
+    """Other files beside entries: also folders, links and names that are almost those of entries."""
+    cache.keep_facts("a" * 32, {"x": 1})
+    (entry,) = cache.folder.iterdir()
+    for name in ("my-notes.txt", "my-data.json", f"{entry.name}.bak", entry.name.replace("-", "-0")):
+        (cache.folder / name).write_text("mine")
+    (cache.folder / "my-dir.d").mkdir()
+    (cache.folder / f"b-{'0' * 64}.json").mkdir()
+    (tmp_path / "outside.json").write_text("mine")
+    (cache.folder / f"c-{'0' * 64}.json").symlink_to(tmp_path / "outside.json")
+    before = {path.name for path in cache.folder.iterdir()}
+    assert run("cache", "clear")[:2] == (0, f"{cache.folder}: 1 entries removed\n")
+    assert {path.name for path in cache.folder.iterdir()} == before - {entry.name}
+    assert (tmp_path / "outside.json").read_text() == "mine"
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"garbage", b"\xff" * 40, b"\x08" + bytes(7) + b'{"a": 1}', b"[1]"])
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 def test_an_entry_that_cannot_be_read_is_listed(data, suffix, cache, run):
     cache.folder.mkdir(parents=True)
-    (cache.folder / f"key-0{suffix}").write_bytes(data)
+    (cache.folder / f"key-{'0' * 64}{suffix}").write_bytes(data)
     code, out, err = run("cache", "--debug")
     assert code == 0 and err == "" and out.splitlines()[1].endswith("damaged, or of another version")
 

@@ -20,8 +20,9 @@ class Words:
     def __init__(self):
         self.words: list[str] = []
 
-    def __call__(self, lines):
-        return [[self._id(word) for word in line.split()] for line in lines]
+    def __call__(self, text):
+        found = list(re.finditer(r"\S+", text))
+        return [self._id(word[0]) for word in found], [word.span() for word in found]
 
     def _id(self, word):
         if word not in self.words:
@@ -106,3 +107,22 @@ def test_a_text_of_a_needle_is_as_long_as_asked():
         groups, _, arguments = source.text.needle.statements(1)
         plain = lambda text: re.sub(r"[^a-z0-9]", "", text.lower().replace("##", ""))
         assert len(tokens) == n and plain(words) == plain("".join(groups[arguments]))
+
+
+def test_a_question_fits_its_statements():
+    """The literal last sentence: pairs ask for the code of an item, chains for the variables of a value."""
+    for name, statement, asked in (
+        (
+            "needle:pairs=3",
+            r" The code of item (?P<key>\d{5}) is \d{5}\.",
+            " Question: what is the code of item {0}? The code of item {0} is",
+        ),
+        (
+            "needle:chain=3,chains=2",
+            r" Variable \d{5} has the value (?P<key>\d{5})\.",
+            " Question: which variables have the value {0}? The variables of {0} are",
+        ),
+    ):
+        groups, question, target = parse_needle(name).statements(0)
+        found = re.fullmatch(statement, groups[target][0])
+        assert found and question == asked.format(found["key"])

@@ -197,7 +197,7 @@ def test_queries_of_a_file(write, tensors):
 @pytest.mark.parametrize("name", ["sliding_window", "sinks"])
 def test_a_number_that_is_none_is_named(write, tensors, name):
     message = refused_at_once(write(tensors, {"causal": "true", name: "wide"}))
-    assert f"its {name} 'wide' is not a whole number" in message
+    assert f'metadata {name}: expected a valid integer, got "wide"' in message
 
 
 def refused_at_once(path):
@@ -262,8 +262,22 @@ def test_a_bad_value_names_layer_and_window(write, tensors):
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
-        ({"scale": "large"}, "its scale 'large' is not a number"),
-        ({"scale": "-1"}, "scale: -1.0 is not a positive number"),
+        ({"scale": "large"}, 'metadata scale: expected a valid number, got "large"'),
+        ({"scale": "-1"}, "metadata scale: expected greater than 0, got -1.0"),
+        ({"scale": "1e400"}, "metadata scale: expected at most 1e+300"),
+        ({"causal": "no"}, 'metadata causal: expected true or false, got "no"'),
+        ({"sliding_window": "1.5"}, "metadata sliding_window: expected a valid integer"),
+        ({"sliding_window": str(2**80)}, "metadata sliding_window: expected at most 9.0072e+15"),
+        ({"attnprobe": '{"schema": 1, "sliding_window": 1.5}'}, "metadata sliding_window: expected a valid integer"),
+        ({"attnprobe": '{"schema": 1, "causal": true, "sinks": {"0": 1.5}}'}, "metadata sinks.0: expected a valid"),
+        ({"attnprobe": '{"schema": 1, "scale": {}}'}, "metadata scale: layer 0 has none"),
+        ({"attnprobe": '{"schema": 1, "scale": {"0": 1, "7": 1}}'}, "metadata scale: there is no layer 7"),
+        ({"attnprobe": '{"schema": 1, "sinks": {"-1": 1}}'}, "metadata sinks.-1: expected the number of a layer"),
+        ({"attnprobe": '{"schema": 1, "heads": [-1, 0, 1]}'}, "metadata heads[0]: expected at least 0, got -1"),
+        ({"attnprobe": json.dumps({"schema": 1, "heads": [0, 1, 2**70]})}, "metadata heads[2]: expected at most 9"),
+        ({"attnprobe": '{"schema": 1, "heads": [0, 1, true]}'}, "metadata heads[2]: expected a valid integer"),
+        ({"attnprobe": '{"schema": 1, "heads": [0, 1, 1]}'}, "metadata heads: expected numbers that do not repeat"),
+        ({"attnprobe": '{"schema": 1, "facts": [1]}'}, "metadata facts: expected a valid dictionary"),
         ({"attnprobe": "{"}, "its metadata 'attnprobe' are damaged"),
         ({"attnprobe": "[]"}, "its metadata 'attnprobe' are damaged"),
         ({"attnprobe": '{"schema": 99}'}, "schema 99, but this version reads schema 1"),
@@ -272,6 +286,45 @@ def test_a_bad_value_names_layer_and_window(write, tensors):
 )
 def test_metadata_that_do_not_fit(write, tensors, metadata, says):
     assert says in refused(write(tensors, metadata))
+
+
+@pytest.mark.parametrize(
+    ("positions", "says"),
+    [
+        (
+            torch.tensor([7, 2, 9], dtype=torch.int32),
+            "positions: needs shape (3,) and dtype int64; got (3,), torch.int32",
+        ),
+        (
+            torch.tensor([7, 2, 9], dtype=torch.uint64),
+            "positions: needs shape (3,) and dtype int64; got (3,), torch.uint64",
+        ),
+        (torch.tensor([7.0, 2.0, 9.0]), "positions: needs shape (3,)"),
+        (torch.tensor([[7], [2], [9]]), "positions: needs shape (3,) and dtype int64; got (3, 1)"),
+        (torch.tensor([7, 2]), "positions: needs shape (3,)"),
+        (torch.tensor([7, 2, 9, 1]), "positions: needs shape (3,)"),
+        (torch.tensor([7, 2, 10]), "positions: 2 … 10 are not all among the 10 keys"),
+        (torch.tensor([-1, 2, 9]), "positions: -1 … 9 are not all"),
+        (torch.tensor([2, 2, 9]), "positions: two queries share a position"),
+    ],
+)
+def test_positions_that_do_not_fit_are_refused_for_any_n_and_queries(write, tensors, positions, says):
+    some = {**tensors, "q": tensors["q"][:, :3], "positions": positions}
+    path = write(some, {"causal": "true"})
+    for n, queries in ((10, None), (9, None), (10, "2,9")):
+        assert says in refused(path, n=n, queries=queries)
+
+
+def test_queries_that_share_a_position_cannot_be_chosen_by_it(write, tensors):
+    path = write({**tensors, "q": tensors["q"][:, :3], "positions": torch.tensor([2, 2, 9])})
+    assert opened(path).qkv(10, [0], 0)[0].positions.tolist() == [2, 2, 9]
+    with pytest.raises(UsageError, match="queries 2: two queries of .* share a position"):
+        opened(path, queries="2").qkv(10, [0], 0)
+
+
+def test_longer_values_are_not_cut(write, tensors):
+    longer = torch.cat([tensors["v"], tensors["v"]], 1)
+    assert "v: 20 tokens, but k has 10" in refused(write({**tensors, "v": longer}), n=4)
 
 
 def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_path):

@@ -1,6 +1,7 @@
 """Real weights and the command's own settings: packaged MiniLM, and the built-in BERT-base."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from attnprobe.sources.vocabulary import open_tokenizer
 from attnprobe.sources.weights import configuration
 from attnprobe.timings import Timings
 
+PACKAGE = packaged.PACKAGES["minilm"]
+
 
 @needs_minilm
 def test_minilm_reads_the_embedded_text():
@@ -19,7 +22,7 @@ def test_minilm_reads_the_embedded_text():
     source = resolve(SourceSpec(model="minilm", text="embedded", device="cpu"), timings=timings)
     assert (source.layers, source.heads, source.facts["p"], source.facts["max_positions"]) == (6, 12, 32, 512)
     assert (
-        source.facts["model_sha256"] == packaged.PUBLISHED["model.safetensors"] and source.facts["unk_fraction"] < 0.01
+        source.facts["model_sha256"] == PACKAGE.published["model.safetensors"] and source.facts["unk_fraction"] < 0.01
     )
     captured = source.qkv(1200, [0, 5], 0)  # 512 + 512 + 176
     assert captured[5].q.shape == (12, 1200, 32) and captured[5].scale == 32**-0.5
@@ -39,9 +42,9 @@ def test_minilms_tokenizer_file_would_cut_lines_at_128_tokens():
 @pytest.fixture
 def other_package(tmp_path, monkeypatch):
     """A copy of the packaged MiniLM that is found instead of the installed one, and its folder."""
-    place = tmp_path / packaged.PACKAGE / "model"
+    place = tmp_path / PACKAGE.module / "model"
     shutil.copytree(packaged_weights()["path"], place)
-    (tmp_path / packaged.PACKAGE / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / PACKAGE.module / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     packaged._seals.cache_clear()
     yield place
@@ -55,7 +58,7 @@ def damage(file):
 
 
 @needs_minilm
-@pytest.mark.parametrize("name", packaged.PUBLISHED)
+@pytest.mark.parametrize("name", PACKAGE.published)
 def test_other_files_in_the_package_are_refused(other_package, name):
     damage(other_package / name)
     assert packaged_weights() == {"installed": True, "path": str(other_package), "sha256_ok": False}
@@ -64,7 +67,7 @@ def test_other_files_in_the_package_are_refused(other_package, name):
 
 
 @needs_minilm
-@pytest.mark.parametrize("name", packaged.PUBLISHED)
+@pytest.mark.parametrize("name", PACKAGE.published)
 def test_a_package_that_changes_after_it_was_checked_is_refused(other_package, name):
     assert packaged_weights()["sha256_ok"]
     (other_package / name).touch()  # the same bytes are the same file
@@ -83,7 +86,7 @@ def test_a_package_that_changes_after_it_was_checked_is_refused(other_package, n
 
 
 def test_a_package_that_is_not_installed(monkeypatch, no_hub):
-    monkeypatch.setattr(packaged, "PACKAGE", "no_such_package_anywhere")
+    monkeypatch.setitem(packaged.PACKAGES, "minilm", replace(PACKAGE, module="no_such_package_anywhere"))
     packaged._seals.cache_clear()
     try:
         assert packaged_weights() == {"installed": False, "path": None, "sha256_ok": False}

@@ -42,7 +42,7 @@ def test_a_directory_that_does_not_exist(tiny_bert, text_file, tmp_path):
     assert refused(tmp_path / "nowhere", text_file) == f"no such directory: {tmp_path / 'nowhere'}"
     assert refused(tiny_bert + "x", text_file).endswith("; did you mean 'bert'?")
     assert "no such directory: ./models/bert" in refused("./models/bert", text_file)
-    assert "is a file: name the directory" in refused(f"{tiny_bert}/config.json", text_file)
+    assert "is a file: name a directory" in refused(f"{tiny_bert}/config.json", text_file)
 
 
 def test_a_directory_without_a_configuration(text_file, tmp_path):

@@ -17,7 +17,7 @@ from attnprobe.sources.vocabulary import Vocabulary, fallback_vocabulary, of_fol
 
 
 def text(*lines):
-    return Text("a test", list(lines), "0" * 64)
+    return Text("a test", "\n".join(lines), "0" * 64)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,8 @@ def test_a_file_is_read_byte_for_byte(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone é\r\ntwo\rthree\n\nfour".encode())
     got = open_text(str(path))
-    assert list(got.lines) == ["one é", "two", "three", "", "four"]
+    assert got.content == "one é\r\ntwo\rthree\n\nfour"
+    assert got.lines == ["one é", "two", "three", "", "four"]
     assert (got.name, got.split) == (str(path), None)
     assert got.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -78,7 +79,7 @@ def test_an_embedded_text_that_was_edited_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_embedded_text_is_read_again_beyond_its_end_and_says_so(vocabulary):
-    stream = TokenStream(Text("short", ["word1 word2", "word3"], "0" * 64, readings=3), vocabulary)
+    stream = TokenStream(Text("short", "word1 word2\nword3", "0" * 64, readings=3), vocabulary)
     assert stream.first(7) == [6, 7, 8, 6, 7, 8, 6] and len(stream.ids) == 3
     layout = Layout(None)
     assert check_length(stream, layout, 3, 1) is None
@@ -221,7 +222,7 @@ def test_the_fallback_vocabulary_is_the_same_in_every_process(tmp_path):
 # windows and segments
 
 
-def test_lines_are_tokenised_by_themselves_and_only_as_far_as_needed(vocabulary):
+def test_a_text_is_tokenised_only_as_far_as_needed(vocabulary):
     stream = TokenStream(text(*(f"word{i % 40}" for i in range(5000))), vocabulary)
     assert stream.first(3) == [5, 6, 7]
     assert len(stream.ids) < 1000

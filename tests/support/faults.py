@@ -1637,8 +1637,8 @@ SELECTION = [
         "quest",
         "generator",
         "methods/selection/base.py",
-        "largest, chosen = scores.topk(",
-        "largest, chosen = (scores + torch.rand_like(scores)).topk(",
+        "chosen = largest_scores(scores, (",
+        "chosen = largest_scores(scores + torch.rand_like(scores), (",
         "the choice adds a draw from the global generator",
     ),
     Fault(

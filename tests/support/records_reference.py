@@ -69,7 +69,8 @@ frame = run.frame()  # a pandas frame: a row for each cell and head
 ```
 
 `frame()` has these columns for every command, and further columns for each command, listed below. Whole numbers have
-pandas' type `Int64`. A name that ends in `[NAME]` means one column for each key of an object.
+pandas' type `Int64`. Every other field of a record that is one value is a column of its name. A name that ends in
+`[NAME]` means one column for each key of an object.
 """
 
 

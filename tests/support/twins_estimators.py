@@ -38,10 +38,12 @@ def weighted(scores: list[float], weights: dict[int, float], n_k: int) -> list[f
 def heavy_keys(
     qkv: QKV, i: int, keys: list[int], scores: list[float], d: int, heavy=0.5, sinks=4, window=64
 ) -> set[int]:
-    """Sinks and window first, then the largest scores."""
-    first = near(qkv, i, min(sinks, d // 4), min(window, d // 4))
+    """The own key, the window and sinks first, then the largest scores."""
+    count = int(heavy * d)
+    sinks = min(sinks, d // 4, count // 2)
+    first = near(qkv, i, sinks, min(window, d // 4, count - sinks))
     ordered = sorted(keys, key=lambda j: (j not in first, -scores[j]))
-    return set(ordered[: int(heavy * d)])
+    return set(ordered[:count])
 
 
 def mixed(x: int) -> int:

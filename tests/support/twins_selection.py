@@ -211,16 +211,21 @@ def moba(qkv: QKV, d, draws, target, *, block=3) -> Tensor:
     return over(qkv, sets)
 
 
+def distances(qkv: QKV) -> list[int]:
+    """The distances of diagonals, the nearest first: 0, 1, -1, 2, -2 …, or 0, 1, 2 … if attention is causal."""
+    return [o for far in range(qkv.n_k) for o in ((far, -far) if far and not qkv.causal else (far,))]
+
+
 def vertical_slash(qkv: QKV, d, draws, target, *, vertical=0.5, probe=3, first=1, near=1) -> Tensor:
     column = [0.0] * qkv.n_k
-    slash = dict.fromkeys(range(0 if qkv.causal else 1 - qkv.n_k, qkv.n_k), 0.0)
+    slash = dict.fromkeys(distances(qkv), 0.0)
     for i in range(qkv.n_q - min(probe, qkv.n_q), qkv.n_q):
         for j, weight in zip(seen_by(qkv)[i], weights_of(qkv, i, seen_by(qkv)[i]), strict=True):
             column[j] += weight
             slash[own_key(qkv, i) - j] += weight
-    count = max(1, int(d * vertical))
-    columns = sorted(range(qkv.n_k), key=lambda j: (j >= first, -column[j]))[:count]
-    diagonals = sorted(slash, key=lambda o: (abs(o) >= near, -slash[o]))[: d - count]
+    count = min(max(1, int(d * vertical)), d - 1)
+    columns = sorted(range(qkv.n_k), key=lambda j: (j >= first, -column[j] if j >= first else 0))[:count]
+    diagonals = sorted(slash, key=lambda o: (abs(o) >= near, -slash[o] if abs(o) >= near else 0))[: d - count]
     sets = []
     for i, seen in enumerate(seen_by(qkv)):
         chosen = {*columns, *(own_key(qkv, i) - o for o in diagonals)}
@@ -325,7 +330,7 @@ def flexprefill(qkv: QKV, d, draws, target, *, mass=0.95, tau=0.1, block=3) -> T
             column[j] += weight
             true[j // block] += weight / len(probe)
             slash[own_key(qkv, i) - j] = slash.get(own_key(qkv, i) - j, 0.0) + weight
-    slash = {o: 0.0 for o in range(0 if qkv.causal else 1 - qkv.n_k, qkv.n_k)} | slash
+    slash = {o: slash.get(o, 0.0) for o in distances(qkv)}
     guess = softmax_over_blocks(qkv, mean_of(qkv.q[0], probe), list(range(count)), block)
     middle = [(a + guess[j]) / 2 for j, a in enumerate(true)]
     terms = [(a, m) for a, m in zip(true, middle, strict=True)] + [(guess[j], m) for j, m in enumerate(middle)]
@@ -334,7 +339,7 @@ def flexprefill(qkv: QKV, d, draws, target, *, mass=0.95, tau=0.1, block=3) -> T
     if distance >= tau:
         enough = mass * len(probe) if mass < 1 else float("inf")
         columns = until(dict(enumerate(column)), [0], d // 2, enough)
-        diagonals = until(slash, [0], min(d - d // 2, qkv.n_k), enough)
+        diagonals = until(slash, [0], d - d // 2, enough)
         for i in range(qkv.n_q):
             chosen = {*columns, *(own_key(qkv, i) - o for o in diagonals)}
             sets.append([j for j in seen[i] if j in chosen])

@@ -92,6 +92,31 @@ def test_tables_with_the_same_headings_go_without_the_same_columns():
     assert "what number is" not in wide
 
 
+def headings_at(table, width):
+    shown = plain(plain_tables([table], [], Header(), width=width)).splitlines()
+    return next(line for line in shown if line.lstrip().startswith("name")).split()
+
+
+def test_no_more_spare_columns_go_than_the_width_wants():
+    """Three numbers of 26 characters beside a name of 4, two spaces apart, are 88 wide."""
+    headings = ["name", "one", "two", "three"]
+    table = text_table("", headings, [["some", *["1" * 26] * 3]], spare=["three", "two"])
+    assert headings_at(table, 88) == headings
+    assert headings_at(table, 87) == headings[:3] == headings_at(table, 60)
+    assert headings_at(table, 59) == headings[:2]
+
+
+def test_without_spare_columns_every_second_number_goes_and_then_the_last():
+    """Numbers of 18 characters, each two spaces apart, beside a name of 4."""
+    headings = ["name", *(f"n{i}" for i in range(1, 9))]
+    table = text_table("", headings, [["some", *["1" * 18] * 8]])
+    assert headings_at(table, 164) == headings
+    five = ["name", "n1", "n2", "n4", "n6", "n8"]
+    assert headings_at(table, 163) == five == headings_at(table, 104)
+    assert headings_at(table, 103) == five[:-1] == headings_at(table, 84)
+    assert headings_at(table, 83) == five[:-2]
+
+
 @pytest.mark.parametrize("names, rules", [(["a", "b"], 0), (["a", "a", "b"], 1), (["a", "a", "b", "c"], 2)])
 def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules):
     lines = [["x" + name, "1"] for name in names]

@@ -16,10 +16,17 @@ def test_no_entry_of_the_numerators_exceeds_its_bound(dtype):
     qkv = make(h=2, n=64, p=4, dtype=dtype)
     findings = check("thinformer-entry", qkv, budgets=(8, 32))
     for one in findings:
-        assert one.verdicts() == ["holds"] * 2
+        assert one.verdicts() == ["vacuous"] * 2 and (one.bound > 1).all()  # zeros keep it too
         assert (one.details["share"] <= 1).all() and (one.details["share"] > 1e-2).all()
         assert (one.measured > 0).all()
     assert (findings[1].bound < findings[0].bound).all() and (findings[1].measured < findings[0].measured).all()
+
+
+def test_a_bound_below_the_largest_entry_is_not_vacuous():
+    """Values are nearly equal, and so are keys."""
+    qkv = make(h=2, n=64, p=4, score=1e-4)
+    (one,) = check("thinformer-entry", qkv.replace(v=1 + 0.01 * qkv.v), (16,))
+    assert one.verdicts() == ["holds"] * 2 and (one.bound < 1).all()
 
 
 def test_a_discrepancy_is_a_form_of_the_kernel():

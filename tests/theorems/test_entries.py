@@ -8,7 +8,7 @@ from inputs import make
 
 from attnprobe import approximate
 from attnprobe.rng import generator
-from attnprobe.theorems.entries import entry_blocks, entry_errors
+from attnprobe.theorems.entries import EntryErrors, entry_blocks, entry_errors, entry_finding
 
 
 def test_blocks_are_the_rows_of_both_matrices():
@@ -39,3 +39,8 @@ def test_errors_are_those_of_dense_matrices(shift):
 def test_matrices_of_zeros_have_no_errors():
     zero = torch.full((2, 3), -torch.inf, dtype=torch.float64)
     assert entry_errors([(zero, zero)], torch.zeros(2), torch.zeros(3)) == (0, 0, 0)
+
+
+def test_a_promise_that_zeros_keep_is_vacuous_unless_it_is_broken():
+    errors = [EntryErrors(0.5, 0.9, 0.6), EntryErrors(0.5, 1.0, 0.6), EntryErrors(2.0, 1.5, 1.4)]
+    assert entry_finding("wildcat-entry", 4, "", errors).verdicts() == ["holds", "vacuous", "violated"]

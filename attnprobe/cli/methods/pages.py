@@ -11,8 +11,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["index_page", "method_page", "method_pages"]
-
 COLUMNS = ("method", "paper", "target", "d means", "cost per head", "random?", "needs V?", "causal?", "compared with")
 INTRODUCTION = """# Methods
 

@@ -17,8 +17,6 @@ from ...tables.results import at_budget
 from ...tables.table import grouped_by
 from .rows import AuditRow, StatementRow, is_statement
 
-__all__ = ["audit_figures"]
-
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 4.5},
     "violated": {"marker": "X", "markersize": 6},

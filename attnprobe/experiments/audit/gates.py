@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...gates.check import Gated
 from ...tables.metrics import Metric, share
 
-__all__ = ["GATED"]
-
 GATED = Gated(
     (
         share("holds", "larger"),

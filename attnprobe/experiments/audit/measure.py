@@ -14,7 +14,7 @@ from ...methods import approximate
 from ...metrics.guarantees import GuaranteeReference
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result, key_of
-from ...run.costs import Cost, work_of_method
+from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import NOT_FINITE
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
@@ -23,8 +23,6 @@ from ...timings import Timings
 from .record import SHAPE
 from .request import AuditRequest
 from .tally import Tally
-
-__all__ = ["AuditCells", "measure_guarantees"]
 
 LOOK = 20  # repeats between two looks of a test that stops by itself
 SHOWN = 50  # repeats between two words on the progress
@@ -96,6 +94,7 @@ class AuditCells(PlannedCells):
     def work(self, place: Place, cell: _Cell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
         work, size = work_of_method(n, cell.d, heads)
+        work += self.request.matrix * work_of_decompositions(n, heads, 1)[0] / 3  # the norm of a difference
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
     def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:

@@ -10,11 +10,10 @@ from typing_extensions import TypedDict
 
 from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lists_of, unequal
 
-__all__ = ["SHAPE", "AuditRecord", "Statement"]
-
 PER_HEAD = ("rate", "worst", "lower", "upper", "p_at_most", "p_above", "verdict", "rows_violated", "rows_holding")
-SHARED = ("repeats", "trials", "confidence", "anytime")
 METRICS = {
+    "keys": "the number of keys that a row reads, mean over rows and repeats",
+    "keys_share": "the same over the number of keys that a row sees",
     "bias": "the mean over repeats and rows of D~/D − 1",
     "bias_z": "the bias over its standard error",
     "biased": "1 if the bias is not chance at the stated confidence, over all heads, and beyond rounding",
@@ -72,19 +71,15 @@ def _problems(record: AuditRecord) -> Iterator[str]:
 
 
 def _rows(record: AuditRecord) -> Iterator[dict[str, Any]]:
-    shared = {name: record.get(name) for name in SHARED}
     for statement in record["statements"]:
         of_statement = {name: statement[name] for name in ("quantity", "per", "epsilon", "delta")}
         lists = lists_of(statement, PER_HEAD)
         for index, head in enumerate(record["heads"]):
-            row = {**shared, **of_statement, "head": head, **by_name(lists, index)}
+            row = {**of_statement, "head": head, **by_name(lists, index)}
             yield row | by_name(record["metrics"], index)
-    if not record["statements"]:
-        yield shared
 
 
 COLUMNS = {
-    **{name: "as in the record" for name in SHARED},
     "quantity": "the quantity; a cell has a row for each promise and head",
     "per": "whether heads or rows are judged",
     "epsilon": "ε",

@@ -23,8 +23,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["AuditOutput", "AuditRequest"]
-
 
 def probabilities(text: str, what: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""

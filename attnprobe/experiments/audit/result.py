@@ -9,8 +9,6 @@ from ...linalg.exceedance import VERDICTS
 from ...tables.results import at_budget, in_words, lost, sentences
 from .rows import AuditRow, StatementRow, is_statement
 
-__all__ = ["audit_result"]
-
 WORDS = {"holds": "hold", "violated": "are violated", "undecided": "are undecided"}
 
 

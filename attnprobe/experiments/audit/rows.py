@@ -18,8 +18,6 @@ from ...tables.table import grouped_by
 if TYPE_CHECKING:
     from .record import AuditRecord
 
-__all__ = ["FIELDS", "AuditRow", "AuditSummary", "StatementRow", "audit_rows", "audit_summary", "is_statement"]
-
 NUMBERS = ("rate", "worst", "upper")
 
 
@@ -70,9 +68,11 @@ class OfHead(TypedDict):
     rows_holding: int
 
 
-class Normaliser(TypedDict):
-    """The statistics of the normalisers of a head; null where the method states none."""
+class Samples(TypedDict):
+    """The statistics of the keys and the normalisers of a head; null where the method states none."""
 
+    keys: float | None
+    keys_share: float | None
     bias: float | None
     bias_z: float | None
     biased: float | None
@@ -83,7 +83,7 @@ class Normaliser(TypedDict):
     capped: float | None
 
 
-class StatementRow(Promise, OfHead, Normaliser, Cell, Where, State):
+class StatementRow(Promise, OfHead, Samples, Cell, Where, State):
     """A promise and a head."""
 
     head: int
@@ -135,7 +135,7 @@ def audit_rows(records: Sequence[AuditRecord]) -> list[AuditRow | StatementRow]:
                     "head": head,
                     **part(Promise, statement),
                     **part(OfHead, by_name(lists, index)),
-                    **part(Normaliser, by_name(record["metrics"], index)),
+                    **part(Samples, by_name(record["metrics"], index)),
                     **state,
                 }
                 rows.append(row)
@@ -164,7 +164,7 @@ def _summary(group: Sequence[AuditRow | StatementRow]) -> AuditSummary:
         word: [float(row["verdict"] == word) for row in heads] for word in VERDICTS
     }
     described |= {name: [row[name] for row in heads] for name in NUMBERS}
-    known = {name: [row[name] for row in heads] for name in Normaliser.__annotations__}
+    known = {name: [row[name] for row in heads] for name in Samples.__annotations__}
     described |= {name: values for name, values in known.items() if any(value is not None for value in values)}
     entry: AuditSummary = {
         "method": first["method"],

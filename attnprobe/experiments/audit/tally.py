@@ -26,8 +26,6 @@ from ...linalg.exceedance import (
 )
 from ...metrics.guarantees import GuaranteeReference, normaliser_ratio, over_heads
 
-__all__ = ["Tally"]
-
 ROUNDING = 128  # units of rounding below which a mean error is no bias
 
 
@@ -56,6 +54,7 @@ class Tally:
         self._p: dict[tuple[str, float, float], PValues] = {}
         self._moments: dict[str, Tensor] = {}
         self._stated: dict[str, Tensor] = {}
+        self._keys: dict[str, Tensor] = {}
 
     def add(self, approx: Approximation) -> None:
         """Count the errors of one repeat."""
@@ -74,6 +73,9 @@ class Tally:
                 self._add(self._counts, (name, epsilon), exceeds)
         self.lost += lost
         self._add_moments(approx)
+        read = approx.diagnostics.get("realised_d")
+        if read is not None:
+            self._add(self._keys, "keys", read.double().cpu())
 
     def look(self) -> None:
         """Test all promises on the counts so far. Anytime-valid tests keep the least p-value of all looks."""
@@ -98,8 +100,12 @@ class Tally:
         return [self._statement(*place, p) for place, p in self._p.items()]
 
     def metrics(self) -> dict[str, list[float | None]]:
-        """The bias of the normaliser, its spread, and what the method states of its estimates, per head."""
+        """Per head: the keys read, bias and spread of the normaliser, what the method states of its estimates."""
         metrics: dict[str, Any] = {}
+        if self._keys:
+            qkv = self.reference.qkv
+            metrics["keys"] = (self._keys["keys"] / self.trials).numpy()
+            metrics["keys_share"] = metrics["keys"] * qkv.n_q / qkv.entries
         if self._moments:
             mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))
             z = bias_z(mean, square, cube, self.trials)

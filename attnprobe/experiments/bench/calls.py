@@ -18,8 +18,6 @@ from ...methods import Method, approximate, get
 from ...qkv import QKV
 from ...reference import own_output
 
-__all__ = ["EXACT", "Work", "differentiated", "gradients", "load_call", "save_inputs"]
-
 EXACT = "exact"  # the name of exact attention, by torch's fused kernel where it has one
 
 

@@ -27,8 +27,6 @@ from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
 from .rows import ERROR, BenchRow, frontier
 
-__all__ = ["bench_figures"]
-
 Draw = Callable[[Any], Sheet]  # of a page
 
 COSTS = {  # heading, factor, label

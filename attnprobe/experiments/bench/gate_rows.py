@@ -10,9 +10,6 @@ from ...tables.statistics import describe
 from .gates import GATED
 from .rows import BenchRow, BenchSummary
 
-__all__ = ["bench_judged"]
-
-
 EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...gates.check import Gated
 from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 
-__all__ = ["GATED"]
-
 COSTS = (*BENCH, METRICS["visited_fraction"], *SELECTED)
 GROWTH = (Metric("time_exponent"), Metric("memory_exponent"), Metric("faster_from"), Metric("smaller_from"))
 ERRORS = tuple(

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from math import log
 from statistics import linear_regression
 
-__all__ = ["FIT_FROM", "exponent", "faster_from", "growth"]
-
 FIT_FROM = 2048  # tokens; below it, constant costs would distort the fit
 
 

@@ -29,8 +29,6 @@ from .plan import BenchCell, bench_cells, bench_prepared, unsupported_reason
 from .record import SHAPE
 from .request import BenchRequest
 
-__all__ = ["BenchCells", "measure_bench"]
-
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")
 EXACT_COST = "2 n² p"
 

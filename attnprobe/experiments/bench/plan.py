@@ -16,8 +16,6 @@ from ...timings import Timings
 from .calls import EXACT, Work
 from .request import BenchRequest
 
-__all__ = ["BenchCell", "BenchPlan", "bench_cells", "bench_prepared", "unsupported_reason"]
-
 LENGTHS = {"random": (512, 1024, 2048, 4096, 8192, 16384), "model": (512, 1024, 2048, 4096)}
 
 

@@ -11,8 +11,6 @@ from typing_extensions import TypedDict
 
 from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, unequal
 
-__all__ = ["SHAPE", "BenchRecord"]
-
 OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")
 
 
@@ -69,11 +67,10 @@ def _problems(record: BenchRecord) -> Iterator[str]:
 
 def _rows(record: BenchRecord) -> Iterator[dict[str, Any]]:
     metrics = record["metrics"]
-    shared: dict[str, Any] = {name: record.get(name) for name in ("cost", "backward", "load")}
+    shared = flat("machine", record["machine"]) | flat("versions", record["versions"])
     for name in OF_ALL_HEADS:
         known = [value for value in metrics.get(name) or () if value is not None]
         shared[name] = median(known) if known else None
-    shared |= flat("machine", record["machine"])
     for index, head in enumerate(record["heads"]):
         own = {name: values[index] for name, values in metrics.items() if name not in OF_ALL_HEADS}
         yield shared | {"head": head} | own
@@ -84,9 +81,7 @@ COLUMNS = {
     "exact_seconds": "the same of exact attention",
     **{name: "of all heads together" for name in OF_ALL_HEADS[2:]},
     "METRIC": "each other metric of the head, by its name",
-    "cost": "the leading cost that the method claims",
-    "backward": "whether gradients are timed too",
-    "load": "the load average of the machine",
     "machine[NAME]": "a fact of the machine",
+    "versions[NAME]": "the version of a program",
 }
 SHAPE = Shape(BenchRecord, _problems, _rows, COLUMNS)

@@ -27,8 +27,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["BenchOutput", "BenchRequest"]
-
 SOURCES = ("random", "model")
 MOST_ROUNDS = 10_000
 

@@ -8,8 +8,6 @@ from ...tables.numbers import significant
 from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
 from .rows import BenchRow
 
-__all__ = ["bench_result"]
-
 
 def bench_result(rows: Sequence[BenchRow]) -> str:
     """The fastest methods at the largest n, and the number of methods that take less time than exact attention.
@@ -31,8 +29,12 @@ def bench_result(rows: Sequence[BenchRow]) -> str:
     verb = "takes" if len(best) == 1 else "take"
     tie = tie_rule(ratios, best, "spreads over rounds")
     size = significant(ratios[best[0]].value, 2)
+    least = f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."
+    if not faster:
+        none = f"At n = {n}, none of {len(ratios)} methods and budgets is faster than exact attention; {least}"
+        return sentences(none, lost(rows, at_budget))
     return sentences(
-        f"At n = {n}, {in_words(best)} {verb} the least time{tie}, {size} times exact attention's.",
+        f"At n = {n}, {least}",
         f"{faster} of {len(ratios)} methods and budgets are faster than exact attention.",
         lost(rows, at_budget),
     )

@@ -18,20 +18,6 @@ from .growth import exponent, faster_from, growth
 if TYPE_CHECKING:
     from .record import BenchRecord
 
-__all__ = [
-    "FIELDS",
-    "COSTS",
-    "EXACT",
-    "BenchRow",
-    "BenchSummary",
-    "Choice",
-    "bench_choices",
-    "bench_rows",
-    "bench_summary",
-    "frontier",
-]
-
-
 EXACT = "exact"  # exact attention by torch's fused kernel
 ERROR = "output_spectral_relative"
 COSTS = ("seconds", "peak_bytes", "flops")
@@ -272,9 +258,10 @@ def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms:
     """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
 
     An entry's ``limit`` is ``error`` or ``ms``, and ``value`` its value; ``method`` is None if none is within it.
-    References and rows with a non-finite error are not chosen.
+    References and rows with a non-finite error are not chosen, nor are methods that take as long as exact attention.
     """
     timed = [row for row in rows if not row["reference"] and row["status"] == "ok" and row["seconds"]]
+    cheaper = lambda row: row["ratio_to_exact"] is None or row["ratio_to_exact"] < 1
     choices: list[Choice] = []
     for group in grouped_by([row for row in timed if row["error"] is not None], *PLACE, "n"):
         error = lambda row: row["error"]
@@ -282,7 +269,7 @@ def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms:
         limits = [("error", value, [row for row in group if error(row) <= value], seconds) for value in epsilons]
         limits += [("ms", value, [row for row in group if 1e3 * seconds(row) <= value], error) for value in under_ms]
         for limit, value, within, least in limits:
-            best: Mapping[str, object] = min(within, key=least, default={})
+            best: Mapping[str, object] = min(filter(cheaper, within), key=least, default={})
             choice: Choice = {
                 **part(ChoicePlace, group[0]),
                 "limit": limit,

@@ -12,8 +12,6 @@ from .rows import BenchRow
 if TYPE_CHECKING:
     from .record import BenchRecord
 
-__all__ = ["conditions", "disturbances"]
-
 
 def conditions(records: Iterable[BenchRecord]) -> list[str]:
     """The machine and the conditions of times; more than one line if a run was resumed on another machine."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ...linalg.binomial import clopper_pearson
 
-__all__ = ["Errors", "HeadBudget", "coarse_budgets", "fine_budgets", "search", "seeds_needed"]
-
 Errors = Mapping[int, tuple[float, ...]]  # by head: one error for each seed, in rising order; no entry where refused
 NEIGHBOURS = 2  # further budgets that are tried above the smallest that succeeds
 

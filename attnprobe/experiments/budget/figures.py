@@ -22,8 +22,6 @@ from .rows import HeadRow, budget_rows, is_of_head
 if TYPE_CHECKING:
     from .record import BudgetRecord
 
-__all__ = ["budget_figures"]
-
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
 LEAST = 0.13  # inches of a cell
 NUMBERED = 0.17  # inches of a cell that says its number

@@ -23,8 +23,6 @@ from .record import SHAPE
 from .request import BudgetRequest
 from .search import BudgetSearch, Question, search_budgets
 
-__all__ = ["BudgetCells", "measure_budgets"]
-
 
 @dataclass(frozen=True)
 class _Cell:

@@ -8,9 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shape, lists_of, unequal
-
-__all__ = ["SHAPE", "BudgetRecord"]
+from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shape, by_name, lists_of, unequal
 
 PER_HEAD = ("d", "below", "error", "held", "holds_from", "fails_at", "lower", "upper")
 
@@ -76,19 +74,27 @@ def _problems(record: BudgetRecord) -> Iterator[str]:
 
 
 def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:
-    names = ("metric", "delta", "seeds", "needed", "least", "most")
-    shared = {name: record.get(name) for name in names}
     for entry in record["results"]:
         for index, head in enumerate(record["heads"]):
-            yield shared | {"epsilon": entry["epsilon"], "head": head, **{one: entry[one][index] for one in PER_HEAD}}
-    if not record["results"]:
-        yield shared
+            row = {"epsilon": entry["epsilon"], "head": head, "refused": record.get("refused")}
+            yield row | by_name(lists_of(entry, PER_HEAD), index) | _tried(record, head)
+
+
+def _tried(record: BudgetRecord, head: int) -> dict[str, Any]:
+    """The errors of one head at each budget that was tried."""
+    errors: dict[str, Any] = {}
+    for tried in record["tried"]:
+        if head in tried["heads"]:
+            of_head = by_name(lists_of(tried, ("error", "median")), tried["heads"].index(head))
+            errors |= {f"tried[{tried['d']}].{name}": value for name, value in of_head.items()}
+    return errors
 
 
 COLUMNS = {
     "epsilon": "the largest error allowed; a cell has a row for each ε and head",
-    "metric": "the metric that ε limits",
-    **{name: "as in the record" for name in ("delta", "seeds", "needed", "least", "most")},
+    "refused": "the list of budgets that the method could not take",
     **{name: "as in the record, of the head" for name in PER_HEAD},
+    "tried[d].error": "the largest error of the seeds that must hold, at each budget that was tried",
+    "tried[d].median": "the median of the seeds there",
 }
 SHAPE = Shape(BudgetRecord, _problems, _rows, COLUMNS)

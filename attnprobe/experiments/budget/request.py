@@ -20,8 +20,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["BudgetOutput", "BudgetRequest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):

@@ -10,8 +10,6 @@ from ...tables.results import in_words, lost, sentences
 from ...tables.table import gathered
 from .rows import BudgetRow, is_of_head
 
-__all__ = ["budget_result"]
-
 
 def budget_result(rows: Sequence[BudgetRow]) -> str:
     """The number of heads in which each method reaches the smallest ε, and the d that it needs."""

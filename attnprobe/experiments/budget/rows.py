@@ -17,19 +17,6 @@ from ...tables.table import grouped_by
 if TYPE_CHECKING:
     from .record import BudgetRecord
 
-__all__ = [
-    "FIELDS",
-    "BudgetRow",
-    "BudgetSummary",
-    "Counterexample",
-    "HeadsSummary",
-    "HeadRow",
-    "budget_rows",
-    "budget_summary",
-    "has_heads",
-    "is_of_head",
-]
-
 
 class Search(TypedDict):
     """The question of a search, and its range."""

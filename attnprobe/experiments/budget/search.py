@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...arguments import checked
 from ...errors import Unsupported, UsageError, unknown
 from ...grammar.foreign import message
 from ...methods import Approximation, Method, approximate, get
@@ -21,8 +22,6 @@ from ...run.limits import with_smaller_blocks
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from ...tables.metrics import METRICS
 from .bisect import Errors, HeadBudget, search, seeds_needed
-
-__all__ = ["METRIC", "BudgetSearch", "Question", "search_budgets", "budgets"]
 
 METRIC = "output_frobenius_relative"
 D_MIN = 8
@@ -107,6 +106,7 @@ class BudgetSearch:
     most: int
 
 
+@checked()
 def budgets(
     qkv: QKV,
     method: str = "skyformer",

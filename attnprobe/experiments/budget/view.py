@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ...records.shapes import Source
     from .record import BudgetRecord
 
-__all__ = ["budget_files", "budget_tables", "view"]
-
-
 MOST_NOTES = 8  # heads whose error does not fall
 
 

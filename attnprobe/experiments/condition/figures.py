@@ -20,8 +20,6 @@ from ...tables.table import grouped_by
 from .rows import ConditionRow, MeasuredRow, is_measured
 from .summary import ConditionSummary, Iterated, is_iterated
 
-__all__ = ["condition_figures"]
-
 EXACT = ("A", "B", "C")
 NAMES = {
     "A_S": r"$A_S$",

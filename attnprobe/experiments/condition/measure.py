@@ -35,8 +35,6 @@ from ...timings import Timings
 from .record import SHAPE
 from .request import ConditionRequest
 
-__all__ = ["ConditionCells", "measure_conditions"]
-
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 

@@ -10,8 +10,6 @@ from typing_extensions import TypedDict
 
 from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, flat, unequal
 
-__all__ = ["SHAPE", "ConditionRecord"]
-
 ERROR = "output_spectral_relative"
 
 
@@ -81,7 +79,7 @@ def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
         for index, head in enumerate(record["heads"]):
             row: dict[str, Any] = {"head": head, "matrix": name, "error": errors and errors[index]}
             if matrix is not None:
-                row |= {"size": matrix["size"], "inverted": matrix["inverted"]}
+                row |= {name: matrix.get(name) for name in ("size", "inverted", "start")}
                 for number, value in by_name(matrix["metrics"], index).items():
                     row |= flat(number, value)
             yield row | ({"sensitivity": changes[name][index]} if name in changes else {})
@@ -91,6 +89,7 @@ COLUMNS = {
     "matrix": "the matrix; a cell has a row for each matrix and head",
     "size": "its number of rows",
     "inverted": "whether the method inverts it",
+    "start": "the start of the iteration of its inverse: norms or columns",
     "error": "the relative spectral output error of the method",
     "NUMBER": "each number of the matrix, by its name: `cond`, `flag`, `rank`, `cond_eff`, `duplicates`, …",
     "cond_at[k]": "σ₁/σ_k, a column for each k",

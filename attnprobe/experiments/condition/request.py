@@ -17,8 +17,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["ConditionOutput", "ConditionRequest"]
-
 STEPS = 1000  # of the Schulz iteration
 
 

@@ -11,8 +11,6 @@ from ...tables.statistics import quantiles
 from ...tables.table import gathered
 from .rows import ConditionRow, is_measured
 
-__all__ = ["condition_result"]
-
 
 def condition_result(rows: Sequence[ConditionRow]) -> str:
     """The median condition number of the matrices that each method inverts, and the number of singular ones."""

@@ -15,8 +15,6 @@ from ...tables.statistics import fields_of
 if TYPE_CHECKING:
     from .record import ConditionRecord, Matrix
 
-__all__ = ["FIELDS", "ConditionRow", "MeasuredRow", "condition_rows", "is_measured"]
-
 ERROR = "output_spectral_relative"
 
 
@@ -123,4 +121,6 @@ def _row(record: ConditionRecord, place: Placed, name: str, measured: Matrix | N
     if measured is None:
         return row
     others = {key: numbers[key] for key in sorted(numbers) if key not in row}
-    return cast(MeasuredRow, {**row, "size": measured["size"], "inverted": measured["inverted"], **others})
+    facts = {"size": measured["size"], "inverted": measured["inverted"]}
+    start = {"start": measured["start"]} if "start" in measured else {}
+    return cast(MeasuredRow, {**row, **facts, **start, **others})

@@ -13,19 +13,6 @@ from ...tables.statistics import quantiles, rank_correlation
 from ...tables.table import grouped_by
 from .rows import ConditionRow, MeasuredRow, is_measured
 
-__all__ = [
-    "Changed",
-    "ConditionSummary",
-    "Conditioned",
-    "Iterated",
-    "Scaled",
-    "conditions_summary",
-    "is_changed",
-    "is_conditioned",
-    "is_iterated",
-    "is_scaled",
-]
-
 ORDER = ("A", "B", "C", "B~", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
 
 

@@ -29,8 +29,6 @@ from .summary import (
 if TYPE_CHECKING:
     from .record import ConditionRecord
 
-__all__ = ["CONDITION_COLUMNS", "condition_tables", "correlation_notes", "view"]
-
 T = TypeVar("T")
 
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}

@@ -22,8 +22,6 @@ from ...tables.numbers import per_cent, significant
 from ...tables.table import Best, Column
 from .rows import ErrorRow
 
-__all__ = ["BUDGET", "COLUMNS", "METHOD", "error_columns", "is_open", "statistic_cell"]
-
 
 def statistic_cell(metric: str, name: str, digits: int = 3) -> Callable[[ErrorRow], str]:
     """The cell of a statistic of a metric."""

@@ -29,9 +29,6 @@ from ...tables.methods import mark
 from ...tables.table import gathered
 from .rows import ErrorRow
 
-__all__ = ["cost_figure"]
-
-
 HEIGHT = 2.3  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 Cost = tuple[str, str, float, str]  # metric, statistic, factor, label

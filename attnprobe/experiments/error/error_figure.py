@@ -45,8 +45,6 @@ from ...tables.methods import family, mark
 from ...tables.table import gathered
 from .rows import ErrorRow
 
-__all__ = ["error_figure"]
-
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the title of a panel of a family
 
 PANELS = 12  # per figure

@@ -5,6 +5,4 @@ from __future__ import annotations
 from ...gates.check import Gated
 from ...tables.metrics import ERROR
 
-__all__ = ["GATED"]
-
 GATED = Gated(ERROR)

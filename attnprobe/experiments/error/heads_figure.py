@@ -21,8 +21,6 @@ from ...tables.labels import file_tag, identity, source_heading, source_labels
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-__all__ = ["head_figures"]
-
 Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS, DOWN = 5, 6  # budgets and methods of a figure

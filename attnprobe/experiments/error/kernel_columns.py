@@ -8,8 +8,6 @@ from ...tables.table import Column
 from .columns import statistic_cell
 from .rows import ErrorRow
 
-__all__ = ["KERNEL_COLUMNS"]
-
 
 def _one_minus_cosine(row: ErrorRow) -> str:
     """One minus the mean cosine. The digits of a cosine near 1 are all nines."""

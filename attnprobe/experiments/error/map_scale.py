@@ -8,20 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "ABOVE",
-    "BELOW",
-    "BROKEN",
-    "LEVELS",
-    "NEGATIVE",
-    "POSITIVE",
-    "SMALL",
-    "Scale",
-    "number",
-    "palette",
-    "ticks_of",
-]
-
 DECADES = 4.0  # of the colour scale, at most
 LEVELS = 64  # colours of the scale, for either sign
 POSITIVE, NEGATIVE = "YlGnBu", "Oranges"  # none of their colours is like one of those outside the scale

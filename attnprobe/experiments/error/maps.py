@@ -28,8 +28,6 @@ from ...run.limits import attempt
 from ...run.plan import Cell, ErrorPlan, Group
 from ...timings import Timings
 
-__all__ = ["keep_maps"]
-
 
 def keep_maps(
     plan: ErrorPlan,

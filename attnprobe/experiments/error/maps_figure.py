@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ...figures.drawing import Drawing
 from ...figures.files import chunks, drawn
 from ...figures.kit import Sheet
 from ...figures.words import sentence
+from ...files import MIB, read_regular, reading
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label
@@ -20,9 +22,8 @@ from ...tables.table import gathered
 from .map_scale import Scale
 from .maps_page import MapColumn, columns_of_page, heads_drawn, maps_page
 
-__all__ = ["map_figures"]
-
 Record = Any
+LARGEST = 256 * MIB  # of a file
 
 
 def map_figures(
@@ -86,12 +87,10 @@ def map_figures(
 def _read(path: Path, heads: int) -> np.ndarray | None:
     if not path.exists():
         return None
-    try:
-        blocks = np.load(path, allow_pickle=False)
-        if blocks.ndim != 3 or len(blocks) != heads or blocks.dtype.kind != "f":
-            raise ValueError
-    except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{path}: not a map; delete it, and the next run writes it again") from error
+    with reading(path, UsageError, ": not a map; delete it, and the next run writes it again"):
+        blocks = np.load(io.BytesIO(read_regular(path, LARGEST)), allow_pickle=False)
+        if blocks.ndim != 3 or len(blocks) != heads or blocks.dtype.kind != "f" or not blocks.size:
+            raise ValueError(f"an array {blocks.shape} of {blocks.dtype}, not maps of {heads} heads")
     return blocks.astype(np.float64)
 
 

@@ -17,8 +17,6 @@ from ...figures.looks import GREY
 from ...tables.numbers import significant
 from .map_scale import ABOVE, BELOW, BROKEN, NEGATIVE, POSITIVE, SMALL, Scale, number, palette, ticks_of
 
-__all__ = ["DPI", "MapColumn", "columns_of_page", "heading_lines", "heads_drawn", "maps_page"]
-
 MOST_HEADS = 12  # rows of a figure
 LEAST = 128  # pixels of a panel's side
 LINE = 0.15  # inches of a line of text

@@ -48,8 +48,6 @@ from .maps import keep_maps
 from .record import SHAPE
 from .request import ErrorRequest
 
-__all__ = ["ErrorCells", "measure_errors"]
-
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 DIAGNOSTICS = (
     "bad_rows",
@@ -142,8 +140,8 @@ class ErrorCells(PlannedCells):
     def work(self, place: Place, cell: Cell) -> Cost:
         if cell.request.name == LOWER_BOUND:
             return 0.0, 0.0
-        matrix = self.plan_of(place).tol is not None
-        return work_of_method(place.group.n, cell.d, len(self.head_numbers(place)), matrix)
+        plan = self.plan_of(place)
+        return work_of_method(place.group.n, cell.d, len(self.head_numbers(place)), plan.tol is not None, plan.rows)
 
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Result]]:
         plan = self.plan_of(place)
@@ -239,7 +237,8 @@ class _Bench:
         if self.tol is None or cell.request.name == LOWER_BOUND:
             return 1.0
         n, heads = self.qkv.n_q, self.qkv.h
-        return work_of_method(n, cell.d, heads)[0] / work_of_method(n, cell.d, heads, matrix=True)[0]
+        rows = self.rows
+        return work_of_method(n, cell.d, heads, False, rows)[0] / work_of_method(n, cell.d, heads, True, rows)[0]
 
     def _matrix_errors(
         self, operators: Sequence[Operator], show: Callable[[str, float], None]

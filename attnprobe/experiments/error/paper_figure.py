@@ -30,9 +30,6 @@ from ...tables.table import gathered
 from .papers import METRIC, Reference, folded, paper_values, reference_notes
 from .rows import ErrorRow
 
-__all__ = ["paper_figure"]
-
-
 ACROSS, DOWN = 4, 4  # panels of a figure
 HEIGHT = 2.1  # inches of a panel
 PAPER = "hollow: paper"

@@ -15,21 +15,9 @@ from reprlib import repr as shown
 from typing import Any
 
 from ...errors import UsageError, nearest
-from ...files import MIB, read_regular, reading
+from ...files import MIB, path_of, read_regular, reading
 from ...tables.numbers import method_label
 from .rows import ErrorRow
-
-__all__ = [
-    "Reference",
-    "Value",
-    "paper_values",
-    "folded",
-    "read_reference",
-    "reference_notes",
-    "reference_rows",
-    "weights_of",
-]
-
 
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
 LARGEST = 64 * MIB  # of a file
@@ -64,7 +52,7 @@ def read_reference(path: str | Path) -> Reference:
     Raises:
         UsageError: no such file, a missing column, or a line that is not a point; the message names file and line.
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     with reading(f"--reference {path}"):
         lines = csv.DictReader(io.StringIO(read_regular(path, LARGEST).decode("utf-8-sig")))
         names = [name.strip() for name in lines.fieldnames or ()]

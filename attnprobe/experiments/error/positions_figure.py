@@ -13,8 +13,6 @@ from ...figures.methods import flagged, legend_text, panel_title, rank_of, style
 from ...tables.labels import source_heading
 from .rows import ErrorRow
 
-__all__ = ["positions_figure"]
-
 HEIGHT = 2.2  # inches of a panel
 PANELS = (("mass", "mass of the keys used"), ("row_error", "relative error of a row"))
 

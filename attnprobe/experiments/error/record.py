@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Number, PerHead, Place, Seed, Shape, by_name, lists_of, per_head, unequal
-
-__all__ = ["SHAPE", "ErrorRecord"]
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, flat, lists_of, per_head, unequal
 
 
 class ErrorRecord(Place):
@@ -27,9 +25,10 @@ class ErrorRecord(Place):
         Annotated[list[bool | None], Field(description="whether the interval is wider than matrix_tol")]
     ]
     matrix_skipped: NotRequired[Annotated[str | None, Field(description="the reason if there are no matrix errors")]]
+    target: Annotated[str | None, Field(description="the exact matrix: softmax or gaussian")]
     profile: NotRequired[
         Annotated[
-            dict[str, Any],
+            dict[str, list[Count] | list[PerHead]],
             Field(
                 description="means of row metrics over queries that see 2^a to 2^(a+1) - 1 keys: `keys` lists each "
                 "2^a, a metric has a list for each head"
@@ -48,17 +47,34 @@ PER_HEAD = ("matrix_kind", "matrix_open")
 def _problems(record: ErrorRecord) -> Iterator[str]:
     yield from per_head(record)
     yield from unequal("", lists_of(record, PER_HEAD), record["heads"])
+    if profile := record.get("profile"):
+        yield from _profile_problems(profile, record["heads"])
+
+
+def _profile_problems(profile: dict[str, Any], heads: Sequence[int]) -> Iterator[str]:
+    keys, means = profile.get("keys"), {name: value for name, value in profile.items() if name != "keys"}
+    if keys is None or not all(isinstance(one, int) for one in keys):
+        yield "field profile.keys: expected the whole numbers 2^a"
+        return
+    yield from unequal("profile.", means, heads)
+    for name, lists in means.items():
+        if not all(isinstance(one, list) and len(one) == len(keys) for one in lists):
+            yield f"field profile.{name}: expected a list of {len(keys)} numbers for each head"
 
 
 def _rows(record: ErrorRecord) -> Iterator[dict[str, Any]]:
     lists = {**record["metrics"], **lists_of(record, PER_HEAD)}
+    profile = dict(record.get("profile") or {})
+    keys = {"profile[keys]": profile.pop("keys")} if profile else {}
     for index, head in enumerate(record["heads"]):
-        yield {"head": head, **by_name(lists, index)}
+        yield {"head": head, **by_name(lists, index), **keys, **flat("profile", by_name(profile, index))}
 
 
 COLUMNS = {
     "METRIC": "each metric of the head, by its name",
     "matrix_kind": "the argument for the upper end of the matrix error's interval",
     "matrix_open": "whether that interval is wider than the tolerance",
+    "profile[keys]": "the list of numbers of keys 2^a",
+    "profile[METRIC]": "the list of means of a row metric, over queries that see 2^a to 2^(a+1) - 1 keys",
 }
 SHAPE = Shape(ErrorRecord, _problems, _rows, COLUMNS)

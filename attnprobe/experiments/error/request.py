@@ -22,8 +22,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["ErrorOutput", "ErrorRequest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):

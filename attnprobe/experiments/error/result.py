@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...tables.methods import OPEN, is_fragile, label
+from ...tables.methods import OPEN, is_fragile, label, rivals
 from ...tables.numbers import significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.table import grouped_by
 from .rows import ErrorRow
-
-__all__ = ["error_result"]
 
 METRIC = "output_spectral_relative"
 
@@ -19,7 +17,8 @@ def error_result(rows: Sequence[ErrorRow]) -> str:
     """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
     Methods tie if their medians differ by no more than the standard errors of both. The spread over heads, windows and
-    repeats gives these standard errors (see `Value.of_median`).
+    repeats gives these standard errors (see `Value.of_median`). As in the tables, rows with a mark and medians that are
+    not reproducible do not compete.
     """
     known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(known, "source", "layer", "n", "target")
@@ -27,7 +26,7 @@ def error_result(rows: Sequence[ErrorRow]) -> str:
     if len(compared) == 1:
         text = _of_one(compared[0])
     else:
-        values = [_at(group, _budgets(group)[-1]) for group in compared]
+        values = [_at(_competing(group), _budgets(group)[-1]) for group in compared]
         text = led(values, "the smallest median error at the largest d")
     return sentences(text, lost(rows, lambda row: at_budget(row, label)))
 
@@ -37,13 +36,16 @@ def _of_one(rows: Sequence[ErrorRow]) -> str:
     methods = [row for row in rows if not row["reference"]]
     budgets = _budgets(rows)
     d = budgets[-1]
-    values = _at(rows, d)
-    best = best_of(values)
+    values, competing = _at(rows, d), _competing(rows)
+    alone = len({label(row) for row in methods}) == 1
+    best = best_of(values if alone else _at(competing, d))
     where = "" if d is None else f" at d = {d}"
     vmean = next((_median(row) for row in rows if row["reference"] and row["method"] == "vmean"), None)
-    size = _size(methods, best[0], d, values[best[0]], vmean)
-    winners = {name for budget in budgets for name in best_of(_at(rows, budget))}
-    if len({label(row) for row in methods}) == 1:
+    size = _size(methods, best[0], d, values[best[0]], vmean) if best else ""
+    winners = {name for budget in budgets for name in best_of(_at(competing, budget))}
+    if not best:
+        text = f"No method has a sound median error{where}: see the notes."
+    elif alone:
         text = f"{best[0]}{where}: the median error is {size}."
     elif len(best) > 1:
         text = f"{in_words(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
@@ -73,6 +75,11 @@ def _budgets(rows: Sequence[ErrorRow]) -> list[int | None]:
     """The budgets of methods from small to large; a single None if no method has one."""
     budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
     return [*sorted(budgets)] or [None]
+
+
+def _competing(rows: Sequence[ErrorRow]) -> list[ErrorRow]:
+    """The rows among which the best is chosen, as the tables choose it."""
+    return [row for row in rows if rivals(row) is not None and not is_fragile(row, METRIC, "median")]
 
 
 def _at(rows: Sequence[ErrorRow], d: int | None) -> dict[str, Value]:

@@ -8,13 +8,17 @@ from ...tables.table import Column
 from .columns import BUDGET, METHOD, statistic_cell
 from .rows import ErrorRow
 
-__all__ = ["ROW_COLUMNS"]
-
 
 def _log_normaliser(row: ErrorRow) -> str:
     mean = significant(statistic(row, "log_normaliser_error", "mean"), 2)
     spread = significant(statistic(row, "log_normaliser_error_sd", "mean"), 2)
     return f"{mean} ± {spread}" if mean else ""
+
+
+def _divergence(row: ErrorRow) -> str:
+    """The mean divergence, with the number of heads that have one if not all do."""
+    mean, count = significant(statistic(row, "kl", "mean"), 3), statistic(row, "kl", "count")
+    return f"{mean} ({count} of {row['values']})" if count and count < row["values"] else mean
 
 
 OVER_HEADS = "mean over rows and heads"
@@ -43,7 +47,13 @@ ROW_COLUMNS: tuple[Column[ErrorRow], ...] = (
     ),
     Column("recall", statistic_cell("recall_k", "mean"), "share of the largest keys that are used", spare=4),
     Column("TV", statistic_cell("tv", "mean"), "total variation of the rows", spare=3, best=best_of("tv", "mean")),
-    Column("KL", statistic_cell("kl", "mean"), "of rows, in nats", spare=6),
+    Column(
+        "KL",
+        _divergence,
+        "of rows, in nats (heads that have it)",
+        spare=6,
+        more="a head has none if one of its rows has a negative weight",
+    ),
     Column(
         "row error\np50",
         statistic_cell("row_error_p50", "mean"),

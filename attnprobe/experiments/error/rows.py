@@ -27,8 +27,6 @@ from ...tables.table import gathered, method_key
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-__all__ = ["FIELDS", "ErrorRow", "summarise"]
-
 Place = tuple[Any, ...]
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
@@ -192,7 +190,7 @@ def _kernel(record: ErrorRecord) -> Kernel:
 
 def _profile(cells: Sequence[ErrorRecord]) -> Profiled:
     """The means of the cells' profiles, which have the same positions."""
-    profiles = [profile for cell in cells if (profile := cell.get("profile"))]
+    profiles: list[Mapping[str, Any]] = [profile for cell in cells if (profile := cell.get("profile"))]
     if not profiles:
         return {}
     keys = profiles[0]["keys"]

@@ -27,8 +27,6 @@ from .rows import ErrorRow, summarise
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-__all__ = ["ERROR_COLUMNS", "error_legend", "error_tables", "errors_view", "view"]
-
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
     """The view of the records of ``attnprobe error``."""
@@ -85,7 +83,7 @@ def _figures(
     figures = {
         "errors": Figure("error", errors, nothing),
         "papers": Figure("papers", papers, nothing),
-        "heads": Figure("heads", heads, nothing),
+        "heads": Figure("heads", heads, f"{nothing} in two layers or more; measure them with --layer all"),
         "cost": Figure("cost", cost, nothing),
         "positions": Figure("positions", positions, "no requested method has row metrics; measure them with --rows"),
     }

@@ -15,8 +15,6 @@ from .language import LanguageModel
 if TYPE_CHECKING:
     from transformers import Cache
 
-__all__ = ["Prefix"]
-
 
 @dataclass(frozen=True, eq=False)
 class Prefix:

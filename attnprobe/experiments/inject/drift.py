@@ -8,8 +8,6 @@ from math import exp, isfinite, nan
 
 from torch import Tensor
 
-__all__ = ["DRIFT_METRICS", "STEP_METRICS", "Outputs", "local_errors", "model_drift", "step_drift"]
-
 DRIFT_METRICS = {
     "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
     "logits_drift": "‖Z~ − Z‖_F / ‖Z‖_F of the logits Z where words are predicted",

@@ -18,8 +18,6 @@ from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
 from .rows import InjectRow, inject_points, mean
 
-__all__ = ["inject_figures"]
-
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
 WIDTH, HEIGHT = 2.2, 2.2  # inches of a panel

@@ -18,7 +18,7 @@ from ...inject import injected
 from ...operators import full_precision
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
-from ...run.costs import Cost, work_of_method
+from ...run.costs import Cost, work_of_forward, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
@@ -32,7 +32,7 @@ from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
 from .request import InjectRequest
 
-__all__ = ["InjectCells", "InjectRequest", "measure_drift"]
+STEP = 10  # the time of a token of a step over that of a token of a long forward
 
 
 def measure_drift(
@@ -157,12 +157,17 @@ class InjectCells(Cells):
         return self.model[1]
 
     def work(self, place: Place, cell: InjectCell) -> Cost:
-        """The cost of the method in each of its layers, without that of the model."""
-        n, prefix = place.group.n, self.request.prefix_at(place.group.n)
+        """The cost of the method in each of its layers, once in the model and once for its local error, and of the
+        model's forward.
+        """
+        n, prefix, source = place.group.n, self.request.prefix_at(place.group.n), self.sources[place.source]
         work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
-        if prefix is not None:  # the rows of the steps alone
-            work *= (n - prefix + self.request.greedy_steps) / n
-        return len(cell.work.layers) * work, size
+        config = source.config.get_text_config()
+        forward = work_of_forward(n, config.hidden_size, source.layers, config.vocab_size)
+        if prefix is None:
+            return 2 * len(cell.work.layers) * work + forward, size
+        steps = n - prefix + self.request.greedy_steps  # each reads all weights for one token
+        return len(cell.work.layers) * work * (1 + steps / n) + STEP * forward * steps / n, size
 
     def label(self, place: Place, cell: InjectCell) -> str:
         return f"n={place.group.n} {cell.work.name}"
@@ -291,6 +296,11 @@ class _Decoding(_Bench):
             Outputs(own.hidden[steps], None if own.logits is None else own.logits[steps], tokens)
             for own, tokens in zip(self.own, greedy, strict=True)
         ]
+
+    def measure(self, work: InjectWork) -> list[Result]:
+        if (why := work.request.entry.why_not_decoding()) is not None:
+            raise Unsupported(f"{work.request.name} cannot decode: {why}")
+        return super().measure(work)
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)

@@ -18,8 +18,6 @@ from ...sources.weights import language_kind
 from ...timings import Timings
 from .request import InjectRequest
 
-__all__ = ["InjectCell", "InjectPlan", "InjectWork", "inject_batches", "inject_prepared"]
-
 
 @dataclass(frozen=True)
 class InjectWork:
@@ -121,14 +119,12 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
 
 
 def _refuse_methods(request: InjectRequest) -> None:
-    """Refuse methods that have no form for a query behind a cache of keys."""
-    for one in parse_methods(request.methods, request.target):
-        if "decodes" not in one.entry.tags:
-            able = ", ".join(name for name, entry in METHODS.items() if "decodes" in entry.tags)
-            raise UsageError(
-                f"--phase decode: {one.name} cannot decode: it has no causal form, or its rows depend on the number of "
-                f"keys; choose from {able}"
-            )
+    """Refuse methods of which none has a form for a query behind a cache of keys."""
+    entries = [one.entry for one in parse_methods(request.methods, request.target)]
+    reasons = [why for entry in entries if (why := entry.why_not_decoding()) is not None]
+    if len(reasons) == len(entries):
+        able = ", ".join(name for name, entry in METHODS.items() if "decodes" in entry.tags)
+        raise UsageError(f"--phase decode: {entries[0].name} cannot decode: {reasons[0]}; choose from {able}")
 
 
 def _refuse_decoding(request: InjectRequest, source: Any, lengths: Iterable[int]) -> None:

@@ -8,9 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Record, Shape, unequal
-
-__all__ = ["SHAPE", "InjectRecord"]
+from ...records.shapes import Count, Number, PerHead, Record, Shape, flat, unequal
 
 
 class Budgets(TypedDict):
@@ -71,7 +69,11 @@ def _problems(record: InjectRecord) -> Iterator[str]:
 
 def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
     shared: dict[str, Any] = {name: values[0] if values else None for name, values in record["metrics"].items()}
-    shared |= {"tokens": record.get("tokens"), "layers": ",".join(map(str, record["layers"]))}
+    shared |= {
+        "layers": record["layers"],
+        **flat("steps", record.get("steps")),
+        **flat("budgets", record.get("budgets")),
+    }
     for layer, errors in record["local"].items():
         for head, error in zip(record["heads"], errors, strict=True):
             yield shared | {"head": head, "local_layer": layer, "local": error}
@@ -81,9 +83,10 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     "layer": "the layer that was replaced alone; empty if several were replaced together",
-    "layers": "the layers that were replaced, comma-separated",
+    "layers": "the list of layers that were replaced",
     "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",
-    "tokens": "number of tokens that are not padding",
+    "steps[METRIC]": "the list of the metric, one number for each step of decoding",
+    "budgets[NAME]": "a fact of the budgets of heads",
     "local_layer": "a layer that was replaced; a cell has a row for each such layer and head",
     "local": "the output error of the head on that layer's own Q, K, V",
 }

@@ -24,8 +24,6 @@ from ...run.topics import (
     plot_option,
 )
 
-__all__ = ["InjectOutput", "InjectRequest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):

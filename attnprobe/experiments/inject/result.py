@@ -10,8 +10,6 @@ from ...tables.results import Value, at_budget, best_of, in_words, led, lost, se
 from ...tables.table import grouped_by
 from .rows import InjectRow, mean
 
-__all__ = ["inject_result"]
-
 
 def inject_result(rows: Sequence[InjectRow]) -> str:
     """The method with the smallest change of the last hidden states when it replaces all layers."""

@@ -22,18 +22,6 @@ from .gates import GATED
 if TYPE_CHECKING:
     from .record import InjectRecord
 
-__all__ = [
-    "FIELDS",
-    "InjectRow",
-    "InjectSummary",
-    "Profile",
-    "is_profile",
-    "inject_points",
-    "inject_rows",
-    "inject_summary",
-    "mean",
-]
-
 
 class Budgets(TypedDict):
     """A summary of the budgets of heads."""

@@ -26,7 +26,7 @@ from .rows import InjectRow, InjectSummary, Profile, inject_rows, inject_summary
 if TYPE_CHECKING:
     from .record import InjectRecord
 
-__all__ = ["INJECT_COLUMNS", "inject_tables", "view"]
+NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -45,7 +45,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         result=inject_result(rows),
         summary=inject_summary(rows),
         judged=rows,
-        figures={"inject": Figure("inject", draw, "no layer was replaced by itself, and nothing was decoded")},
+        figures={"inject": Figure("inject", draw, NOTHING)},
     )
 
 
@@ -170,12 +170,20 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
         more="where words are predicted",
         best=_best("logits_drift"),
     ),
-    Column("KL", _mean("kl"), "mean KL(p ‖ p~) of predictions, nats", spare=1, best=_best("kl")),
+    Column(
+        "KL",
+        _mean("kl"),
+        "mean KL(p ‖ p~) of predictions, nats",
+        spare=1,
+        more="a causal model predicts no word at the last token",
+        best=_best("kl"),
+    ),
     Column(
         "top-1",
         lambda row: per_cent(mean(row, "top1_agreement")),
         "same likeliest word",
         spare=2,
+        more="of the same predictions",
         best=_best("top1_agreement", larger=True),
     ),
     Column(

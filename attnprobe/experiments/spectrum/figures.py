@@ -21,8 +21,6 @@ from ...tables.rows import Named, Sourced, part
 from ...tables.table import counted, gathered
 from .rows import SpectrumRow, matrix_label, moduli
 
-__all__ = ["spectrum_figures"]
-
 Place = tuple[int, int]  # layer, n
 
 PANELS = 12  # per figure

@@ -32,8 +32,6 @@ from ...timings import Timings
 from .record import SHAPE
 from .request import SpectrumRequest
 
-__all__ = ["SpectrumCells", "measure_spectra", "parse_of"]
-
 Note = Callable[[str], None]
 Progress = Callable[[float, int, str], None]
 

@@ -9,8 +9,6 @@ from pydantic import Field
 
 from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, lists_of, per_head
 
-__all__ = ["SHAPE", "SpectrumRecord"]
-
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
 
@@ -52,23 +50,20 @@ class SpectrumRecord(Place):
     closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals reached their width")]]
 
 
-SCALARS = ("of", "kind", "size", "complete", "frobenius", "stable_rank", "entropy_rank", "participation_ratio")
-SCALARS += ("rank_90", "rank_95", "rank_99", "d_spectral", "d_frobenius", "log_scale", "closed")
-VALUES = ("singular_values", "eigenvalues")
+VALUES = ("singular_values", "eigenvalues", "error", "upper")
 
 
 def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
-    row: dict[str, Any] = {"head": record["head"]}
-    for name in SCALARS:
-        row |= flat(name, record.get(name))
-    yield row | lists_of(record, VALUES)
+    ranks = flat("d_spectral", record.get("d_spectral")) | flat("d_frobenius", record.get("d_frobenius"))
+    yield ranks | lists_of(record, VALUES)
 
 
 COLUMNS = {
-    **{name: "as in the record" for name in SCALARS if not name.startswith("d_")},
     "d_spectral[ε]": "the rank at which the spectral error is ε, a column for each ε",
     "d_frobenius[ε]": "the rank at which the Frobenius error is ε",
     "singular_values": "the list of values",
     "eigenvalues": "the list of values with `--kind eigen`",
+    "error": "the list of bounds of the errors of the values",
+    "upper": "the list of bounds of the values",
 }
 SHAPE = Shape(SpectrumRecord, per_head, _rows, COLUMNS)

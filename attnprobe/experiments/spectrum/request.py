@@ -19,8 +19,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["SpectrumOutput", "SpectrumRequest", "shares"]
-
 
 def shares(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors between 0 and 1.

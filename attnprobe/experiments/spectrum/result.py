@@ -11,8 +11,6 @@ from ...tables.rows import Sourced, part
 from ...tables.table import gathered
 from .rows import SpectrumRow, matrix_label
 
-__all__ = ["spectrum_result"]
-
 
 def spectrum_result(rows: Sequence[SpectrumRow]) -> str:
     """The number of leading values that hold nine tenths of each matrix, at the largest n."""

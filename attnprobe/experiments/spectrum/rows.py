@@ -16,8 +16,6 @@ from ...tables.statistics import fields_of
 if TYPE_CHECKING:
     from .record import SpectrumRecord
 
-__all__ = ["FIELDS", "SpectrumRow", "matrix_label", "moduli", "spectrum_rows"]
-
 
 class Head(TypedDict):
     """The matrix and head of a spectrum."""

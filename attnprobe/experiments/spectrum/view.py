@@ -18,9 +18,6 @@ from .rows import SpectrumRow, matrix_label, moduli, spectrum_rows
 if TYPE_CHECKING:
     from .record import SpectrumRecord
 
-__all__ = ["SPECTRUM_COLUMNS", "spectrum_legend", "spectrum_tables", "view"]
-
-
 Line = Sequence[SpectrumRow]
 Cell = Callable[[Line], str]
 

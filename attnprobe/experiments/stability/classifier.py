@@ -20,8 +20,6 @@ from torch.nn import functional
 
 from ...rng import generator
 
-__all__ = ["Attend", "Classifier", "Weights"]
-
 Weights = Mapping[str, Tensor]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, k, v of (h, n, p) each -> (h, n, p)
 

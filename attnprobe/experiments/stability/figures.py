@@ -17,9 +17,6 @@ from ...tables.table import gathered, grouped_by
 from .names import SELF_ATTENTION, stability_label
 from .rows import StabilityRow
 
-__all__ = ["stability_figures"]
-
-
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 HEIGHT = 2.1  # inches of a panel
 CONDITION = "condition number of the inverted core, B or C"

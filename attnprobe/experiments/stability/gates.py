@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...gates.check import KEYS, Gated
 from ...tables.metrics import Metric
 
-__all__ = ["GATED"]
-
 GATED = Gated(
     (Metric("ratio"), Metric("ratio_before_norm"), Metric("tau"), Metric("loss"), Metric("gradient_norm")),
     keys=("task", *KEYS),

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SourceError
-from ...files import GIB, read_regular, reading
+from ...files import GIB, path_of, read_regular, reading
 from ...sources.hub import Unreachable, hub_reachable
-from ...sources.spec import SourceSpec, path_of
+from ...sources.spec import SourceSpec
 from ...sources.text import embedded, open_text, prepared, quiet_datasets
-
-__all__ = ["IMDB", "Documents", "labelled_text"]
 
 IMDB = "imdb"
 DATASET, CONFIGURATION = "stanfordnlp/imdb", "plain_text"
@@ -73,7 +71,7 @@ def labelled_text(spec: SourceSpec, n: int, notify: Callable[[str], None] = lamb
             return _halves(embedded(), n, line)
     if spec.text == IMDB:
         return _imdb()
-    path = path_of(spec.text)
+    path = path_of(spec.text, SourceError)
     if path.is_dir():
         return _folders(spec.text, path)
     if path.suffix == ".tsv":
@@ -82,7 +80,7 @@ def labelled_text(spec: SourceSpec, n: int, notify: Callable[[str], None] = lamb
 
 
 def _halves(text: Any, n: int, *fallback: str) -> Documents:
-    data = "\n".join(text.lines).encode()
+    data = text.content.encode()
     windows = [data[at : at + n] for at in range(0, len(data) - n + 1, n)]
     labels = [int(2 * place >= len(windows)) for place in range(len(windows))]
     return Documents(text.name, windows, labels, ("first", "second"), HALVES, text.sha256, True, fallback)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ...rng import generator
 
-__all__ = ["CLASSES", "DEPTH", "SYMBOLS", "evaluated", "expression"]
-
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 SYMBOLS = (*map(str, range(10)), *OPERATORS, "]")
 CLASSES = 10

@@ -21,8 +21,6 @@ from .tasks import TASKS, TaskSource
 from .training import STEP_METRICS, Step
 from .trajectory import Training
 
-__all__ = ["StabilityCells", "measure_stability"]
-
 HEADS = (0, 1)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...tables.numbers import method_label
 from ...tables.rows import Named
 
-__all__ = ["PAPER", "SELF_ATTENTION", "TASKS", "stability_label"]
-
 SELF_ATTENTION = "softmax"
 TASKS = ("text", "listops", "retrieval", "pathfinder", "image")
 # Chen et al. 2021 (Skyformer), appendix F: mean instability over that of self-attention

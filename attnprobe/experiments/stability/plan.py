@@ -8,19 +8,9 @@ from typing import Any
 
 from ...errors import UsageError, nearest, unknown
 from ...records.file import cell_key, identity_facts
-from ...run.plan import MethodRequest, method_identity, parse_methods, refuse_endless, refused
+from ...run.plan import MethodRequest, fitting, method_identity, parse_methods, refuse_endless, refused
 from .request import OWN, StabilityRequest
 from .tasks import TASKS, TaskSource, open_task
-
-__all__ = [
-    "SELF_ATTENTION",
-    "StabilityCell",
-    "StabilityPlan",
-    "own_target",
-    "parse_tasks",
-    "stability_cells",
-    "stability_prepared",
-]
 
 SELF_ATTENTION = "softmax"  # the denominator of ratios
 KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of the options of a task
@@ -111,9 +101,11 @@ def stability_prepared(
     others = [one for one in parsed if one not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
     shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
-    plan = StabilityPlan(methods, request.d)
-    refuse_endless(len(tasks) * len(methods) * len(plan.d) * request.seeds)
+    refuse_endless(len(tasks) * len(methods) * len(request.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
+    places = [(one, target_of(request, one), task) for one in methods if one.requested for task in opened]
+    refusals = lambda d: sum(unsupported_reason(*place, d) is not None for place in places)
+    plan = StabilityPlan(methods, fitting(request, min(task.shortest for task in opened), refusals, notify))
     _refuse_impossible(request, plan, opened)
     return opened, plan
 

@@ -8,9 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape
-
-__all__ = ["SHAPE", "StabilityRecord"]
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, flat
 
 
 class Condition(TypedDict):
@@ -51,20 +49,38 @@ class StabilityRecord(Place):
     condition_tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens of the matrices")]]
 
 
+def _problems(record: StabilityRecord) -> Iterator[str]:
+    for number, condition in enumerate(record["conditions"]):
+        steps = len(condition["cond"])
+        for name, values in condition.items():
+            if isinstance(values, list) and len(values) != steps:
+                where = f"field conditions[{number}].{name}"
+                yield f"{where}: expected an entry for each of {steps} steps, got {len(values)}"
+
+
 def _rows(record: StabilityRecord) -> Iterator[dict[str, Any]]:
     metrics = record["metrics"]
-    shared = {name: record[name] for name in ("task", "batch", "rate", "eps")}
+    setting = flat("paper_setting", record["paper_setting"])
     length = max((len(values) for values in metrics.values()), default=0)
     for step in range(length):
         at = {name: values[step] for name, values in metrics.items() if step < len(values)}
-        yield shared | {"step": step + 1} | at
-    if not length:
-        yield shared
+        yield setting | {"step": step + 1} | at
+    for condition in record["conditions"]:
+        lists = {name: values for name, values in condition.items() if isinstance(values, list)}
+        of_matrix = {name: value for name, value in condition.items() if name not in lists}
+        for step in range(len(condition["cond"])):
+            yield setting | {"step": step + 1} | of_matrix | by_name(lists, step)
 
 
 COLUMNS = {
-    **{name: "as in the record" for name in ("task", "batch", "rate", "eps")},
-    "step": "the step of the training, from 1; a cell has a row for each step, not for each head",
+    "step": "the step of the training, from 1; a cell has a row for each step, then for each matrix, head and step",
     "METRIC": "each metric of the step, by its name",
+    "matrix": "the matrix of the head",
+    "inverted": "whether the method inverts it",
+    "cond": "its condition number",
+    "cond_eff": "σ₁/σ_rank",
+    "rank": "its numerical rank",
+    "tokens": "its number of tokens",
+    "paper_setting[NAME]": "the paper's setting",
 }
-SHAPE = Shape(StabilityRecord, rows=_rows, columns=COLUMNS)
+SHAPE = Shape(StabilityRecord, _problems, rows=_rows, columns=COLUMNS)

@@ -22,8 +22,6 @@ from ...run.topics import (
     plot_option,
 )
 
-__all__ = ["OWN", "StabilityOutput", "StabilityRequest"]
-
 OWN = "own"
 MOST_STEPS = 10_000
 

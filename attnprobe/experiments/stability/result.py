@@ -12,8 +12,6 @@ from ...tables.table import gathered, grouped_by
 from .names import stability_label
 from .rows import StabilityRow
 
-__all__ = ["stability_result"]
-
 
 def stability_result(rows: Sequence[StabilityRow]) -> str:
     """The method with the smallest instability τ relative to self-attention."""

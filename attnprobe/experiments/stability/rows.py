@@ -20,8 +20,6 @@ from .names import PAPER, SELF_ATTENTION
 if TYPE_CHECKING:
     from .record import Condition, StabilityRecord
 
-__all__ = ["FIELDS", "StabilityRow", "StabilitySummary", "stability_rows", "stability_summary"]
-
 Steps = Mapping[str, Sequence[float | None]]
 
 

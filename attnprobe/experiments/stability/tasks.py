@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, UsageError, unknown
-from ...files import GIB, open_regular, reading
+from ...files import GIB, open_regular, path_of, reading
 from ...rng import generator
-from ...sources.spec import DTYPES, SourceSpec, choose_device, path_of
+from ...sources.spec import DTYPES, SourceSpec, choose_device
 from .labelled import Documents, labelled_text
 from .listops import CLASSES, SYMBOLS, expression
-
-__all__ = ["TASKS", "Example", "Setting", "TaskSource", "open_task"]
 
 LEAST = 256  # bytes of a document, or n if that is less; shorter documents have too few tokens
 MOST_BATCH = 100_000
@@ -242,13 +240,13 @@ def _bytes(text: bytes) -> Tensor:
 
 def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
     """The arrays of a file, and its hash."""
-    place = path_of(path)
+    place = path_of(path, SourceError)
     try:
         with open_regular(place, 16 * GIB) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a file has readinto
     except OSError as error:
         raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
-    with reading(f"data {path}", SourceError, " is neither npz nor safetensors"):
+    with reading(f"data {path}", SourceError, ": it cannot be read as npz or safetensors"):
         if place.suffix == ".safetensors":
             from safetensors.torch import load_file
 

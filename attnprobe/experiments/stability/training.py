@@ -19,8 +19,6 @@ from torch.nn import functional
 
 from .classifier import HEAD, Classifier, Weights
 
-__all__ = ["BETAS", "STEP_METRICS", "Step", "training_steps"]
-
 BETAS = (0.9, 0.999)
 STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
 

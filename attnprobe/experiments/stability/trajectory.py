@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...arguments import checked
 from ...errors import Unsupported
 from ...linalg.condition import condition
 from ...methods import approximate, get
@@ -20,8 +21,6 @@ from .classifier import Classifier
 from .plan import LAYERS, OWN, own_target, unsupported_reason
 from .tasks import TaskSource, open_task
 from .training import STEP_METRICS, Step, training_steps
-
-__all__ = ["Trajectory", "Training", "instability"]
 
 SHOWN = ("B", "C")  # exact matrices, on the Q and K of a method's own training
 
@@ -105,6 +104,7 @@ class Training:
         return Trajectory(**lists, conditions=tuple(self.conditions_by_place.values()))
 
 
+@checked()
 def instability(
     method: str,
     task: str | TaskSource = "listops",

@@ -17,8 +17,6 @@ from .rows import StabilitySummary, stability_rows, stability_summary
 if TYPE_CHECKING:
     from .record import StabilityRecord
 
-__all__ = ["view"]
-
 
 def view(recorded: Recorded[StabilityRecord]) -> View:
     """The view of the records of ``attnprobe stability``, with the trainings in the header."""

@@ -22,8 +22,6 @@ from .record import Finding
 if TYPE_CHECKING:
     from .record import TheoryRecord
 
-__all__ = ["theory_curves"]
-
 Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
 
 

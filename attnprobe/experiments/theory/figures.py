@@ -22,9 +22,6 @@ from .rows import VERDICTS, FindingRow, is_finding, theory_rows
 if TYPE_CHECKING:
     from .record import TheoryRecord
 
-__all__ = ["theory_figures"]
-
-
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
     "violated": {"marker": "X", "markersize": 6.5},

@@ -7,8 +7,6 @@ import textwrap
 from ...tables.view import flat_view
 from ...theorems import THEOREMS
 
-__all__ = ["theorem_list"]
-
 
 def theorem_list(format_: str) -> str:
     """Every theorem in a format: its name, paper, statement and cost."""

@@ -26,8 +26,6 @@ from .record import SHAPE
 from .request import TheoryRequest
 from .setting import Question, checked_budgets, question_of, setting_of
 
-__all__ = ["TheoryCells", "measure_theory"]
-
 
 @dataclass(frozen=True)
 class _Cell:

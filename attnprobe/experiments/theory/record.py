@@ -11,8 +11,6 @@ from typing_extensions import TypedDict
 from ...records.file import decode_inf
 from ...records.shapes import Count, Facts, Number, Place, Shape, flat, lists_of, shallow, unequal
 
-__all__ = ["SHAPE", "Finding", "TheoryRecord"]
-
 Real = Number | Literal["inf", "-inf"] | None
 Reals = list[Real]
 NUMBERS = ("bound", "measured", "lower", "upper", "rounding", "slack")
@@ -75,25 +73,24 @@ def _problems(record: TheoryRecord) -> Iterator[str]:
 
 
 def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
-    shared = {name: record[name] for name in ("theorem", "paper", "says")}
+    requested = {name: record.get(name) for name in ("budgets", "epsilon", "refused")}
     for finding in record["findings"]:
         facts: Mapping[str, Any] = {**finding}
         statement = {name: facts[name] for name in ("d", "assumption", "promise", "sense") if name in facts}
         lists = lists_of(finding, PER_HEAD)
         for index, head in enumerate(record["heads"]):
-            row = {**shared, **statement, **flat("at", finding["at"]), "head": head}
+            row = {**requested, **statement, **flat("at", finding["at"]), "head": head}
             for name in PER_HEAD:
                 value = lists[name][index] if name in lists else None
                 row[name] = decode_inf(value) if name in NUMBERS else value
             yield row | {f"details[{name}]": values[index] for name, values in finding["details"].items()}
-    if not record["findings"]:
-        yield shared
 
 
 COLUMNS = {
     "theorem": "the theorem; a cell has a row for each statement and head",
-    "paper": "its paper",
-    "says": "the statement",
+    "budgets": "the list of requested budgets",
+    "epsilon": "the list of requested ε",
+    "refused": "the list of budgets that could not be evaluated",
     "at[NAME]": "a parameter of the statement",
     "assumption": "the assumption",
     "promise": "the bound as a formula",

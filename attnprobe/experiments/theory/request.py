@@ -22,8 +22,6 @@ from ...run.topics import (
     target_option,
 )
 
-__all__ = ["TheoryOutput", "TheoryRequest", "relative_errors"]
-
 
 def relative_errors(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors, in its own order.

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from ...tables.results import in_words, lost, sentences
 from .rows import VERDICTS, TheoryRow
 
-__all__ = ["theory_result"]
-
 WORDS = {
     "holds": "hold",
     "violated": "are violated",

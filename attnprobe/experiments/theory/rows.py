@@ -18,17 +18,6 @@ from ...tables.table import grouped_by
 if TYPE_CHECKING:
     from .record import TheoryRecord
 
-__all__ = [
-    "FIELDS",
-    "VERDICTS",
-    "FindingRow",
-    "TheoryRow",
-    "TheorySummary",
-    "is_finding",
-    "theory_rows",
-    "theory_summary",
-]
-
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 NUMBERS = ("measured", "bound", "slack")
 LOST = "nothing to compare: what was measured or its bound is NaN"

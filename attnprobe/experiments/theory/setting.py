@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...errors import UsageError
+import torch
+
+from ...arguments import checked
+from ...errors import UsageError, unknown
 from ...grammar.lists import positive
 from ...methods import Approximation, approximate
 from ...operators import full_precision
 from ...qkv import QKV
+from ...reference import TARGETS
 from ...rng import Streams
 from ...run.plan import MethodRequest, parse_methods
 from ...theorems import THEOREMS, Finding, Setting, Theorem, get_theorem
 
-__all__ = ["Question", "question_of", "findings", "checked_budgets", "setting_of"]
+MOST = 10**9 - 1  # of a budget, as on the command line
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Question:
     quadrature: bool | None
 
 
+@checked()
+@torch.no_grad()
 @full_precision()
 def findings(
     qkv: QKV,
@@ -64,6 +70,10 @@ def findings(
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown theorem 'skyformer-theorm-2'; did you mean 'skyformer-theorem-2'?
     """
+    if target not in TARGETS:
+        raise unknown("target", target, TARGETS)
+    if not seeds:
+        raise UsageError("no seeds; a probability needs at least one")
     several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
     epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in several(epsilon)))
     question = question_of([theorem], epsilons, delta, quadrature)
@@ -88,6 +98,8 @@ def question_of(
     unique = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
     if not unique:
         raise UsageError("no theorem; write --theorem NAME")
+    if not epsilons:
+        raise UsageError("no epsilon; choose at least one relative error, such as 0.1")
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
     return Question(tuple(map(get_theorem, unique)), epsilons, delta, quadrature)
@@ -97,11 +109,13 @@ def checked_budgets(budgets: Iterable[int]) -> tuple[int, ...]:
     """The budgets, each at least 1.
 
     Raises:
-        UsageError: a budget below 1.
+        UsageError: no budget, or one outside of 1 … `MOST`.
     """
     budgets = tuple(budgets)
-    if wrong := [d for d in budgets if d < 1]:
-        raise UsageError(f"d={wrong[0]}: choose a budget of 1 or more")
+    if wrong := [d for d in budgets if not 1 <= d <= MOST]:
+        raise UsageError(f"d={wrong[0]}: choose a budget from 1 to {MOST}")
+    if not budgets:
+        raise UsageError("no budget; choose at least one, such as d=128")
     return budgets
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ...tables.labels import at_label, source_heading
@@ -15,8 +16,6 @@ from .rows import TheorySummary, theory_rows, theory_summary
 
 if TYPE_CHECKING:
     from .record import TheoryRecord
-
-__all__ = ["THEORY_COLUMNS", "theory_tables", "view"]
 
 
 def view(recorded: Recorded[TheoryRecord]) -> View:
@@ -42,8 +41,20 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
 
 
 def theory_tables(summary: Sequence[TheorySummary]) -> list[Table]:
-    """One table per (source, theorem): its statement, then a line for each case that was evaluated."""
-    return [_table(group) for group in grouped_by(summary, "source", "theorem")]
+    """One table per (source, theorem): its statement, then a line for each case that was evaluated.
+
+    Theorems that were skipped everywhere have no table, but a line below the last one for each reason.
+    """
+    groups = grouped_by(summary, "source", "theorem")
+    evaluated = [group for group in groups if any(row["status"] != "skipped" for row in group)]
+    if not evaluated:
+        return [_table(group) for group in groups]
+    *tables, last = [_table(group) for group in evaluated]
+    names: dict[str, dict[str, None]] = {}
+    for row in (row for group in groups if group not in evaluated for row in group):
+        names.setdefault(row["reason"] or "", {})[row["theorem"]] = None
+    skipped = [f"– skipped, {reason}: {', '.join(theorems)}" for reason, theorems in names.items()]
+    return [*tables, replace(last, notes=[*last.notes, *skipped])]
 
 
 def _table(group: Sequence[TheorySummary]) -> Table:

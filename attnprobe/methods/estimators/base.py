@@ -13,8 +13,6 @@ from ...operators import Sparse
 from ...qkv import QKV
 from ..base import per_head
 
-__all__ = ["Rows", "Weighted", "estimated", "near_keys"]
-
 ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
 
 

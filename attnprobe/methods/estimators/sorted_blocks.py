@@ -19,8 +19,6 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..sparse_softmax import sparse_softmax
 
-__all__ = ["SortedBlocks", "block_and_sample", "check_blocks"]
-
 
 def check_blocks(method: str, *, bits: int, block: float) -> None:
     """Refuse options out of their ranges.
@@ -100,9 +98,8 @@ def block_and_sample(
     own = blocks.keys.gather(1, blocks.of_query[..., None].expand(-1, -1, blocks.keys.shape[2]))  # (h, n_q, b)
     inside, log_inside = sparse_softmax(qkv, own)
     log_block = log_inside().double()  # (h, n_q)
-    counted = torch.ones(qkv.h, qkv.n_q, s, dtype=torch.bool, device=qkv.device)
-    if not twice:
-        counted = blocks.others(columns)
+    outside = blocks.others(columns)  # (h, n_q, s)
+    counted = torch.ones_like(outside) if twice else outside
     weight = 1 / (s * probability.gather(1, columns)) if s else probability[:, :0]
     scores = qkv.scale * (qkv.q @ tokens(qkv.shared_k, columns).mT) if s else qkv.q.new_zeros(counted.shape)
     scores = (scores.double() + weight.log()[:, None]).masked_fill(~counted, -torch.inf)  # (h, n_q, s)
@@ -113,19 +110,31 @@ def block_and_sample(
         shares = torch.softmax(known, -1) * torch.sigmoid(log_sample - log_block)[..., None]
         operator = Sum([operator, Columns(shares.to(inside.dtype), columns, qkv.n_k)])
     exactly = (own >= 0).sum(-1).double()  # (h, n_q)
-    used = weight[:, None] * counted
+    times, first = _repeats(columns, qkv.n_k)
+    used, of_key = weight[:, None] * counted, (times * weight)[:, None]  # of a draw, and of all draws of its key
+    squares = exactly + (used * (of_key + 2 * ~outside)).sum(-1)  # (w + 1)² for keys that are in the block too
     stated = {
-        "ess": (exactly + used.sum(-1)).square() / (exactly + used.square().sum(-1)),
+        "ess": (exactly + used.sum(-1)).square() / squares,
         "inclusion": blocks.least_other(-torch.expm1(s * torch.log1p(-probability))),
     }
     if s > 1:
         stated["variance"] = shares.var(-1) * s  # of s times their mean
-    realised = (exactly + counted.sum(-1)).mean(-1)
+    realised = (exactly + (outside & first[:, None]).sum(-1)).mean(-1)
+    computed = (exactly + counted.sum(-1)).sum(-1)
     return Approximation.of(
         operator,
         qkv,
         draws={"rotations": blocks.rotations, **({"columns": columns.cpu()} if s else {})},
-        diagnostics={"realised_d": realised.cpu(), "visited": realised.cpu() * qkv.n_q},
+        diagnostics={"realised_d": realised.cpu(), "visited": computed.cpu()},
         log_normalizer=lambda: torch.logaddexp(log_block, log_sample),
         sampling=Sampling(**stated),
     )
+
+
+def _repeats(columns: Tensor, n_k: int) -> tuple[Tensor, Tensor]:
+    """The number of draws of the key of each draw, and whether it is the key's first one, (h, s) each."""
+    times = columns.new_zeros(len(columns), n_k).scatter_add_(1, columns, torch.ones_like(columns)).gather(1, columns)
+    ordered, draw = columns.sort(dim=1, stable=True)
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return times, torch.empty_like(starts).scatter_(1, draw, starts)

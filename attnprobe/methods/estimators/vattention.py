@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...qkv import QKV
 from ...rng import Streams, hashed_uniform, mixed
 from ..base import Approximation
@@ -91,10 +92,10 @@ def vattention(
     probability ``b/n_T``, so D~ and N~ are unbiased, with ``Var(D~) = n_T² σ²/b (1 - b/n_T)``, σ² the variance of a
     over T_i with divisor ``n_T - 1``. The output ``N~/D~`` is biased by O(1/b). Source: Desai et al. 2025 (vAttention).
 
-    I_i are ``⌊heavy · d⌋`` keys: the first ``sinks``, the last ``window`` up to the query's own place, at most d/4 of
-    each, and those with the largest scores of the row (an oracle: all scores are computed). Without ``epsilon``, b is
-    the rest of d. With it, these b keys are a base sample, and each row draws the number of keys that the central limit
-    theorem gives:
+    I_i are ``⌊heavy · d⌋`` keys: the last ``window`` up to the query's own place, the first ``sinks``, at most d/4 of
+    each and at most half of I_i for sinks, and those with the largest scores of the row (an oracle: all scores are
+    computed). Without ``epsilon``, b is the rest of d. With it, these b keys are a base sample, and each row draws the
+    number of keys that the central limit theorem gives:
 
         ``b_D = (z n_T σ / (ε' D))²`` for the normaliser, ``b_N = (z n_T √tr Cov(a v) / (ε' ‖N‖))²`` for the numerator,
 
@@ -104,8 +105,8 @@ def vattention(
 
     Options:
         heavy: share of d for I_i.
-        sinks: number of first keys in I_i, at most d/4.
-        window: number of keys up to the query's own place in I_i, at most d/4.
+        sinks: number of first keys in I_i, at most d/4 and half of I_i.
+        window: number of keys up to the query's own place in I_i, at most d/4 and what the sinks leave of I_i.
         epsilon: the promised relative error; none draws d keys.
         delta: the promised probability of a larger error.
         verify: the quantity of the promise: the output, the normaliser D or the numerator N.
@@ -115,7 +116,8 @@ def vattention(
             code; heavy keys then contribute to σ, and count twice in D. ``exact``: all of T_i.
         quantile: ``one-sided`` has ``z = Φ⁻¹(1 - δ')``, as in published code; it allows twice the failures.
         replace: draw with replacement, and give each drawn key the weight ``n_T/b`` once, as in published code. A key
-            is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased downwards.
+            is then included with probability ``1 - (1 - 1/n_T)^b``, and D~ is biased downwards. The stated variance has
+            the weights and the random number of distinct keys of these draws.
         most: the largest share of T_i that is drawn. Rows that need more are ``capped``.
 
     Shapes: keys and weights (h, n_q, u) with u the largest number of keys of a row, in float64. Draws: ``row_keys`` (h,
@@ -136,10 +138,12 @@ def vattention(
     exact_keys = int(heavy * d)
     law = _Law(d - exact_keys, epsilon, delta, verify, moments, quantile, most)
     numbers = _Numbers.of(qkv, streams)
+    first = min(sinks, d // QUARTER, exact_keys // 2)
+    last = min(window, d // QUARTER, exact_keys - first)
 
     def choose(rows: Rows) -> Weighted:
-        near = near_keys(rows, min(sinks, d // QUARTER), min(window, d // QUARTER))
-        heavies = _largest(rows.scores.masked_fill(near, torch.inf), exact_keys) & rows.visible
+        near = near_keys(rows, first, last)
+        heavies = near | _largest(rows.scores.masked_fill(near, -torch.inf), exact_keys, exact_keys - near.sum(-1))
         tail = rows.visible & ~heavies
         size = tail.sum(-1).double()  # n_T, (b,)
         order = _marked(numbers.uniform("tail", rows), tail)
@@ -160,12 +164,9 @@ def vattention(
         log_weight = (size / count.clamp(min=1)).log()
         log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(heavies, 0.0)
         log_weights = torch.where(taken, log_weight[:, None], log_weights)
-        inclusion = torch.where(size > 0, count / size.clamp(min=1), 1.0)
-        stated = {
-            "inclusion": inclusion,
-            "variance": _variance(rows.scores, log_weights, taken, size),
-            "capped": capped.double(),
-        }
+        variance = _variance(rows.scores, log_weights, taken, size, count if replace else None)
+        inclusion = _included(size, count) if replace else count / size.clamp(min=1)
+        stated = {"inclusion": torch.where(size > 0, inclusion, 1.0), "variance": variance, "capped": capped.double()}
         return Weighted(log_weights, stated)
 
     return estimated(qkv, choose, {"row_keys": torch.stack([numbers.keys(head, "tail") for head in qkv.heads])})
@@ -250,22 +251,37 @@ def _needed(a: Tensor, v: Tensor | None, heavies: Tensor, size: Tensor, base: Te
     return torch.where(variance == 0, 0.0, needed)
 
 
-def _variance(scores: Tensor, log_weights: Tensor, taken: Tensor, size: Tensor) -> Tensor:
-    """``n_T² s²/b (1 - b/n_T) / D~²`` of each row (b,), s² of the sampled weights; 0 where all of the tail is used."""
+def _included(size: Tensor, count: Tensor) -> Tensor:
+    """``1 - (1 - 1/n_T)^b``, the probability of a key to be among b draws with replacement, (b,)."""
+    return -torch.expm1(count * torch.log1p(-1 / size.clamp(min=1)))
+
+
+def _variance(scores: Tensor, log_weights: Tensor, taken: Tensor, size: Tensor, draws: Tensor | None) -> Tensor:
+    """``n_T² s²/b (1 - b/n_T) / D~²`` of each row (b,), s² of the sampled weights; 0 where all of the tail is used.
+
+    With ``draws`` b with replacement, m keys are distinct and have the weight ``n_T/b``: ``(n_T/b)² (m s² (1 - m/n_T) +
+    Var(m) a²) / D~²``, where a is the mean of the sampled weights.
+    """
     log_sum = (scores + log_weights).logsumexp(-1, keepdim=True)
     a = torch.where(taken, (scores - log_sum).exp(), 0.0)  # a / D~
     count = taken.sum(-1)
     mean = a.sum(-1) / count.clamp(min=1)
     square = torch.where(taken, (a - mean[:, None]).square(), 0.0).sum(-1) / (count - 1).clamp(min=1)
-    return size**2 * square / count.clamp(min=1) * (1 - count / size.clamp(min=1))
+    if draws is None:
+        return size**2 * square / count.clamp(min=1) * (1 - count / size.clamp(min=1))
+    weight = size / draws.clamp(min=1)
+    pair = 1 - 2 * (1 - _included(size, draws)) + (1 - 2 / size.clamp(min=2)) ** draws  # both of two keys are drawn
+    mean_count = size * _included(size, draws)
+    of_count = (mean_count + size * (size - 1) * pair - mean_count**2).clamp(min=0)  # Var(m)
+    return weight**2 * (count * square * (1 - count / size.clamp(min=1)) + of_count * mean**2)
 
 
-def _largest(scores: Tensor, count: int) -> Tensor:
-    """The ``count`` largest scores of each row, as a mask."""
-    mask = torch.zeros_like(scores, dtype=torch.bool)
-    if count == 0:
-        return mask
-    return mask.scatter(1, scores.topk(min(count, scores.shape[1])).indices, True)
+def _largest(scores: Tensor, most: int, count: Tensor) -> Tensor:
+    """The ``count`` (b,) largest finite scores of each row, at most ``most``, as a mask (b, n_k)."""
+    keys = largest_scores(scores, most)[1]
+    wanted = (keys >= 0) & (torch.arange(keys.shape[1], device=keys.device) < count[:, None])
+    number = torch.zeros(scores.shape, dtype=torch.uint8, device=scores.device)
+    return number.scatter_add_(1, keys.clamp(min=0), wanted.to(torch.uint8)) > 0
 
 
 def _marked(uniform: Tensor, among: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from ...groups import tokens
 from ...qkv import QKV
 from ...rng import Streams
 
-__all__ = ["block_product", "block_scores", "chunk_length", "options_of", "repeats", "rotations"]
-
 
 def options_of(name: str) -> Callable[..., None]:
     """A `Method.validate` for the options ``rounds`` and ``buckets``, and ``eps`` or ``hash`` if the method has them.

@@ -18,8 +18,6 @@ from ...qkv import QKV
 from ..base import Approximation, per_head, row_sums, segment_means, softmax_in_place
 from ..summary import Summary
 
-__all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors", "summarised_landmarks"]
-
 
 def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
     """Refuse options of the inverse that are out of range or contradict each other.

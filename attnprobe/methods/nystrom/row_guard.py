@@ -16,8 +16,6 @@ from ...groups import tokens
 from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
 from ..base import ragged
 
-__all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
-
 SLACK = 1e-6  # relative: if every key is sampled, the bound is D itself, and rounding may put D~ below it
 
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...qkv import QKV
 from ..base import ragged
-
-__all__ = ["Allocation", "allocated", "check_allocation", "room_of_layer"]
 
 Allocation = Literal["uniform", "ada", "pyramid"]
 LEAST = 0.2  # the share of the room that every head has
@@ -59,7 +58,9 @@ def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Alloca
 
     ``uniform``: every head has ``room`` keys. ``ada``: the sets of the layer have ``room`` keys on average. Each has
     its best ``0.2 room`` keys, and the others are the best of the other keys of all heads together (Feng et al. 2024,
-    Ada-KV, algorithm 1). ``pyramid``: every head has the room of its layer.
+    Ada-KV, algorithm 1, with a safeguard as in AdaKVPress of kvpress). The authors' code has another safeguard: a head
+    keeps ``0.8 c + 0.2 room`` keys, rounded, where c are those of the best keys of all heads that are its own.
+    ``pyramid``: every head has the room of its layer. Of equal scores, keys with smaller places come first.
 
     Args:
         sets: the heads that have the same set, and so the same scores, as in `subset`.
@@ -73,11 +74,11 @@ def allocated(scores: Tensor, room: int, qkv: QKV, sets: str, allocation: Alloca
         room = room_of_layer(room, qkv.layer, layers)
     room = min(room, scores.shape[1])
     if allocation != "ada":
-        return scores.topk(room, dim=-1).indices
+        return largest_scores(scores, room)[1]
     share = {"head": 1, "group": qkv.group, "layer": qkv.h}[sets]
     of_sets = scores[::share]
-    own = of_sets.topk(ceil(LEAST * room), dim=-1).indices
+    own = largest_scores(of_sets, ceil(LEAST * room))[1]
     pooled = of_sets.scatter(1, own, float("inf")).flatten()
-    best = pooled.topk(len(of_sets) * room).indices
+    best = largest_scores(pooled, len(of_sets) * room)[1]
     keeps = torch.zeros_like(pooled, dtype=torch.bool).index_fill(0, best, True).view_as(of_sets)
     return ragged(keeps).repeat_interleave(share, 0)

@@ -15,31 +15,12 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...operators import block_rows, full_precision, row_blocks
 from ...qkv import QKV
 from ..base import Approximation, per_head
 from ..registry import register
 from ..sparse_softmax import key_costs, sparse_softmax
-
-__all__ = [
-    "AnySets",
-    "Selection",
-    "Share",
-    "attend",
-    "check_positive",
-    "joint",
-    "keys_of_pages",
-    "fills_blocks",
-    "last_of_blocks",
-    "of_block_rows",
-    "page_means",
-    "row_pages",
-    "selector",
-    "shared",
-    "top_pages",
-    "widened",
-    "working",
-]
 
 ROWS = 64  # of one head, whose scores are in memory at a time on a CPU
 COMMON_TAGS = ("deterministic", "row_sums_one", "nonnegative", "exact_at_full_budget")
@@ -125,7 +106,18 @@ def joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
 def working(qkv: QKV) -> QKV:
     """``qkv`` without gradients, and in float32 instead of half precision, in which scores of keys would tie."""
     parts = qkv.parts()
-    return widened(qkv.replace(**{axis: parts[axis].detach() for axis in "qkv"}))
+    detached = {axis: parts[axis].detach() for axis in "qkv"}
+    return widened(qkv.replace(**detached, all_queries=qkv.all_queries))
+
+
+def observed(qkv: QKV) -> QKV:
+    """`working` inputs with the queries that a choice of keys looks at: those of all tokens where they are given."""
+    return working(qkv.complete() or qkv)
+
+
+def last_queries(qkv: QKV, count: int) -> QKV:
+    """The inputs of the last ``count`` queries."""
+    return qkv.queries(torch.arange(max(0, qkv.n_q - count), qkv.n_q, device="cpu"))
 
 
 def widened(qkv: QKV) -> QKV:
@@ -151,9 +143,9 @@ def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, cau
     of_own = torch.minimum(seen - own * page, torch.full_like(seen, page))
     others = ((d - of_own) // page).clamp(min=0)
     others = torch.where(seen <= d, torch.full_like(others, pages), others)
-    largest, chosen = scores.topk(min(pages, (d - 1) // page), dim=-1)  # each has room for a key of its own page too
+    chosen = largest_scores(scores, (d - 1) // page)[1]  # each has room for a key of its own page too
     rank = torch.arange(chosen.shape[2], device=scores.device)
-    chosen = chosen.masked_fill((largest == float("-inf")) | (rank >= others[:, None]), -1)
+    chosen = chosen.masked_fill(rank >= others[:, None], -1)
     return torch.cat([own[None, :, None].expand(len(scores), -1, 1), chosen], 2)
 
 

@@ -10,11 +10,11 @@ from .base import (
     attend,
     check_positive,
     last_of_blocks,
+    observed,
     of_block_rows,
     page_means,
     row_pages,
     selector,
-    working,
 )
 
 
@@ -49,9 +49,9 @@ def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", b
     Raises:
         Unsupported: d above n_k. UsageError: ``block`` below 1.
     """
-    numbers = working(qkv)
-    queries = page_means(numbers.q, block, qkv.query_positions)  # (h, block rows, p)
-    means = page_means(numbers.k, block).mT  # (h, p, blocks)
+    given = observed(qkv)
+    queries = page_means(given.q, block, given.query_positions)  # (h, block rows, p)
+    means = page_means(given.k, block).mT  # (h, p, blocks)
     last = last_of_blocks(queries.shape[1], block, qkv)
     pages = row_pages(qkv, d, block, queries, last, lambda q: q @ means)
     index, group = of_block_rows(qkv, pages, block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention, block_rows, full_precision, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
@@ -49,8 +50,7 @@ def dsa_oracle(
         exact = SoftmaxAttention(numbers.q, numbers.shared_k, qkv.scale, qkv.visible)
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * qkv.n_k, cpu=ROWS // 8)):
             weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
-            largest, chosen = joint(weights, qkv, sets).topk(d, dim=-1)
-            index[:, start:stop] = chosen.masked_fill(largest == 0, -1)
+            index[:, start:stop] = largest_scores(joint(weights, qkv, sets), d, above=0.0)[1]
     approx = attend(qkv, Selection(index, 1, float(qkv.n_q * qkv.n_k)))
     approx.diagnostics["visited"].fill_(qkv.n_q * qkv.n_k)
     return approx

@@ -15,7 +15,7 @@ from ...rng import Streams
 from ..base import Approximation
 from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
+from .subsets import Sets, check_subset, subset, subset_selector
 
 KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
 
@@ -40,7 +40,6 @@ def expected(
     first: int = 4,
     every: int = 64,
     sets: Sets = "group",
-    unobserved: Unobserved = "refuse",
     allocation: Allocation = "uniform",
     layers: int | None = None,
 ) -> Approximation:
@@ -54,9 +53,8 @@ def expected(
         observe: the number of queries to which the Gaussian is fitted.
         first: the number of first keys that are always selected.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
+            A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
-        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
-            (``recent``).
         allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
@@ -89,7 +87,6 @@ def expected(
         first=first,
         observe=observe,
         sets=sets,
-        unobserved=unobserved,
         allocation=allocation,
         layers=layers,
     )

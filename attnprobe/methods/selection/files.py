@@ -6,46 +6,54 @@ layers and windows are ``layer{L}.window{W}.indices``. ``weights``, (h, n_q, k),
 
 Metadata, all optional: ``causal`` (``true`` or ``false``) and ``offset``, the position of the first row, which must
 agree with Q, K and V; ``block``, ``b_q,b_k`` or one number for both; ``weights``, ``probability`` or ``log_bias``;
-``heads``, the numbers of the heads as a JSON list; ``source``, the origin of the sets.
+``heads``, the numbers of the heads as a JSON list; ``heads_of``, ``query`` or ``kv``; ``source``, the origin of the
+sets.
+
+With grouped queries, sets without ``heads`` are those of the KV heads if there are as many as the source has. KV heads
+are numbered by their rows in the keys of the source. Numbers that can be those of either need ``heads_of``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...approximation import Approximation
-from ...errors import Unsupported, UsageError
-from ...files import MIB, open_regular, reading, replacing, save_tensors, writing
+from ...errors import Unsupported, UsageError, cut
+from ...files import MIB, open_regular, path_of, reading, replacing, save_tensors, writing
 from ...grammar.spelling import SELECTION
+from ...metadata import SelectionMetadata
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
 from ..registry import Method, Provenance
 from .base import Selection, attend
 
-__all__ = ["from_selection", "save_selection", "selected_keys"]
+WHOLE = ("I8", "I16", "I32", "I64", "U8")
+STORED = {"indices": WHOLE, "blocks": ("BOOL",), "weights": ("F16", "BF16", "F32", "F64")}
 
 
 def from_selection(name: str) -> Method:
     """The method ``selection:FILE``.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or has other tensors or metadata.
     """
-    path = Path(name.removeprefix(SELECTION)).expanduser()
+    path = path_of(name.removeprefix(SELECTION))
     digest = hashlib.sha256()
     with reading(path, UsageError, ": no sets of keys can be read from it"), open_regular(path, None) as file:
         while part := file.read(MIB):
             digest.update(part)
+    metadata = _checked(path)
 
     def judge(
         qkv: QKV,
@@ -55,7 +63,7 @@ def from_selection(name: str) -> Method:
         target: str = "softmax",
         lookahead: Literal["refuse", "allow"] = "refuse",
     ) -> Approximation:
-        return _judge(path, qkv, lookahead)
+        return _judge(path, metadata, qkv, lookahead)
 
     judge.__doc__ = __doc__
     return Method(
@@ -82,8 +90,8 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
         source: the origin of the sets, for the metadata.
 
     Raises:
-        Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; a path that cannot
-            be written.
+        Unsupported: an approximation without sets of keys. UsageError: two of one layer and window; heads, a mask or an
+            offset that differ between layers or windows; a path that cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     metadata = {"source": source}
@@ -93,8 +101,11 @@ def save_selection(path: str | Path, pairs: Iterable[tuple[QKV, Approximation]],
             raise UsageError(f"selection: two sets of {name.removesuffix('.indices')}")
         tensors[name] = selected_keys(approx).to(torch.int32).cpu().contiguous()
         facts = {"causal": str(qkv.causal).lower(), "offset": str(int(qkv.query_positions[0]))}
-        metadata |= facts | {"heads": json.dumps(list(qkv.heads))}
-    with writing(path), replacing(Path(path)) as temporary:
+        facts |= {"heads": json.dumps(list(qkv.heads)), "heads_of": "query"}
+        for fact, value in facts.items():
+            if metadata.setdefault(fact, value) != value:
+                raise UsageError(f"selection: {name} has {fact}={value}, others {metadata[fact]}: write two files")
+    with writing(path), replacing(path_of(path)) as temporary:
         save_tensors(temporary, tensors, metadata)
 
 
@@ -115,14 +126,58 @@ def selected_keys(approx: Approximation) -> Tensor:
     return operator.index[:, of_row].masked_fill(operator.weight == 0, -1)
 
 
-def _judge(path: Path, qkv: QKV, lookahead: str) -> Approximation:
-    tensors, metadata = _read(path, qkv)
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    with reading(path.name, UsageError):
+        try:
+            file = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise UsageError(f"{path.name} is not a safetensors file: {error}") from error
+        with file:
+            yield file
+
+
+def _checked(path: Path) -> SelectionMetadata:
+    """The metadata of a file whose tensors have the axes and dtypes of sets.
+
+    Raises:
+        UsageError: they have others, or there are no sets; metadata of another type.
+    """
+    with _opened(path) as file:
+        names = list(file.keys())
+        metadata = SelectionMetadata.read(path.name, file.metadata() or {}, UsageError)
+        kinds = {name: kind for name in names if (kind := name.rpartition(".")[2]) in STORED}
+        for name, kind in kinds.items():
+            piece = file.get_slice(name)
+            shape, dtype = tuple(piece.get_shape()), piece.get_dtype()
+            if len(shape) != 3 or 0 in shape:
+                raise UsageError(
+                    f"{path.name}: {cut(name)} has shape {shape}; sets have three axes, none of length 0: heads, rows, "
+                    "and keys or blocks"
+                )
+            if dtype not in STORED[kind]:
+                raise UsageError(f"{path.name}: {cut(name)} is stored as {dtype}, not as {', '.join(STORED[kind])}")
+            if metadata.heads is not None and len(metadata.heads) != shape[0]:
+                heads = f"{len(metadata.heads)} numbers for the {shape[0]} heads of {cut(name)}"
+                raise UsageError(f"{path.name}: metadata heads: {heads}")
+    if not {"indices", "blocks"} & set(kinds.values()):
+        raise UsageError(f"{path.name}: it has neither indices nor blocks")
+    if "blocks" in kinds.values() and metadata.block is None:
+        raise UsageError(f"{path.name}: blocks need the metadata block, their rows and keys, such as 64,128")
+    return metadata
+
+
+def _judge(path: Path, metadata: SelectionMetadata, qkv: QKV, lookahead: str) -> Approximation:
+    tensors = _tensors(path, qkv)
     _check_facts(path, metadata, qkv)
+    of_heads = partial(_of_heads, path, metadata=metadata, qkv=qkv)
     if "indices" in tensors:
-        keys = _of_heads(path, tensors["indices"], metadata, qkv).long().to(qkv.device)
+        keys = of_heads(tensors["indices"]).long().to(qkv.device)
         _check_keys(path, keys, qkv)
     else:
-        keys = _keys_of_blocks(path, _of_heads(path, tensors["blocks"], metadata, qkv), metadata, qkv).to(qkv.device)
+        keys = _keys_of_blocks(path, of_heads(tensors["blocks"]), metadata, qkv).to(qkv.device)
     ahead = torch.zeros_like(keys, dtype=torch.bool)
     if "indices" in tensors and qkv.causal:
         ahead = keys > qkv.query_positions[:, None]
@@ -137,90 +192,92 @@ def _judge(path: Path, qkv: QKV, lookahead: str) -> Approximation:
     approx = replace(approx, diagnostics=diagnostics)
     if "weights" not in tensors:
         return approx
-    weights = _of_heads(path, tensors["weights"], metadata, qkv).to(qkv.q)
-    return _weighted(path, approx, qkv, weights, metadata.get("weights", "probability"))
+    return _weighted(path, approx, qkv, of_heads(tensors["weights"]).to(qkv.q), metadata.weights)
 
 
-def _read(path: Path, qkv: QKV) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of the layer and window of ``qkv`` by their last names, and the metadata."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            names, metadata = list(file.keys()), file.metadata() or {}
-            place = f"layer{qkv.layer}.window{qkv.window}."
-            prefix = place if any(name.startswith(place) for name in names) else ""
-            kinds = ("indices", "blocks", "weights")
-            tensors = {kind: file.get_tensor(prefix + kind) for kind in kinds if prefix + kind in names}
-    except SafetensorError as error:
-        raise UsageError(f"{path.name} is not a safetensors file: {error}") from error
+def _tensors(path: Path, qkv: QKV) -> dict[str, Tensor]:
+    """The tensors of the layer and window of ``qkv`` by their last names."""
+    with _opened(path) as file:
+        names = list(file.keys())
+        place = f"layer{qkv.layer}.window{qkv.window}."
+        prefix = place if any(name.startswith(place) for name in names) else ""
+        tensors = {kind: file.get_tensor(prefix + kind) for kind in STORED if prefix + kind in names}
     if ("indices" in tensors) == ("blocks" in tensors):
-        raise UsageError(f"{path.name}: it needs either indices or blocks of layer {qkv.layer}, window {qkv.window}")
-    if any(tensor.dim() != 3 for tensor in tensors.values()):
-        raise UsageError(f"{path.name}: sets have three axes: heads, rows, and keys or blocks")
-    return tensors, metadata
+        raise Unsupported(f"{path.name}: it needs either indices or blocks of layer {qkv.layer}, window {qkv.window}")
+    return tensors
 
 
-def _check_facts(path: Path, metadata: dict[str, str], qkv: QKV) -> None:
-    facts = {"causal": str(qkv.causal).lower(), "offset": str(int(qkv.query_positions[0]))}
+def _check_facts(path: Path, metadata: SelectionMetadata, qkv: QKV) -> None:
+    facts = {"causal": qkv.causal, "offset": int(qkv.query_positions[0])}
     for name, value in facts.items():
-        if metadata.get(name, value) != value:
-            raise UsageError(f"{path.name}: it is of inputs with {name}={metadata[name]}, and these have {value}")
+        stated = getattr(metadata, name)
+        if stated not in (None, value):
+            of_file, of_qkv = (str(fact).lower() for fact in (stated, value))
+            raise Unsupported(f"{path.name}: it is of inputs with {name}={of_file}, and these have {of_qkv}")
 
 
-def _of_heads(path: Path, tensor: Tensor, metadata: dict[str, str], qkv: QKV) -> Tensor:
-    """The sets of the heads of ``qkv``, by their numbers, or by those of their KV heads."""
-    numbers = json.loads(metadata["heads"]) if "heads" in metadata else list(range(len(tensor)))
+def _of_heads(path: Path, tensor: Tensor, metadata: SelectionMetadata, qkv: QKV) -> Tensor:
+    """The sets of the heads of ``qkv``, by their numbers, or by those of their KV heads in the source."""
+    kv_heads, grouped = len(qkv.kv_groups), any(len(heads) > 1 for heads in qkv.kv_groups)
+    numbers, kind = metadata.heads, metadata.heads_of
+    if numbers is None:
+        numbers = list(range(len(tensor)))
+        kind = kind or ("kv" if grouped and len(tensor) == kv_heads else "query")
+    elif kind is None and grouped and max(numbers) < kv_heads:
+        raise Unsupported(
+            f"{path.name}: its heads {numbers} can be query heads or KV heads; write heads_of, query or kv, into its "
+            "metadata"
+        )
     places = {number: place for place, number in enumerate(numbers)}
-    heads: tuple[int, ...] = qkv.heads
-    if max(heads) not in places and qkv.group > 1:
-        heads = tuple(head // qkv.group for head in heads)
-    missing = [head for head in heads if head not in places]
-    if missing or len(numbers) != len(tensor):
-        raise UsageError(f"{path.name}: it has no sets of head {missing[0] if missing else 'numbers'}")
-    return tensor[[places[head] for head in heads]]
+    wanted = qkv.kv_numbers if kind == "kv" else qkv.heads
+    missing = [number for number in wanted if number not in places]
+    if missing:
+        raise Unsupported(f"{path.name}: it has no sets of {'KV ' if kind == 'kv' else ''}head {missing[0]}")
+    return tensor[[places[number] for number in wanted]]
 
 
 def _check_keys(path: Path, keys: Tensor, qkv: QKV) -> None:
     """Refuse sets of another number of rows, keys that do not exist, and keys that a row has twice."""
     if keys.shape[1] != qkv.n_q:
-        raise UsageError(f"{path.name}: it has {keys.shape[1]} rows, and there are {qkv.n_q} queries")
+        raise Unsupported(f"{path.name}: it has {keys.shape[1]} rows, and there are {qkv.n_q} queries")
     if int(keys.max()) >= qkv.n_k or int(keys.min()) < -1:
-        raise UsageError(f"{path.name}: keys are -1 … {qkv.n_k - 1}; it has {int(keys.min())} … {int(keys.max())}")
+        raise Unsupported(f"{path.name}: keys are -1 … {qkv.n_k - 1}; it has {int(keys.min())} … {int(keys.max())}")
     ordered = keys.sort(-1).values
     twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
     if twice.any():
         head, row, _ = (int(i) for i in twice.nonzero()[0])
-        raise UsageError(f"{path.name}: row {row} of head {qkv.heads[head]} has a key twice")
+        raise Unsupported(f"{path.name}: row {row} of head {qkv.heads[head]} has a key twice")
 
 
-def _keys_of_blocks(path: Path, blocks: Tensor, metadata: dict[str, str], qkv: QKV) -> Tensor:
+def _keys_of_blocks(path: Path, blocks: Tensor, metadata: SelectionMetadata, qkv: QKV) -> Tensor:
     """The keys of the blocks of each row, (h, n_q, k); keys after a row are left to the causal mask."""
-    sizes = [int(part) for part in metadata.get("block", "0").split(",")]
-    of_rows, of_keys = sizes[0], sizes[-1]
-    shape = (-(-qkv.n_q // max(1, of_rows)), -(-qkv.n_k // max(1, of_keys)))
-    if of_rows < 1 or of_keys < 1 or blocks.shape[1:] != shape:
-        raise UsageError(f"{path.name}: blocks of {of_rows} x {of_keys} are {shape}, not {tuple(blocks.shape[1:])}")
-    held = blocks.bool().repeat_interleave(of_keys, 2)[..., : qkv.n_k]  # (h, block rows, n_k)
+    assert metadata.block is not None  # `_checked` has seen it
+    of_rows, of_keys = metadata.block
+    shape = (-(-qkv.n_q // of_rows), -(-qkv.n_k // of_keys))
+    if blocks.shape[1:] != shape:
+        raise Unsupported(f"{path.name}: blocks of {of_rows} x {of_keys} are {shape}, not {tuple(blocks.shape[1:])}")
+    key = torch.arange(qkv.n_k, device=blocks.device)
+    held = blocks[..., key // of_keys]  # (h, block rows, n_k)
     width = max(1, int(held.sum(-1).max()))
     order = torch.argsort((~held).to(torch.uint8), dim=-1, stable=True)[..., :width]
     keys = order.masked_fill(~held.gather(2, order), -1)
-    return keys.repeat_interleave(of_rows, 1)[:, : qkv.n_q]
+    return keys[:, torch.arange(qkv.n_q, device=blocks.device) // of_rows]
 
 
 def _weighted(path: Path, approx: Approximation, qkv: QKV, weights: Tensor, kind: str) -> Approximation:
     """The rows with each weight divided by its inclusion probability, or times ``exp`` of its bias, renormalised."""
-    if kind not in ("probability", "log_bias"):
-        raise UsageError(f"{path.name}: weights are probability or log_bias, not {kind}")
     operator = approx.operator
     assert isinstance(operator, Sparse) and approx.log_normalizer is not None
     if weights.shape != operator.weight.shape:
-        raise UsageError(f"{path.name}: weights {tuple(weights.shape)} do not fit indices {operator.weight.shape}")
+        raise Unsupported(f"{path.name}: weights {tuple(weights.shape)} do not fit indices {operator.weight.shape}")
     used = operator.weight > 0
     if kind == "probability" and not ((weights > 0) & (weights <= 1))[used].all():
-        raise UsageError(f"{path.name}: probabilities are in (0, 1]")
-    log_factor = (-weights.log() if kind == "probability" else weights).masked_fill(~used, 0)
+        raise Unsupported(f"{path.name}: probabilities are in (0, 1]")
+    if kind == "log_bias" and (weights.isnan() | (weights == float("inf")))[used].any():
+        raise Unsupported(f"{path.name}: a log_bias is NaN or infinite")
+    log_factor = (-weights.log() if kind == "probability" else weights).masked_fill(~used, float("-inf"))
     shift = log_factor.amax(-1, keepdim=True)
+    shift = shift.masked_fill(shift == float("-inf"), 0)
     scaled = operator.weight * (log_factor - shift).exp()
     total = scaled.sum(-1, keepdim=True)
     tiny = torch.finfo(total.dtype).tiny

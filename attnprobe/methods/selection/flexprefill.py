@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, attend, check_positive, keys_of_pages, page_means, selector, working
+from .base import Selection, attend, check_positive, keys_of_pages, last_queries, observed, page_means, selector
 from .diagonals import columns_and_diagonals
 
 
@@ -78,20 +79,21 @@ def flexprefill(
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
-    numbers, probe = working(qkv), min(block, qkv.n_q)
-    weights = exact(numbers.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))).rows(0, probe)
-    lines = columns_and_diagonals(numbers, weights, d // 2, d - d // 2, 1, 1, mass)
-    means = page_means(numbers.k, block)
-    of_probe = _block_softmax(numbers.q[:, -probe:].mean(1, keepdim=True), means, qkv.scale)[:, 0]
+    given = observed(qkv)
+    probe = last_queries(given, block)
+    weights = exact(probe).rows(0, probe.n_q)
+    lines = columns_and_diagonals(qkv, weights, probe.query_positions, d // 2, d - d // 2, 1, 1, mass)
+    means = page_means(given.k, block)
+    of_probe = _block_softmax(probe.q.mean(1, keepdim=True), means, qkv.scale)[:, 0]
     blocks = torch.arange(qkv.n_k, device=qkv.device) // block
     true = weights.new_zeros(len(weights), means.shape[1]).index_add_(1, blocks, weights.mean(1))
     has_blocks = _distance(true, of_probe) < tau
-    pages = _pooled_blocks(numbers, means, d, block, mass)
+    pages = _pooled_blocks(given, means, d, block, mass)
     keys = keys_of_pages(pages, block, qkv.n_k)[:, qkv.query_positions // block]
     width = max(lines.shape[2], keys.shape[2])
     lines, keys = (pad(x, (0, width - x.shape[2]), value=-1) for x in (lines, keys))
     index = torch.where(has_blocks[:, None, None], keys, lines)
-    return attend(qkv, Selection(index, 1, float(probe * qkv.n_k + pages.shape[1] * means.shape[1])))
+    return attend(qkv, Selection(index, 1, float(probe.n_q * qkv.n_k + pages.shape[1] * means.shape[1])))
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
@@ -119,6 +121,5 @@ def _pooled_blocks(qkv: QKV, means: Tensor, d: int, block: int, mass: float) -> 
     enough = (before >= mass * given.sum()) & (mass < 1)
     selected = torch.ones_like(enough).scatter_(1, order, ~enough).view(weights.shape)
     own = column == row[:, None]
-    room = min(max(1, d // block), len(column))
-    chosen = weights.masked_fill(own, 2.0).topk(room, dim=-1).indices
+    chosen = largest_scores(weights.masked_fill(own, 2.0), max(1, d // block))[1]
     return chosen.masked_fill(~((selected | own) & ~hidden).gather(2, chosen), -1)

@@ -11,7 +11,7 @@ from ...rng import Streams
 from ..base import Approximation
 from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_selector
+from .subsets import Sets, check_subset, streamed, subset, subset_selector
 
 
 @subset_selector(
@@ -34,7 +34,6 @@ def h2o(
     observe: int | None = None,
     every: int = 64,
     sets: Sets = "group",
-    unobserved: Unobserved = "refuse",
     allocation: Allocation = "uniform",
     layers: int | None = None,
 ) -> Approximation:
@@ -54,8 +53,6 @@ def h2o(
         observe: the number of queries before a segment whose weights are summed; ``none`` is all.
         every: the number of tokens of a segment, at most d/2.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
-        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
-            (``recent``).
         allocation, layers: the distribution of keys over heads and layers, as in ``snapkv``.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
@@ -90,7 +87,6 @@ def h2o(
         last=d // 2,
         observe=observe,
         sets=sets,
-        unobserved=unobserved,
         allocation=allocation,
         layers=layers,
     )

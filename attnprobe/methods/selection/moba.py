@@ -23,8 +23,8 @@ def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: 
     """The softmax of each row over its own block and the blocks with the largest gates ``q · mean(k in block)``.
 
     A row has its own block, and as many other complete blocks as fit in d; for a causal row these are before its own.
-    It has its own block even if d is smaller. The gate has no scale, which would not change the order. Source: Lu et
-    al. 2025, section 2.2, where d is the block size times the number of blocks.
+    It has its own block even if d is smaller, so every d up to ``block`` gives the same rows: choose a ``block`` far
+    below d. Source: Lu et al. 2025, section 2.2, where d is the block size times the number of blocks.
 
     Options:
         block: the number of keys of a block. The paper has 512 for texts of 8,192 tokens.

@@ -11,7 +11,7 @@ from ...rng import Streams
 from ..base import Approximation
 from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
+from .subsets import Sets, check_subset, subset, subset_selector
 
 
 @subset_selector(
@@ -34,7 +34,6 @@ def snapkv(
     kernel: int = 5,
     every: int = 64,
     sets: Sets = "group",
-    unobserved: Unobserved = "refuse",
     allocation: Allocation = "uniform",
     layers: int | None = None,
 ) -> Approximation:
@@ -50,9 +49,8 @@ def snapkv(
         observe: the number of queries that choose the keys.
         kernel: the width of the average over neighbours, odd.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
+            A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own.
-        unobserved: the keys of rows if queries before their segment are not given: ``refuse``, or the last keys
-            (``recent``).
         allocation: the distribution of keys. ``uniform``: every head has the same number; ``ada``: d on average, the
             best keys of all heads together, and for each head at least a fifth of its room (Feng et al. 2024, Ada-KV);
             ``pyramid``: fewer keys from layer to layer (Cai et al. 2024, PyramidKV).
@@ -80,7 +78,6 @@ def snapkv(
         last=observe,
         observe=observe,
         sets=sets,
-        unobserved=unobserved,
         allocation=allocation,
         layers=layers,
     )

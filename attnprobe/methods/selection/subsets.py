@@ -22,10 +22,8 @@ from ..base import Approximation
 from .allocation import Allocation, allocated, check_allocation
 from .base import AnySets, Selection, fills_blocks, joint, selector
 
-__all__ = ["Sets", "Unobserved", "check_subset", "streamed", "subset", "subset_selector"]
-
 Sets = Literal["group", "head"]
-Unobserved = Literal["refuse", "recent"]
+NOT_GIVEN = "these inputs do not have the queries of all tokens"
 Score = Callable[[QKV, int], Tensor]
 
 
@@ -39,8 +37,8 @@ def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Ca
 def check_subset(method: str, *names: str) -> Callable[..., None]:
     """A `Method.validate` for the named options, and for ``allocation`` and ``layers`` if the method has them.
 
-    It raises a `UsageError` for a negative ``first``, for another option below 1, and for an allocation that
-    contradicts other options.
+    It raises a `UsageError` for a negative ``first``, for another option below 1, for an even ``kernel``, and for an
+    allocation that contradicts other options.
     """
 
     def check(target: str, **options: Any) -> None:
@@ -48,6 +46,8 @@ def check_subset(method: str, *names: str) -> Callable[..., None]:
             if options[name] is not None and options[name] < (name != "first"):
                 problem = "negative" if name == "first" else "not positive"
                 raise UsageError(f"{method}: {name}={options[name]} is {problem}")
+        if options.get("kernel", 1) % 2 == 0:
+            raise UsageError(f"{method}: kernel={options['kernel']} is even; choose an odd width")
         allocation = options.get("allocation", "uniform")
         check_allocation(method, allocation, options.get("layers"))
         if allocation != "uniform" and options.get("streaming"):
@@ -68,11 +68,12 @@ def subset(
     last: int = 0,
     observe: int | None = 0,
     sets: AnySets = "group",
-    unobserved: Unobserved = "refuse",
     allocation: Allocation = "uniform",
     layers: int | None = None,
 ) -> Selection:
     """The keys of each row, from the scores of the keys before its segment.
+
+    All queries of the text are observed, also where ``qkv`` has the rows of some, see `QKV.complete`.
 
     Args:
         score: ``(observed, end) -> (h, end)``, the scores of the keys ``0 … end - 1``; those with the largest are
@@ -84,8 +85,6 @@ def subset(
         observe: the number of observed queries before the segment; None is all of them.
         sets: ``layer``: all heads have one set, by their mean score; ``group``: the query heads of a KV head have one;
             ``head``: each has its own.
-        unobserved: the treatment of a segment if the queries before it are not given: ``refuse``, or ``recent``, which
-            selects the last keys before it.
         allocation, layers: the distribution of the room for keys before a segment, see `allocated`.
 
     Raises:
@@ -93,14 +92,20 @@ def subset(
     """
     best = lambda scores, room: allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
     size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
+    given = qkv.complete()
+    if given is None:
+        if not qkv.causal and qkv.positions is not None:
+            raise Unsupported(f"keys are chosen by queries of the text, and {NOT_GIVEN}")
+        given = qkv
     position = qkv.query_positions.cpu()
     if not qkv.causal:
-        observed = (
-            qkv if observe is None else _queries(qkv, torch.arange(max(0, qkv.n_q - observe), qkv.n_q, device="cpu"))
-        )
+        observed = given
+        if observe is not None:
+            observed = _queries(given, torch.arange(max(0, given.n_q - observe), given.n_q, device="cpu"))
         scores = joint(score(observed, qkv.n_k), qkv, sets)
         return Selection(best(scores, d)[:, None], qkv.n_q, scored(qkv.n_k))
     numbers = (position // size).unique().tolist()
+    place_of = given.query_positions.cpu()
     selected, cost = [], 0.0  # the keys before each segment
     for number in numbers:
         end = number * size
@@ -108,17 +113,14 @@ def subset(
             selected.append(torch.empty(qkv.h, 0, dtype=torch.int64, device=qkv.device))
             continue
         least = 0 if observe is None else max(0, end - observe)
-        rows = ((position >= least) & (position < end)).nonzero()[:, 0]
+        rows = ((place_of >= least) & (place_of < end)).nonzero()[:, 0]
         if len(rows) < end - least:
-            if unobserved == "refuse":
-                raise Unsupported(
-                    f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given; "
-                    "give all queries of the text, or choose unobserved=recent"
-                )
-            scores = torch.arange(end, device=qkv.device).expand(qkv.h, end)
-        else:
-            scores = joint(score(_queries(qkv, rows), end), qkv, sets)
-            cost += scored(end)
+            raise Unsupported(
+                f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given: "
+                f"{NOT_GIVEN}"
+            )
+        scores = joint(score(_queries(given, rows), end), qkv, sets)
+        cost += scored(end)
         selected.append(best(scores, d - size))
     width = max(d, size + max(keys.shape[1] for keys in selected))
     index = torch.full((qkv.h, len(numbers), width), -1, device=qkv.device)
@@ -141,20 +143,23 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
     d p`` multiply-adds a head, in n steps.
 
     Raises:
-        Unsupported: the queries are not all tokens.
+        Unsupported: the queries of all tokens are not given.
     """
-    if not qkv.square:
-        raise Unsupported("keys are evicted token by token, which needs all queries; choose streaming=false")
+    given = qkv.complete()
+    if given is None:
+        raise Unsupported(f"keys are evicted token by token, and {NOT_GIVEN}; choose streaming=false")
+    row_of = {place: row for row, place in enumerate(qkv.query_positions.tolist())}
     cache = torch.full((qkv.h, d), -1, device=qkv.device)
     weights = qkv.q.new_zeros(qkv.h, d)
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
-    for i in range(qkv.n_q):
+    for i in range(max(row_of) + 1):
         slot = torch.full((qkv.h, 1), i, device=qkv.device)
         if i >= d:
             slot = weights.masked_fill(cache >= i - recent, float("inf")).argmin(1, keepdim=True)
         cache.scatter_(1, slot, i)
-        index[:, i] = cache
-        scores = qkv.scale * (tokens(qkv.k, cache) @ qkv.q[:, i, :, None])[..., 0]
+        if i in row_of:
+            index[:, row_of[i]] = cache
+        scores = qkv.scale * (tokens(qkv.k, cache) @ given.q[:, i, :, None])[..., 0]
         new = joint(scores.masked_fill(cache < 0, float("-inf")).softmax(-1), qkv, sets)
         weights = weights.scatter(1, slot, 0) + new if accumulate else new
     return Selection(index, 1, 0.0)

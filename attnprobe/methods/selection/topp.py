@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention, full_precision, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
@@ -50,11 +51,11 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
         exact = SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible)
         for heads, start, stop in head_blocks(exact, ROWS):
             scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
-            largest, chosen = scores.topk(d, dim=-1)
+            largest, chosen = largest_scores(scores, d)
             weights = (largest - scores.logsumexp(-1, keepdim=True)).double().exp()
             before = weights.cumsum(-1) - weights  # the mass of the larger keys
             enough = (before >= p) & (p < 1)
-            index[heads, start:stop] = chosen.masked_fill(enough | (largest == float("-inf")), -1)
+            index[heads, start:stop] = chosen.masked_fill(enough, -1)
     every = float(qkv.n_q * qkv.n_k)
     approx = attend(qkv, Selection(index, 1, every))
     approx.diagnostics["visited"].fill_(every)

@@ -11,7 +11,7 @@ from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
 from .base import attend, working
-from .subsets import Unobserved, check_subset, streamed, subset, subset_selector
+from .subsets import check_subset, streamed, subset, subset_selector
 
 
 @subset_selector(
@@ -33,7 +33,6 @@ def tova(
     streaming: bool = True,
     every: int = 64,
     sets: Literal["layer", "group", "head"] = "layer",
-    unobserved: Unobserved = "refuse",
 ) -> Approximation:
     """The softmax of each row over a cache of d keys, which each token enters in the place of the least attended one.
 
@@ -48,8 +47,6 @@ def tova(
         every: the number of tokens of a segment, at most d/2, for ``streaming=false``.
         sets: ``layer``: all heads have one set, by their mean weight; ``group``: the query heads of a KV head have one;
             ``head``: each has its own.
-        unobserved: the keys of rows if the query before their segment is not given: ``refuse``, or the last keys
-            (``recent``), for ``streaming=false``.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
     streaming; memory O(n d). ``scored`` is 0 if streaming, otherwise one score for each key of a selection.
@@ -64,5 +61,5 @@ def tova(
     def score(observed: QKV, end: int) -> Tensor:
         return exact(observed).rows(0, 1)[:, 0, :end]
 
-    selection = subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets, unobserved=unobserved)
+    selection = subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets)
     return attend(qkv, selection)

@@ -5,14 +5,12 @@ A probe of the last queries scores columns j and diagonals. The diagonal o holds
 
 from __future__ import annotations
 
-import torch
-
 from ...errors import UsageError
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, attend, selector, working
+from .base import Selection, attend, last_queries, observed, selector
 from .diagonals import columns_and_diagonals
 
 
@@ -52,15 +50,19 @@ def vertical_slash(
     """The softmax of each row over the columns and the diagonals on which the last queries have the largest weights.
 
     P are the exact rows of the last ``probe`` queries. It selects the ``⌊d · vertical⌋`` columns with the largest ``Σ_i
-    P_ij``, and the ``d - ⌊d · vertical⌋`` diagonals o with the largest ``Σ_i P_i,c(i)-o``. The first columns and the
-    nearest diagonals come before all others. Source: Jiang et al. 2024, section 3. ``first`` and ``near`` are those of
-    the authors' code. Its search for patterns has 30 near diagonals, and omits 1/√p in the probe.
+    P_ij``, and the ``d - ⌊d · vertical⌋`` diagonals o with the largest ``Σ_i P_i,c(i)-o``. The ``first`` columns and
+    the ``near`` nearest diagonals come before all others, in this order, so each row has its own key. Source: Jiang et
+    al. 2024, section 3.
+
+    ``first`` and ``near`` are those of the authors' code, which has 1,000 columns and thousands of diagonals. With the
+    defaults, all columns are first ones for d up to 60, and all diagonals are near ones for d up to 200: the probe
+    selects none. The authors' search for patterns has 30 near diagonals, and omits 1/√p in the probe.
 
     The probe is at the end of the text, so the selection of earlier rows looks ahead. No key after a row has weight.
     Inputs that are not causal have diagonals on both sides.
 
     Options:
-        vertical: the share of columns in the budget.
+        vertical: the share of columns in the budget; one diagonal is always left.
         probe: the number of last queries that are computed exactly.
         first: the number of first columns that come before others.
         near: the number of nearest diagonals that come before others.
@@ -71,8 +73,7 @@ def vertical_slash(
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
-    numbers = working(qkv)
-    columns, probe = max(1, int(d * vertical)), min(probe, qkv.n_q)
-    weights = exact(numbers.queries(torch.arange(qkv.n_q - probe, qkv.n_q, device="cpu"))).rows(0, probe)
-    index = columns_and_diagonals(numbers, weights, columns, d - columns, first, near)
-    return attend(qkv, Selection(index, 1, float(probe * qkv.n_k)))
+    columns, queries = min(max(1, int(d * vertical)), d - 1), last_queries(observed(qkv), probe)
+    weights = exact(queries).rows(0, queries.n_q)
+    index = columns_and_diagonals(qkv, weights, queries.query_positions, columns, d - columns, first, near)
+    return attend(qkv, Selection(index, 1, float(queries.n_q * qkv.n_k)))

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...linalg.order import largest_scores
 from ...operators import block_rows, full_precision, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import ROWS, Selection, attend, check_positive, of_block_rows, selector, working
+from .base import ROWS, Selection, attend, check_positive, observed, of_block_rows, selector
 
 
 def _check(target: str, *, stride: int, block: int, mass: float) -> None:
@@ -66,17 +67,18 @@ def xattention(
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
     """
-    estimate = _block_mass(working(qkv), stride, block)  # (h, block rows, blocks)
+    given = observed(qkv)
+    estimate = _block_mass(given, stride, block)  # (h, block rows, blocks)
     row, column = (torch.arange(size, device=qkv.device) for size in estimate.shape[1:])
     forced = ((column == 0) | (column == row[:, None])).expand_as(estimate)
-    order = estimate.masked_fill(forced, 2.0).topk(min(max(2, d // block), len(column)), dim=-1).indices
+    order = largest_scores(estimate.masked_fill(forced, 2.0), max(2, d // block))[1]
     held = estimate.gather(2, order)
     missing = mass - (held.cumsum(-1) - held)  # before the block is taken
     selected = (missing > 0) | forced.gather(2, order) | (mass == 1)
     if qkv.causal:
         selected &= order <= row[:, None]
     index, group = of_block_rows(qkv, order.masked_fill(~selected, -1), block)
-    return attend(qkv, Selection(index, group, float(qkv.n_q * qkv.n_k / stride)))
+    return attend(qkv, Selection(index, group, float(given.n_q * given.n_k / stride)))
 
 
 @full_precision()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention, Sparse, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
@@ -48,8 +49,8 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
 
     Source: Gupta et al. 2021, whose k is our d. B's own d largest entries (``renormalize=false``) are the closest to B,
     row by row, of all matrices with d entries a row. Renormalised, as in the paper, another choice can be closer, so
-    this is a yardstick, not a lower bound. torch breaks ties at the d-th score. A causal row takes the d largest scores
-    of the keys up to itself; the first d rows take all of these keys.
+    this is a yardstick, not a lower bound. Of equal scores the first ones count. A causal row takes the d largest
+    scores of the keys up to itself; the first d rows take all of these keys.
 
     Options:
         renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by the sum over all keys.
@@ -67,8 +68,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     exact = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
     for heads, start, stop in head_blocks(exact, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
-        largest, chosen = scores.topk(d, dim=-1)
-        index[heads, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
+        largest, index[heads, start:stop] = largest_scores(scores, d)
         shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
         numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
         total = torch.exp(summed - shift).sum(-1, keepdim=True)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from ...approximation import Approximation
-from ...errors import BadResult, Unsupported, UsageError
-from ...grammar.foreign import message
+from ...arguments import a_type, fault
+from ...errors import LINE, BadResult, Unsupported, UsageError, cut
+from ...grammar.foreign import message, one_line
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV
 from ...rng import Streams
+from .foreign import Guarded, check_tensor
 from .recovered import LARGEST, Recovered
-
-__all__ = ["UserFunction"]
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,15 @@ class UserFunction:
         Raises:
             BadResult: another type, shape, dtype or device.
         """
-        if isinstance(result, Approximation):
+        kind = type(result)  # a foreign object is asked nothing
+        if issubclass(kind, Approximation):
             return self._approximation(result, qkv)
-        if isinstance(result, Operator):
-            self._check_shape(result.shape, {"a matrix (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
+        if issubclass(kind, Operator):
+            result = self._operator(result, qkv, "a matrix")
             return result if qkv.mask is None else self._matrix(result.dense(), qkv)
-        if not isinstance(result, Tensor):
+        if not issubclass(kind, Tensor):
             raise BadResult(
-                f"{self.name} returned a {type(result).__name__}; return an output or a matrix as a tensor, or an "
+                f"{self.name} returned {a_type(result)}; return an output or a matrix as a tensor, or an "
                 "attnprobe Operator"
             )
         self._check_device(result, qkv)
@@ -147,11 +148,23 @@ class UserFunction:
                 "with .to(v.dtype)"
             )
 
-    def _check_device(self, x: Tensor, qkv: QKV) -> None:
+    def _check_device(self, x: Tensor | Operator, qkv: QKV) -> None:
         if not x.dtype.is_floating_point:
             raise BadResult(f"{self.name} returned {str(x.dtype)[6:]}; floating point is needed")
         if x.device != qkv.device:
-            raise BadResult(f"{self.name} returned a tensor on {x.device} for inputs on {qkv.device}")
+            raise BadResult(f"{self.name} returned a result on {x.device} for inputs on {qkv.device}")
+        if isinstance(x, Tensor) and (problem := fault(x, Tensor)) is not None:
+            raise BadResult(f"{self.name}: its result{problem}")
+
+    def _operator(self, operator: Operator, qkv: QKV, kind: str) -> Operator:
+        """A user's operator, with its attributes checked. One of a class of the user's own is `Guarded`."""
+        if (problem := fault(operator, Operator)) is not None:
+            raise BadResult(f"{self.name}: its operator{problem}")
+        self._check_shape(operator.shape, {f"{kind} (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
+        self._check_device(operator, qkv)
+        if isinstance(operator, Dense):
+            self._check_device(operator.matrix, qkv)
+        return operator if type(operator).__module__.startswith("attnprobe.") else Guarded(operator, self.name)
 
     def _matrix(self, matrix: Tensor, qkv: QKV) -> Dense:
         """A dense matrix on the valid tokens."""
@@ -168,9 +181,33 @@ class UserFunction:
             raise BadResult(f"{self.name} takes a mask and returned an Approximation; return the output or the matrix")
         self._check_shape(result.output.shape, {"its output is (h, n_q, p_v)": (qkv.h, qkv.n_q, qkv.p_v)})
         self._check_dtype(result.output, qkv)
-        if result.operator is not None:
-            self._check_shape(result.operator.shape, {"its operator is (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
-        return result
+        self._check_device(result.output, qkv)
+        for name, values in result.diagnostics.items():
+            check_tensor(values, (qkv.h,), f"{self.name}: its diagnostic '{cut(name)}'")
+        for tensors in (result.draws, result.cores, result.inverses):
+            for name, x in tensors.items():
+                if not x.dim() or len(x) != qkv.h:
+                    raise BadResult(f"{self.name}: '{cut(name)}' has shape {tuple(x.shape)}; (h, …) is needed")
+        log_normalizer, keys = result.log_normalizer, result.keys
+        rows, what = (qkv.h, qkv.n_q), f"{self.name}: the value of its"
+        return replace(
+            result,
+            no_operator=cut(one_line(result.no_operator[:LINE]), LINE),
+            operator=None if result.operator is None else self._operator(result.operator, qkv, "its operator is"),
+            log_normalizer=log_normalizer and (lambda: check_tensor(log_normalizer(), rows, f"{what} log_normalizer")),
+            keys=keys and (lambda: self._checked_keys(keys(), qkv)),
+        )
+
+    def _checked_keys(self, keys: Any, qkv: QKV) -> Tensor:
+        """The keys of each row, (h, n_q, k) int64, as an `Approximation` states them."""
+        if fault(keys, Tensor) is not None or keys.dtype != torch.int64 or keys.shape[:-1] != (qkv.h, qkv.n_q):
+            raise BadResult(f"{self.name}: the value of its keys must be (h, n_q, k) int64")
+        if keys.numel() and not (int(keys.min()) >= -1 and int(keys.max()) < qkv.n_k):
+            raise BadResult(
+                f"{self.name}: its keys {int(keys.min())} … {int(keys.max())} are not all among the {qkv.n_k} keys; "
+                "-1 is an empty slot"
+            )
+        return keys
 
 
 def _spread(x: Tensor, qkv: QKV) -> Tensor:

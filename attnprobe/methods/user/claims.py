@@ -15,20 +15,21 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, Union
 
 from ...approximation import Approximation
-from ...errors import UsageError
+from ...arguments import a_type, check_fields, checked, fault
+from ...errors import UsageError, cut
 from ...qkv import QKV
 from ...rng import Streams
 from ..registry import TAGS, Method, Provenance
 from .calls import UserFunction
-
-__all__ = ["GIVEN", "Claims", "as_method", "claims_of", "method"]
+from .foreign import asked, checking_answer
 
 GIVEN = ("q", "k", "v", "d", "scale", "mask", "generator", "target", "qkv", "streams")
+ExactAt = tuple[int | None, dict[str, Any]]
 SIMPLE = (int, float, bool, str, type(None))
 UNSTATED = "not stated"
 
@@ -47,9 +48,16 @@ class Claims:
     year: int = 0
     least: int = 1
     limit: Callable[[int, int], int] | None = None
-    exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
+    exact_at: Callable[[int], ExactAt] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "attnprobe.method")
 
 
+CLAIMS = tuple(one.name for one in fields(Claims))
+
+
+@checked()
 def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callable[..., Any]:
     """A decorator that attaches claims to a function and does not change it. `attnprobe check` tests the claims.
 
@@ -77,19 +85,21 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     if function is None:
         return partial(method, **claims)
     for name in ("targets", "tags"):
-        if isinstance(claims.get(name), str):
+        if type(claims.get(name)) is str:
             claims[name] = (claims[name],)
+    for name in claims:
+        if name not in CLAIMS:
+            raise UsageError(f"attnprobe.method: there is no claim '{cut(name)}'; it takes {', '.join(CLAIMS)}")
+    stated = Claims(**{name: _frozen(value) for name, value in claims.items()})
     try:
-        function.attnprobe_claims = Claims(**{name: _frozen(value) for name, value in claims.items()})
-    except TypeError as error:
-        raise UsageError(
-            f"attnprobe.method: {str(error).partition('() ')[2]}; it takes {', '.join(vars(Claims()))}"
-        ) from error
+        function.attnprobe_claims = stated
+    except (AttributeError, TypeError) as error:
+        raise UsageError(f"attnprobe.method: {a_type(function)} takes no claims; wrap it in a function") from error
     return function
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value) if type(value) is list else value
 
 
 def claims_of(function: Callable[..., Any], name: str) -> Claims:
@@ -101,6 +111,8 @@ def claims_of(function: Callable[..., Any], name: str) -> Claims:
     claims = getattr(function, "attnprobe_claims", None) or Claims(
         linear_in_v=bool(getattr(function, "linear_in_v", False)), kind=getattr(function, "kind", "user")
     )
+    if (problem := fault(claims, Claims)) is not None:
+        raise UsageError(f"{name}: attnprobe_claims{problem}; state claims by the decorator attnprobe.method")
     if claims.kind not in ("user", "kernel"):
         raise UsageError(f"{name}: there is no kind '{claims.kind}'; use kind=\"kernel\" or leave it out")
     if claims.kind == "kernel" and claims.targets != ("softmax",):
@@ -108,6 +120,8 @@ def claims_of(function: Callable[..., Any], name: str) -> Claims:
     for tag in claims.tags:
         if tag.partition("@")[0] not in TAGS:
             raise UsageError(f"{name}: there is no tag '{tag}'; choose from {', '.join(TAGS)}")
+    if not claims.targets:
+        raise UsageError(f"{name}: targets=() names no exact matrix; choose from softmax, gaussian")
     for target in claims.targets:
         if target not in ("softmax", "gaussian"):
             raise UsageError(f"{name}: there is no target '{target}'; choose from softmax, gaussian")
@@ -122,8 +136,7 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
     Raises:
         UsageError: a parameter outside `GIVEN` without a default, an option of an unsupported type, or a wrong claim.
     """
-    parameters = _parameters(function, name)
-    claims = claims_of(function, name)
+    parameters, claims = asked(lambda: (_parameters(function, name), claims_of(function, name)), f"{name}: reading it")
     inputs = {p.name for p in parameters if p.name in GIVEN}
     options = {p.name: p for p in parameters if p.name not in GIVEN}
     adapter = _adapter(UserFunction(function, name, tuple(parameters), claims.linear_in_v), options)
@@ -142,9 +155,9 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
         budget=claims.budget if "d" in inputs else None,
         cost=claims.cost,
         oracle="nothing yet: run attnprobe check",
-        limit=claims.limit,
+        limit=checking_answer(claims.limit, int, f"{name}: limit=(n_q, n_k) -> d"),
         least=claims.least,
-        exact_at=claims.exact_at,
+        exact_at=checking_answer(claims.exact_at, ExactAt, f"{name}: exact_at=n -> (d, options)"),
         takes_mask="mask" in inputs,
         provenance=provenance,
     )
@@ -153,8 +166,7 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     """The named parameters of the function, with the types of its options as annotations."""
     if not callable(function):
-        kind = type(function).__name__
-        raise UsageError(f"{name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")
+        raise UsageError(f"{name} is {a_type(function)}, not a function")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:

@@ -8,21 +8,21 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from ...errors import BadResult, UsageError, nearest
-from ...files import MIB, read_regular, reading
-from ...grammar.foreign import first_line, message, reason
+from ...errors import LINE, BadResult, UsageError, cut, nearest
+from ...files import MIB, path_of, read_regular, reading
+from ...grammar.foreign import diverted, first_line, message, notes, reason
 from ...grammar.spelling import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
 
-__all__ = ["contents", "digest", "error_text", "from_file", "line_of", "loading"]
-
 LARGEST = 16 * MIB  # the size limit of a module
 PREFIX = "attnprobe_user_"  # starts the names of loaded modules
+MISSING: Any = object()
 _helpers: dict[str, bytes] = {}  # the source of the modules that a loaded file imported, by their names
 
 
@@ -36,12 +36,14 @@ def from_file(name: str) -> Method:
     if parts is None:
         raise UsageError(f"'{name}' names no file; write PATH.py:FUNCTION")
     file, function = parts
-    path = Path(file).expanduser()
+    path = path_of(file)
     files = contents(path)
     if not function:
         raise UsageError(f"{file}: which function? write {file}:FUNCTION{_defined(files[path.resolve()])}")
     module = _module(path.resolve(), digest(files), tuple(files), files[path.resolve()])
-    if not hasattr(module, function):
+    with loading(path):  # a module may have a `__getattr__` of its own
+        found = getattr(module, function, MISSING)
+    if found is MISSING:
         functions = [
             key
             for key, value in vars(module).items()
@@ -49,7 +51,7 @@ def from_file(name: str) -> Method:
         ]
         way_out = nearest(function, functions) if functions else "; it defines no function"
         raise UsageError(f"{file} has no function '{function}'{way_out}")
-    return as_method(getattr(module, function), short_name(name), Provenance(file, digest(files)))
+    return as_method(found, short_name(name), Provenance(file, digest(files)))
 
 
 def contents(path: Path) -> dict[Path, bytes]:
@@ -150,7 +152,7 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
     if folder is not None:
         sys.path.insert(0, str(folder))
     try:
-        with redirect_stdout(sys.stderr):
+        with diverted():
             yield
     except KeyboardInterrupt:
         raise
@@ -163,7 +165,7 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
 def error_text(error: BaseException) -> str:
     """The text of a method's error in records: its class, its message, the line of a user's file, and its notes."""
     text = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
-    return " ".join([text, *getattr(error, "__notes__", ())])
+    return cut(" ".join([text, *notes(error)]), LINE)
 
 
 def line_of(error: BaseException) -> str:

@@ -19,8 +19,6 @@ from ..registry import METHODS, Method, Provenance
 from .claims import as_method
 from .files import contents, digest, loading
 
-__all__ = ["GROUP", "every", "from_plugin", "installed"]
-
 GROUP = "attnprobe.methods"
 
 

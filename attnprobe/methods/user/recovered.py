@@ -13,8 +13,6 @@ from ...operators import Dense, Operator
 from ...qkv import QKV
 from ...rng import generator
 
-__all__ = ["LARGEST", "Recovered"]
-
 LARGEST = 2**31  # bytes of the largest matrix to recover
 
 

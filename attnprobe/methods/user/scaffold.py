@@ -7,9 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import UsageError
-from ...files import writing
-
-__all__ = ["write_method"]
+from ...files import path_of, writing
 
 METHOD = '''"""{title}: one sentence about the method. Replace this example, which averages keys, by your own."""
 
@@ -83,7 +81,7 @@ def write_method(name: str, folder: str | Path = ".") -> tuple[Path, Path]:
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise UsageError(f"'{name}' cannot name a function; use letters, digits and _, such as my_method")
     with writing(folder):
-        folder = Path(folder).expanduser()
+        folder = path_of(folder)
         files = folder / f"{name}.py", folder / f"test_{name}.py"
         for file in files:
             if file.exists():

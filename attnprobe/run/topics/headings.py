@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ELSEWHERE", "GATES", "GROUPS", "MEASURED", "NUMBERS", "OUTPUT", "PLACES", "RUN", "SOURCE"]
-
-
 MEASURED = "What is measured"
 PLACES = "Where in the model and the text"
 SOURCE = "Where Q, K and V come from"

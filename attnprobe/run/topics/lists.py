@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...errors import UsageError
 from ...grammar.lists import parse_numbers, parse_positive
 
-__all__ = ["lengths", "numbers", "positives", "words"]
-
 
 def numbers(text: str, what: str) -> tuple[int, ...]:
     """A list of whole numbers and ranges, such as ``16,32`` or ``0-5``."""

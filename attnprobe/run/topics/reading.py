@@ -9,31 +9,6 @@ from ..option import FOLDER, opt, options_of
 from .headings import MEASURED, NUMBERS, PLACES, SOURCE
 from .lists import lengths, numbers, positives, words
 
-__all__ = [
-    "MOST",
-    "READING",
-    "TARGETS",
-    "Budgets",
-    "Device",
-    "Dtype",
-    "Inputs",
-    "Layers",
-    "Lengths",
-    "Places",
-    "Reading",
-    "SomeQueries",
-    "Source",
-    "Split",
-    "Statistics",
-    "Tensors",
-    "WeightsWord",
-    "WeightsWords",
-    "Windows",
-    "methods_option",
-    "target_option",
-]
-
-
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
 WEIGHTS = "pretrained|initialized|initialized-qkv"
@@ -84,7 +59,7 @@ class Layers:
 class SomeQueries:
     queries: str | None = opt(
         None,
-        "Measure the rows of some queries only, against the keys of all tokens. [default: all]",
+        "The rows that are measured: those of some queries, against the keys of all tokens. [default: all]",
         group=MEASURED,
         metavar="last:256|every:64|random:512|0,1000-1255|FILE",
         later=True,
@@ -138,10 +113,10 @@ class Reading(Split):
 
     model: str | None = opt(
         None,
-        "A hub id, a directory, or minilm, the packaged weights. [default: bert-base-cased; without a hub minilm, or "
-        "random weights]",
+        "A hub id, a directory, a GGUF file, or packaged weights: minilm, smollm2. [default: bert-base-cased; without "
+        "a hub minilm, or random weights]",
         group=SOURCE,
-        metavar="ID|DIR|minilm",
+        metavar="ID|DIR|FILE.gguf|minilm|smollm2",
     )
     weights_seed: int = opt(0, "Seed of random weights.", group=SOURCE)
     text: str | None = opt(
@@ -151,7 +126,7 @@ class Reading(Split):
         metavar="wikitext-2|wikitext-2:tokenised|embedded|needle:…|FILE",
     )
     tokenizer: str | None = opt(
-        None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB"
+        None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|FILE.gguf|VOCAB"
     )
 
 

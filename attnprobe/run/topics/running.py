@@ -13,8 +13,6 @@ from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
 if TYPE_CHECKING:
     from ...sources import SourceSpec
 
-__all__ = ["Elsewhere", "Folder", "OnTensors", "RunRequest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:

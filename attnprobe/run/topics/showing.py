@@ -10,8 +10,6 @@ from ..option import SHOWN, check_fields, opt
 from .headings import GATES, OUTPUT
 from .lists import words
 
-__all__ = ["Gates", "Output", "Timed", "gates_option", "plot_option"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Output:

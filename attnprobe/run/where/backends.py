@@ -11,21 +11,6 @@ from typing import Any, Protocol, TypeVar
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import reason as reason_of
 
-__all__ = [
-    "TRIES",
-    "Alone",
-    "Backend",
-    "Crew",
-    "Crewed",
-    "Died",
-    "Limit",
-    "Listener",
-    "Member",
-    "Send",
-    "Work",
-    "raisable",
-]
-
 TRIES = 3  # of a group whose process dies
 GRACE = 5.0  # seconds beyond its time limit that a process has to end it
 FALSE_STARTS = 3  # processes in a row that die before they can begin

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ...grammar.foreign import diverted
 from ...processes import follow_parent
 from .backends import Crewed, Died, Member, Work, raisable
-
-__all__ = ["Processes", "pool"]
 
 GRACE = 5.0  # seconds that a process has to end
 LOOK = 1.0  # seconds between two checks for dead processes
@@ -133,11 +132,12 @@ def _serve(connection: Connection, work: Work, number: int) -> None:
         connection.send((kind, value))
 
     try:
-        facts, do = work.start(number, send)
-        send("ready", facts)
-        while (task := connection.recv()) is not None:
-            do(*task)
-            send("end")
+        with diverted():
+            facts, do = work.start(number, send)
+            send("ready", facts)
+            while (task := connection.recv()) is not None:
+                do(*task)
+                send("end")
     except (EOFError, BrokenPipeError):  # whom it works for is gone
         return
     except BaseException as error:  # a source may raise anything

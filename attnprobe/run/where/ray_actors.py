@@ -15,8 +15,6 @@ from ..provenance import versions
 from .backends import Died, Member, Work, raisable
 from .ray_room import Room, room_of
 
-__all__ = ["Actors", "Mailbox", "Worker"]
-
 POLL = 0.25  # seconds between two looks at what was sent
 SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
 PATIENCE = 60.0  # seconds without a process that could be, before the run gives up

@@ -15,8 +15,6 @@ from .ray_actors import Actors
 from .ray_probe import refuse_silence
 from .ray_room import room_of
 
-__all__ = ["cluster"]
-
 PRIVATE = "local"
 GPU = "cuda:0"  # Ray shows a process its own GPUs alone
 

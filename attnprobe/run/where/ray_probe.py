@@ -12,8 +12,6 @@ from contextlib import suppress
 
 from ...errors import SourceError
 
-__all__ = ["DEADLINE", "refuse_silence"]
-
 DEADLINE = 30.0  # seconds in which a cluster must be joined
 IMPORT = 300.0  # seconds in which a process must have imported Ray, off a slow file system too
 # Joins in the same way as the run. A plain connection is tried first, because Ray itself retries for minutes if nothing

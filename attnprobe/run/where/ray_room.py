@@ -7,8 +7,6 @@ from typing import Any
 
 from ...errors import UsageError
 
-__all__ = ["Room", "room_of"]
-
 
 @dataclass(frozen=True)
 class Room:

@@ -15,8 +15,6 @@ from ..topics import RunRequest
 from .backends import Alone, Backend
 from .pool import pool
 
-__all__ = ["BACKENDS", "Site", "site_of"]
-
 BACKENDS = ("local", "ray")
 MOST = 1024  # processes
 

@@ -8,19 +8,21 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from scipy.stats import binom
 
-from attnprobe import QKV, approximate
+from attnprobe import QKV, approximate, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.audit import AuditRequest, measure_guarantees
 from attnprobe.experiments.audit.result import audit_result
 from attnprobe.experiments.audit.rows import audit_rows, audit_summary
 from attnprobe.experiments.audit.tally import Tally
+from attnprobe.experiments.audit.view import doubts
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.rng import generator
+from attnprobe.tables.numbers import per_cent, significant
 
 COIN = """
 import torch
@@ -157,6 +159,36 @@ def test_a_budget_is_held_against_the_keys_where_queries_are_few(file):
     assert record["status"] == "ok" and record["metrics"]["ess"][0] == pytest.approx(12, rel=0.5)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_keys_that_are_read_are_told(file, run, causal, tmp_path):
+    """A promise may take more keys than d: records and the table have their mean and share."""
+    path = tmp_path / "given.safetensors"
+    save_file(load_file(file), path, metadata={"causal": str(causal).lower()})
+    (record,) = audited(path, "@vattention", repeats=3, d=(12,), matrix=False)
+    qkv = load_qkv(qkv=str(path), layer=0, device="cpu", notify=lambda line: None)
+    seeds = [approximate("vattention", qkv, 12, seed=seed) for seed in range(3)]
+    read = torch.stack([approx.diagnostics["realised_d"].double() for approx in seeds]).mean(0)
+    seen = (qkv.n_k + 1) / 2 if causal else qkv.n_k
+    assert record["metrics"]["keys"] == pytest.approx(read.tolist(), rel=1e-9)
+    assert record["metrics"]["keys_share"] == pytest.approx((read / seen).tolist(), rel=1e-9)
+    code, out, _ = run(
+        "audit",
+        "vattention",
+        "--qkv",
+        path,
+        "--d",
+        12,
+        "--repeats",
+        3,
+        "--no-matrix",
+        "--device",
+        "cpu",
+        "--format",
+        "github",
+    )
+    assert code == 0 and f"{significant(float(read.mean()))} ({per_cent(float((read / seen).mean()))})" in out
+
+
 def test_the_command_shows_verdicts_and_gates_them(run, file):
     args = ["audit", "--qkv", file, "--method", f"{file.parent / 'mine.py'}:coin", "--epsilon", "0.5", "--no-matrix"]
     args += ["--repeats", "100", "--delta", "0.05"]
@@ -173,3 +205,10 @@ def test_the_command_shows_verdicts_and_gates_them(run, file):
     assert record["trials"] == 100 and np.isclose(rows[0]["rate"], record["statements"][0]["rate"][0])
     code, _, err = run("audit", "--qkv", file, "--delta", "2")
     assert code == 2 and "choose probabilities above 0 and below 1" in err
+
+
+@pytest.mark.parametrize("repeats, biased, doubted", [(60, 1.0, True), (400, 1.0, False), (60, 0.0, False)])
+def test_a_bias_of_few_repeats_is_doubted(repeats, biased, doubted):
+    rows = [{"trials": [repeats, repeats], "metrics": {"biased": {"mean": biased}}}, {"trials": [9, 9], "metrics": {}}]
+    notes = doubts(rows)
+    assert bool(notes) == doubted and all(f"{repeats} repeats may find a bias" in line for line in notes)

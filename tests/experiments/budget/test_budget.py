@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.rows import budget_rows, budget_summary
-from attnprobe.experiments.budget.view import budget_files
+from attnprobe.experiments.budget.view import COLUMNS, budget_files
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
@@ -270,7 +271,10 @@ def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, 
             assert sure.fails_at == tuple(d for d in level if d > sure.d and d not in good)
             assert sure.held == int((errors[sure.d][:, sure.head] <= epsilon).sum())
         if sure.d is None or not sure.fails_at:
-            assert one == sure  # falling: nothing is missed
+            assert replace(one, error=None) == replace(sure, error=None)  # falling: nothing is missed
+            assert one.error == pytest.approx(
+                sure.error, rel=1e-14
+            )  # other heads ran with it: products round otherwise
         elif one.d is not None:  # else what the bisection tried is all too large
             assert one.d in good and one.below not in good and set(one.fails_at) <= set(sure.fails_at)
     assert any(one.d is not None and one.d > least for one in scanned.heads)  # it is no empty comparison
@@ -333,6 +337,23 @@ def test_an_output_that_is_not_finite_does_not_hold():
     actual = budgets(inputs(n=96), "lost", 0.0501)
     assert [one.d for one in actual.heads] == [20, 20, None]
     assert actual.tried[16][2] == (math.inf,)
+
+
+@pytest.mark.parametrize(("finite", "status"), [(2, "diverged"), (3, "ok")])
+def test_a_head_needs_as_many_finite_seeds_as_must_hold(file, tmp_path, finite, status):
+    """3 of 5 seeds must hold at δ = 0.4; with finite errors in 2 alone no budget can."""
+    planted("half", lambda head, d, seed: 1 / d if seed < finite else math.nan, tags=())
+    [record] = measured(file, tmp_path, methods=("half",), epsilon=(0.1,), repeats=5, delta=0.4).records
+    assert record["needed"] == 3 and record["status"] == status
+
+
+@pytest.mark.parametrize(("d", "text"), [(math.inf, "> 64"), (9, "9"), (8, "≤ 8"), (10.5, "10.5")])
+def test_a_budget_says_whether_others_were_tried(d, text):
+    """Above the range, inside of it, at its lower end; the median of two heads is between them."""
+    row = {"heads": 1, "range": {"median": d}, "least": 8, "most": 64}
+    [column] = [column for column in COLUMNS if column.title == "d median"]
+    assert column.cell(row) == text
+    assert column.cell({**row, "range": {"median": 1}, "least": 1}) == "1"  # no smaller one exists
 
 
 def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():

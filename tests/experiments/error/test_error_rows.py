@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 
 import pytest
 import torch
@@ -80,6 +81,28 @@ def test_the_table_of_rows_and_the_figure_stand_beside_those_of_errors(run, qkv,
     assert (tmp_path / "r" / "figures" / "positions.svg").exists()
     caption = (tmp_path / "r" / "figures" / "positions.txt").read_text()
     assert "2^a to 2^(a+1)" in caption
+
+
+def test_a_divergence_of_some_heads_shows_of_how_many(run, qkv, tmp_path, monkeypatch):
+    """Head 0 has no negative weight; head 1 has them in some rows, and so no divergence."""
+    monkeypatch.chdir(tmp_path)
+    signed = """
+        from attnprobe import exact
+        from attnprobe.operators import Dense
+
+        def signed(qkv):
+            weights = exact(qkv).dense().clone()
+            weights[1, 1:] *= -1
+            return Dense(weights)
+    """
+    (tmp_path / "mine.py").write_text(textwrap.dedent(signed))
+    save_file(dict(zip("qkv", qkv[1], strict=True)), tmp_path / "all.safetensors")  # not causal
+    options = ("--method", "mine.py:signed,topk", "--d", 8, "--no-matrix", "--rows", "--out", "r", "--columns", "KL")
+    code, out, _ = run("error", "--qkv", "all.safetensors", *options)
+    table = out[out.index("rows · layer 0") :].splitlines()
+    [of_signed] = [line for line in table if "signed" in line]
+    [of_topk] = [line for line in table if "topk" in line]
+    assert code == 0 and "(1 of 2)" in of_signed and " of " not in of_topk
 
 
 def test_no_figure_over_positions_without_row_metrics(run, qkv, tmp_path, monkeypatch):

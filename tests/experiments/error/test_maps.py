@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,7 +43,7 @@ from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
 from attnprobe.qkv import QKV
-from attnprobe.records.file import exact_map_path, map_path, mapped
+from attnprobe.records.file import exact_map_path, map_path, mapped, missing_maps, missing_maps_path
 from attnprobe.reference import TARGETS, exact
 from attnprobe.sources import load_qkv
 from attnprobe.sources.files import FileSource
@@ -507,6 +508,34 @@ def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
         np.save(map_path(tmp_path, "k"), wrong)
         with pytest.raises(UsageError, match="not a map; delete it"):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 10000000, 10000000), }\n"
+    map_path(tmp_path, "k").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(UsageError, match="not a map; delete it.*: Unable to allocate"):
+        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
+
+
+@pytest.mark.parametrize("side", [10**9, 10**15, 10**30, -1])
+def test_a_map_whose_header_lies_is_refused_with_the_reason(side, tmp_path):
+    record = kept(tmp_path, np.full((2, 8, 8), 0.125))
+    with map_path(tmp_path, "k").open("wb") as file:
+        facts = {"descr": "<f4", "fortran_order": False, "shape": (2, side, side)}
+        np.lib.format.write_array_header_1_0(file, facts)
+    with pytest.raises(
+        UsageError, match=r"k\.npy: not a map; delete it, and the next run writes it again: \w+"
+    ) as caught:
+        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_in_the_place_of_a_map_is_refused_and_not_waited_for(tmp_path):
+    record = kept(tmp_path, np.full((2, 8, 8), 0.125))
+    path = map_path(tmp_path, "k")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="it is a named pipe, not a regular file"):
+        map_figures([record], tmp_path, Drawing(), tmp_path / "f")
+    os.mkfifo(missing_maps_path(tmp_path))
+    assert missing_maps(tmp_path) == {}
 
 
 DRAW = """

@@ -184,8 +184,9 @@ def test_the_default_prefix_is_half_of_the_text(ask):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"methods": ("topk", "skyformer")}, "skyformer cannot decode: .*choose from .*topk"),
-        ({"methods": ("lsh-qk",)}, "lsh-qk cannot decode"),
+        ({"methods": ("mss", "snapkv")}, "mss cannot decode: it has no causal form; choose from .*topk"),
+        ({"methods": ("lsh-qk",)}, "lsh-qk cannot decode: a row depends on the queries of earlier tokens or on"),
+        ({"methods": ("block-topk",)}, "block-topk cannot decode: later queries choose the keys of earlier ones"),
         ({"prefix": N - 1}, f"prefix={N - 1}: n={N} leaves no step; choose a prefix up to {N - 2}"),
         ({"lines": True}, "reads windows of one length, not --lines"),
         ({"weights": ("initialized",)}, "needs a model that predicts the next word, and .* has random weights"),

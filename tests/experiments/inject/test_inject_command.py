@@ -573,7 +573,7 @@ def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, injec
 
 def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
     code, _, err = inject("bert", "--d", 8, "--plot", "--out", "r")
-    assert code == 0 and "no figure: no layer was replaced by itself" in err
+    assert code == 0 and "no figure: no layer replaced alone (add --per-layer)" in err
 
 
 @pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])

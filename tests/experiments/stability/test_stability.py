@@ -374,7 +374,7 @@ def test_damaged_files_are_named(tmp_path):
     np.savez(tmp_path / "one.npz", inputs=np.zeros((3, 20), np.uint8), labels=np.zeros(3, int))
     for name, file, words in (
         ("image", "gone.npz", "cannot be read"),
-        ("image", "no.npz", "neither npz"),
+        ("image", "no.npz", "cannot be read as npz"),
         ("image", "half.npz", "no 'labels'"),
         ("image", "float.npz", "whole number"),
         ("retrieval", "one.npz", r"\(N, 2, n\)"),

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, chi2
+from twins_estimators import TWINS
 
-from attnprobe import QKV, approximate
+from attnprobe import QKV, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.audit.tally import Tally
 from attnprobe.linalg.exceedance import bias_z, exact_p_values, verdicts
@@ -166,6 +167,39 @@ def test_draws_with_replacement_written_into_a_mask_are_flagged_as_biased():
     scattered = audited(qkv, "vattention", 40, 40, replace=True, **ALONE)
     assert scattered["biased"] == [1.0] and -0.2 < scattered["bias"][0] < -0.01  # type: ignore[operator]  # numbers
     assert audited(qkv, "vattention", 40, 40, **ALONE)["biased"] == [0.0]
+
+
+def test_draws_with_replacement_state_their_variance_and_inclusion():
+    qkv, d = same_queries(8000), 40
+    approx = approximate("vattention", qkv, d, replace=True, **ALONE)
+    assert approx.sampling is not None and approx.sampling.variance is not None
+    of_d = ratios(qkv, approx)[0]
+    stated = approx.sampling.variance[0] * (1 + of_d) ** 2  # over D~², and D~ is biased
+    assert float(stated.mean()) == pytest.approx(float(of_d.var()), rel=0.05)
+    used = (approx.matrix().dense()[0] > 0).double().mean(0)
+    tail = used[used < 1]
+    assert len(tail) == 64 - d // 2 and approx.sampling.inclusion is not None
+    pi = 1 - (1 - 1 / len(tail)) ** (d // 2)
+    assert torch.allclose(approx.sampling.inclusion, torch.tensor(pi, dtype=torch.float64))
+    assert float(tail.mean()) == pytest.approx(pi, abs=5 * (pi * (1 - pi) / 8000 / len(tail)) ** 0.5)
+
+
+@pytest.mark.parametrize("heavy", [0.05, 0.1, 0.25, 0.4])
+@pytest.mark.parametrize("causal", [True, False])
+def test_few_heavy_keys_are_the_last_and_the_first_ones(heavy, causal):
+    """Sinks and window do not all fit; the own key always does, and equal scores come by their places."""
+    d = 40
+    q, k, v = torch.randn(3, 2, 96, 8, generator=generator(0, "few"), dtype=torch.float64)
+    for keys in (k, k[:, :1].expand(-1, 96, -1)):
+        qkv = QKV(q, keys, v, causal=causal)
+        approx = approximate("vattention", qkv, d, heavy=heavy)
+        for head in range(2):
+            one = qkv.head(head)
+            twin = TWINS["vattention"](one, d, {"row_keys": approx.draws["row_keys"][head]}, "softmax", heavy=heavy)
+            assert torch.allclose(approx.matrix().dense()[head], twin, atol=1e-12)
+        if keys is k:  # a weight of 1 against the own key's
+            ratio = approx.matrix().dense() / exact(qkv).dense().masked_fill(exact(qkv).dense() == 0, 1)
+            assert torch.allclose(ratio.diagonal(dim1=1, dim2=2), ratio.masked_fill(ratio == 0, 9e9).amin(-1))
 
 
 def far_keys(near, p=12):

@@ -115,6 +115,20 @@ def test_options_equal_their_literal_twins(name, options):
         assert torch.allclose(approx.matrix().dense()[row], twin, atol=1e-12)
 
 
+@pytest.mark.parametrize("name, options", [("hyper", {}), ("hyper", {"count_twice": True}), ("kdeformer", {})])
+def test_keys_that_are_drawn_several_times_count_once(name, options):
+    """The number of keys and the effective sample size by hand, from the draws and the matrix."""
+    qkv = make(n=24)
+    approx = approximate(name, qkv, 20, **options)
+    assert approx.sampling is not None and approx.sampling.ess is not None and approx.log_normalizer is not None
+    dense, columns = approx.matrix().dense().double(), approx.draws["columns"]
+    assert any(len(set(drawn.tolist())) < len(drawn) for drawn in columns)
+    assert torch.equal(approx.diagnostics["realised_d"], (dense > 0).sum(-1).double().mean(1))
+    scores = qkv.scale * qkv.q @ qkv.k.mT
+    weights = dense * (approx.log_normalizer()[..., None] - scores).exp()  # w_ij
+    assert torch.allclose(approx.sampling.ess, weights.sum(-1).square() / weights.square().sum(-1))
+
+
 def test_impossible_options_are_refused():
     qkv = make(h=1, n=8)
     refused: tuple[dict[str, Any], ...] = ({"bits": 0}, {"bits": 17}, {"block": 0.0}, {"block": 1.5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from attnprobe import approximate, exact, row_metrics
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, get
 from attnprobe.methods.selection import base, h2o, quest
+from attnprobe.methods.selection.diagonals import columns_and_diagonals
 from attnprobe.methods.selection.xattention import _block_mass as block_mass
 from attnprobe.qkv import QKV
 from attnprobe.rng import generator
@@ -56,6 +58,33 @@ def test_sizes_and_costs_are_those_of_the_sets(name, causal):
     assert torch.allclose(actual["realised_d_p90"], keys.quantile(0.9, dim=1))
     assert keys.max() <= 12 and (actual["scored"] >= 0).all()
     assert torch.equal(actual["visited"], keys.sum(1)) or "diagnostic" in get(name).tags
+
+
+SCORED = {  # scores of all 31 rows, causal and not; 11 pages of three keys; segments end at 6, 12, 18, 24 and 30
+    "block-topk": (11 * 11, 11 * 11),
+    "dsa-oracle": (31 * 31, 31 * 31),
+    "expected": (90 * 9, 31 * 9),  # 8 products for the covariance, one for the mean
+    "flexprefill": (3 * 31 + 11 * 11, 3 * 31 + 11 * 11),
+    "h2o": (0, 31 * 31),
+    "keydiff": (90, 31),
+    "knorm": (90, 31),
+    "moba": (3 * 55 + 11, 31 * 11),
+    "nsa": (3 * 45 + 10, 31 * 11),
+    "quest": (2 * (3 * 55 + 11), 2 * 31 * 11),  # two bounds of a page
+    "snapkv": (90 * 3, 31 * 3),
+    "topp": (31 * 31, 31 * 31),
+    "tova": (0, 31),
+    "vertical-slash": (3 * 31, 3 * 31),
+    "xattention": (31 * 31 / 2, 31 * 31 / 2),
+}
+
+
+@every_selector
+def test_the_scores_of_a_choice_are_counted(name):
+    for causal, expected in zip((True, False), SCORED[name], strict=True):
+        qkv = make(n=31, h=2).replace(causal=causal)
+        actual = approximate(name, qkv, 12, **get(name).small).diagnostics["scored"] * 31
+        assert actual.tolist() == pytest.approx([expected] * 2), causal
 
 
 @every_selector
@@ -246,6 +275,48 @@ def test_rows_of_xattention_from_the_start_of_a_block_are_those_of_all():
     assert (some.output - every.output[:, 20:]).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("d", [1, 2, 16, 64, 200])
+def test_first_columns_and_nearest_diagonals_come_first_however_few_fit(d, causal):
+    qkv = make(n=120, h=1).replace(causal=causal)
+    options: dict[str, Any] = {"probe": 64, "first": 30, "near": 100}  # the defaults
+    approx = approximate("vertical-slash", qkv, d, **options)
+    twin = TWINS["vertical-slash"](qkv, d, {}, "softmax", **options)
+    assert (approx.matrix().dense()[0] - twin).abs().max() < 1e-12
+    assert sets(approx)[0].diagonal().all()
+
+
+def test_a_row_without_a_key_is_noticed(monkeypatch):
+    """The planted fault: the own key is left out, which only the first row of causal inputs cannot do without."""
+
+    def without_own(qkv, *args):
+        keys = columns_and_diagonals(qkv, *args)
+        return keys.masked_fill(keys == qkv.query_positions[:, None], -1)
+
+    monkeypatch.setattr("attnprobe.methods.selection.vertical_slash.columns_and_diagonals", without_own)
+    [verdict] = examine("vertical-slash", only=["row-sums-one"])
+    assert verdict.status == "failed" and "row sums and 1: at head 0, row 0" in verdict.reason
+
+
+def test_a_third_of_columns_leaves_the_rest_of_the_budget_to_diagonals_on_both_sides():
+    qkv = make(n=60, h=1)
+    options: dict[str, Any] = {"vertical": 0.3, "probe": 64, "first": 1, "near": 1}
+    twin = TWINS["vertical-slash"](qkv, 120, {}, "softmax", **options)
+    assert (approximate("vertical-slash", qkv, 120, **options).matrix().dense()[0] - twin).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["topp", "dsa-oracle", "quest", "moba", "block-topk", "knorm"])
+@pytest.mark.parametrize("d", [7, 13])
+@pytest.mark.parametrize("causal", [True, False])
+def test_of_equal_keys_those_with_the_smaller_places_are_selected(name, d, causal):
+    """Six keys are repeated. They and their means over three are integers, so that sums are exact in every order."""
+    q, six = (3.0 * torch.randint(-1, 2, (1, size, 2), generator=generator(0, "ties", size)) for size in (42, 6))
+    qkv = QKV(q.double(), six.double().repeat(1, 7, 1), make(n=42, h=1).v, causal=causal)
+    options: dict[str, Any] = {"p": 1.0} if name == "topp" else {}
+    twin = TWINS[name](qkv, d, {}, "softmax", **options)
+    assert torch.equal(run(name, qkv, d, **options).matrix().dense()[0] > 0, twin > 0)
+
+
 def test_one_set_of_keys_for_all_heads_is_that_of_their_summed_weights():
     qkv = make(n=20, h=4).replace(causal=True)
     chosen = sets(approximate("dsa-oracle", qkv, 5))
@@ -372,25 +443,41 @@ def test_tova_drops_in_all_heads_the_key_with_the_least_mean_weight_of_the_last_
     assert not torch.equal(alone, chosen)
 
 
-@pytest.mark.parametrize("name", ["snapkv", "h2o", "tova", "expected"])
-def test_queries_that_choose_keys_must_be_given(name):
-    full = make(n=40, h=2).replace(causal=True)
-    options = {**get(name).small, **({"streaming": False} if "streaming" in get(name).options else {})}
-    options |= {"observe": 3} if name == "h2o" else {}
-    some = full.queries(torch.arange(25, 40))
-    with pytest.raises(Unsupported, match="give all queries of the text, or choose unobserved=recent"):
-        approximate(name, some, 12, **options)
-    rows = approximate(name, some, 12, unobserved="recent", **options)
-    expected = approximate(name, full, 12, **options).output[:, 25:]
-    assert (rows.output[:, 5:] - expected[:, 5:]).abs().max() < 1e-12  # from the segment of token 30 on
-    assert set(sets(rows)[0, 0].nonzero()[:, 0].tolist()) >= set(range(20, 26))  # the last keys before token 24
+OBSERVERS = {
+    "snapkv": {},
+    "expected": {},
+    "h2o": {},
+    "h2o:streaming": {"streaming": True},
+    "tova": {"streaming": False},
+    "tova:streaming": {"streaming": True},
+    "h2o:observe": {"streaming": False, "observe": 3},
+}
+LOOK_AHEAD = ("vertical-slash", "flexprefill", "block-topk", "xattention")
 
 
-@pytest.mark.parametrize("name", ["h2o", "tova"])
-def test_a_cache_takes_up_all_tokens(name):
-    some = make(n=40).replace(causal=True).queries(torch.arange(25, 40))
-    with pytest.raises(Unsupported, match="keys are evicted token by token, which needs all queries"):
-        approximate(name, some, 12)
+@pytest.mark.parametrize("name", [*OBSERVERS, *LOOK_AHEAD])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rows", [range(25, 40), [0, 7, 21, 39]], ids=["last", "some"])
+def test_measured_rows_are_those_of_all_queries(name, causal, rows):
+    """``--queries`` names rows; the queries that choose their keys are those of the whole text."""
+    full = make(n=40, h=4).replace(causal=causal)
+    method, _, _ = name.partition(":")
+    options = {**get(method).small, **OBSERVERS.get(name, {})}
+    some = full.queries(torch.tensor(list(rows)))
+    expected = approximate(method, full, 12, **options).output[:, list(rows)]
+    assert (approximate(method, some, 12, **options).output - expected).abs().max() < 1e-12
+    part = approximate(method, some.select([2, 3]).to(dtype=torch.float64), 12, **options).output
+    assert (part - approximate(method, full.select([2, 3]), 12, **options).output[:, list(rows)]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_that_choose_keys_must_be_given(name, causal):
+    full = make(n=40, h=2).replace(causal=causal)
+    method, _, _ = name.partition(":")
+    some = full.queries(torch.arange(25, 40)).replace(all_queries=None)
+    with pytest.raises(Unsupported, match="these inputs do not have the queries of all tokens"):
+        approximate(method, some, 12, **{**get(method).small, **OBSERVERS[name]})
 
 
 def test_a_probe_without_the_scale_is_noticed(monkeypatch):

@@ -79,6 +79,78 @@ def test_sets_of_kv_heads_are_those_of_their_query_heads(tmp_path):
         assert dense[head].any(0).nonzero()[:, 0].tolist() == ([0, 1] if head < 2 else [2, 3])
 
 
+def sets_of(heads: int, rows: int) -> torch.Tensor:
+    """Three keys for each row of each head, which differ between heads."""
+    first = torch.arange(heads)[:, None, None] + torch.arange(rows)[:, None] + torch.tensor([0, 9, 15])
+    return (first % 24).to(torch.int32)
+
+
+@pytest.mark.parametrize(
+    "rows, metadata",
+    [
+        (8, {}),
+        (8, {"heads_of": "query"}),
+        (8, {"heads": "[7, 6, 5, 4, 3, 2, 1, 0]"}),
+        (8, {"heads": "[1, 0, 3, 2, 5, 4, 7, 6]", "heads_of": "query"}),
+        (2, {}),
+        (2, {"heads_of": "kv"}),
+        (2, {"heads": "[0, 1]", "heads_of": "kv"}),
+        (2, {"heads": "[1, 0]", "heads_of": "kv"}),
+        (3, {"heads": "[2, 1, 0]", "heads_of": "kv"}),
+    ],
+)
+def test_a_head_alone_reads_the_sets_that_it_reads_among_all(tmp_path, rows, metadata):
+    q, kv = make(h=8, n=24), make(h=2, n=24, seed=1)
+    qkv = QKV(q.q, kv.k, kv.v)
+    sets = sets_of(rows, 24)
+    name = written(tmp_path, sets, **metadata)
+    numbers = json.loads(metadata.get("heads", str(list(range(rows)))))
+    of_kv = metadata.get("heads_of") == "kv" or rows == 2
+    whole = approximate(name, qkv)
+    for head in range(8):
+        place = numbers.index(head // 4 if of_kv else head)
+        assert torch.equal(whole.keys()[head], sets[place].long())
+        for part in (qkv.select([head]), qkv.select([head, 0] if head else [0, 5]).select([head])):
+            alone = approximate(name, part.to(dtype=qkv.dtype))
+            assert torch.equal(alone.keys()[0], sets[place].long())
+            assert torch.allclose(alone.output[0], whole.output[head], atol=1e-14)
+    pair = approximate(name, qkv.select([6, 1]))
+    assert torch.allclose(pair.output, whole.output[[6, 1]], atol=1e-14)
+
+
+def test_numbers_of_either_query_or_kv_heads_are_refused(tmp_path):
+    q, kv = make(h=8, n=24), make(h=2, n=24)
+    qkv = QKV(q.q, kv.k, kv.v)
+    name = written(tmp_path, sets_of(2, 24), heads="[0, 1]")
+    for part in (qkv, qkv.select([1])):
+        with pytest.raises(Unsupported, match=r"heads \[0, 1\] can be query heads or KV heads; write heads_of"):
+            approximate(name, part)
+    assert approximate(name, QKV(q.q, q.k, q.v).select([1])).output.shape[0] == 1  # without groups both are the same
+
+
+def test_some_query_heads_of_a_group_are_written_and_read_as_query_heads(tmp_path):
+    q, kv = make(h=8, n=24), make(h=2, n=24)
+    qkv = QKV(q.q, kv.k, kv.v)
+    made = approximate("topk", qkv.select([1, 0]), 4)
+    save_selection(tmp_path / "sets", [(qkv.select([1, 0]), made)])
+    again = approximate(f"selection:{tmp_path / 'sets'}", qkv.select([1]))
+    assert torch.allclose(again.output[0], made.output[0], atol=1e-14)
+    with pytest.raises(Unsupported, match="no sets of head 4"):
+        approximate(f"selection:{tmp_path / 'sets'}", qkv.select([4]))
+
+
+def test_layers_of_other_heads_or_masks_are_not_written_to_one_file(tmp_path):
+    first = causal()
+    for other, says in (
+        (first.replace(heads=(3, 5), label={"layer": 1}), r"heads=\[3, 5\], others \[0, 1\]"),
+        (first.replace(causal=False, label={"layer": 1}), "causal=false, others true"),
+    ):
+        pairs = [(one, approximate("topk", one, 4)) for one in (first, other)]
+        with pytest.raises(UsageError, match=says):
+            save_selection(tmp_path / "sets", pairs)
+        assert not (tmp_path / "sets").exists()
+
+
 def test_keys_ahead_are_refused_or_counted(tmp_path):
     qkv = causal(n=4, h=1)
     name = written(tmp_path, [[[0, 1], [0, 1], [1, 3], [-1, 2]]])
@@ -115,6 +187,21 @@ def test_weights_are_importance_weights_or_biases(tmp_path, kind):
     assert torch.allclose(actual.log_normalizer()[0], scores.sum(-1).log(), atol=1e-12)
 
 
+def test_a_bias_far_below_0_counts_beside_an_empty_slot(tmp_path):
+    qkv = causal(n=3, h=1)
+    tensors = {
+        "indices": torch.tensor([[[0, -1], [0, 1], [1, 2]]], dtype=torch.int32),
+        "weights": torch.full((1, 3, 2), -1000.0),
+    }
+    biased = approximate(written(tmp_path, tensors, weights="log_bias"), qkv)
+    plain = approximate(written(tmp_path, {"indices": tensors["indices"]}), qkv)
+    assert torch.allclose(biased.output, plain.output, atol=1e-14)
+    assert torch.allclose(biased.log_normalizer(), plain.log_normalizer() - 1000, atol=1e-9)
+    tensors["weights"][0, 1, 1] = float("nan")
+    with pytest.raises(Unsupported, match="a log_bias is NaN"):
+        approximate(written(tmp_path, tensors, weights="log_bias"), qkv)
+
+
 def test_rows_of_a_file_have_the_identities_of_a_selection(tmp_path):
     qkv = causal(n=30, h=2)
     name = written(tmp_path, selected_keys(approximate("quest", qkv, 9, page=3)))
@@ -131,9 +218,26 @@ def test_rows_of_a_file_have_the_identities_of_a_selection(tmp_path):
         ([[[-2]] * 4], {}, "keys are -1 … 3; it has -2"),
         ([[[0, 0]] * 4], {}, "row 0 of head 0 has a key twice"),
         ([[0]] * 4, {}, "sets have three axes"),
+        ([[[]] * 4], {}, "none of length 0"),
         ([[[0]] * 4], {"causal": "false"}, "inputs with causal=false, and these have true"),
         ([[[0]] * 4], {"offset": 9}, "inputs with offset=9, and these have 0"),
         ([[[0]] * 4], {"heads": json.dumps([7])}, "it has no sets of head 0"),
+        ([[[0]] * 4], {"heads": "[true]"}, "metadata heads: expected a valid integer, got true"),
+        ([[[0]] * 4], {"heads": "null"}, "metadata heads: expected a list of numbers"),
+        ([[[0]] * 4], {"heads": "[0, 1]"}, "metadata heads: 2 numbers for the 1 heads of indices"),
+        ([[[0]] * 4], {"heads": "[0"}, "metadata heads: not valid JSON"),
+        ([[[0]] * 4], {"heads_of": "keys"}, "metadata heads_of: expected 'query' or 'kv'"),
+        ([[[0]] * 4], {"causal": "no"}, "metadata causal: expected true or false"),
+        ([[[0]] * 4], {"offset": "0.5"}, "metadata offset: expected a valid integer"),
+        ([[[0]] * 4], {"weights": "log"}, "metadata weights: expected 'probability' or 'log_bias'"),
+        ({"indices": torch.full((1, 4, 1), 0.5)}, {}, "indices is stored as F32, not as I8"),
+        ({"indices": torch.zeros(1, 4, 1, dtype=torch.bool)}, {}, "indices is stored as BOOL"),
+        ({"indices": torch.zeros(1, 4, 1, dtype=torch.uint64)}, {}, "indices is stored as U64"),
+        ({"blocks": torch.full((1, 2, 2), float("nan"))}, {"block": 2}, "blocks is stored as F32, not as BOOL"),
+        ({"blocks": torch.ones(1, 2, 2, dtype=torch.bool)}, {}, "blocks need the metadata block"),
+        ({"blocks": torch.ones(1, 2, 2, dtype=torch.bool)}, {"block": "2,x"}, "metadata block: expected a valid"),
+        ({"blocks": torch.ones(1, 2, 2, dtype=torch.bool)}, {"block": 0}, "metadata block: expected at least 1"),
+        ({"other": torch.ones(1)}, {}, "it has neither indices nor blocks"),
     ],
 )
 def test_sets_that_do_not_fit_are_refused(tmp_path, keys, metadata, says):
@@ -144,7 +248,7 @@ def test_sets_that_do_not_fit_are_refused(tmp_path, keys, metadata, says):
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "text").write_text("no tensors")
     with pytest.raises(UsageError, match="text is not a safetensors file"):
-        approximate(f"selection:{tmp_path / 'text'}", causal())
+        get(f"selection:{tmp_path / 'text'}")
     with pytest.raises(UsageError, match="no sets of keys can be read from it"):
         get(f"selection:{tmp_path / 'absent'}")
 

@@ -40,6 +40,12 @@ def test_sequences_become_tuples_and_words_stay():
     assert ErrorRequest(layer="all").layer == "all" and StabilityRequest(n=64).n == 64
 
 
+def test_spaces_around_a_word_or_a_list_do_not_matter():
+    layer = next(option for option in options_of(ErrorRequest) if option.name == "layer")
+    assert layer.value(" all ", "--layer") == layer.value("all", "--layer") == "all"
+    assert layer.value(" 0, 2 ", "--layer") == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

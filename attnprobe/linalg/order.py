@@ -1,0 +1,45 @@
+"""The order of scores: larger scores first, and of equal scores the one with the smaller place.
+
+Everything that selects by scores uses it, because torch's ``topk`` returns equal scores in any order, which depends on
+the device and on ``count``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def largest_scores(scores: Tensor, count: int, above: float = float("-inf")) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest of ``scores`` (…, n) above a bound and their places, (…, min(count, n)) each.
+
+    They are sorted: larger scores first, and of equal scores the one with the smaller place. A score that is not above
+    ``above`` is not selected; its slot comes last and has the place -1. Places are int64. Gradients of the scores pass.
+
+    Cost: a ``topk`` of ``count + 1`` scores, and for rows with equal scores among these O(n + count log count).
+
+    >>> import torch
+    >>> scores = torch.tensor([[1.0, 3.0, 3.0, float("-inf"), 3.0]])
+    >>> largest_scores(scores, 2)
+    (tensor([[3., 3.]]), tensor([[1, 2]]))
+    >>> largest_scores(scores, 5)[1]
+    tensor([[ 1,  2,  4,  0, -1]])
+    """
+    count = min(count, scores.shape[-1])
+    values, places = scores.topk(min(count + 1, scores.shape[-1]), dim=-1)
+    tied = ((values[..., 1:] == values[..., :-1]) & (values[..., 1:] > above)).any(-1)
+    values, places = values[..., :count], places[..., :count]
+    if count and tied.any():
+        some = _ordered(scores.detach()[tied], values.detach()[tied][:, -1:], count)
+        places = places.masked_scatter(tied[..., None], some)
+        values = scores.gather(-1, places)
+    return values, places.masked_fill(values <= above, -1)
+
+
+def _ordered(scores: Tensor, least: Tensor, count: int) -> Tensor:
+    """The places of the ``count`` largest ``scores`` (r, n), of which ``least`` (r, 1) is the smallest, (r, count)."""
+    larger, equal = ~(scores <= least), scores == least  # NaN is larger, as for topk
+    room = count - larger.sum(-1, keepdim=True)
+    selected = larger | (equal & (equal.cumsum(-1) <= room))
+    places = selected.nonzero()[:, 1].view(-1, count)  # ascending
+    order = scores.gather(1, places).sort(dim=1, descending=True, stable=True).indices
+    return places.gather(1, order)

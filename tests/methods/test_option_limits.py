@@ -1,0 +1,112 @@
+"""Every number that is an option of a method: its limits are accepted where they are allowed, what is beyond is not."""
+
+from typing import Any
+
+import pytest
+
+from attnprobe.errors import UsageError
+from attnprobe.methods import METHODS, get
+
+TINY = 1e-9
+NOT_NEGATIVE, POSITIVE = ([0], [-1]), ([1], [0])
+SHARE = ([TINY, 1.0], [0.0, 1 + TINY])  # above 0, up to 1
+OPEN = ([TINY, 1 - TINY], [0.0, 1.0])
+CUT = ([0.0, 1 - TINY], [-TINY, 1.0])  # from 0, below 1
+BITS = ([1, 16], [0, 17])
+PINV, SCHULZ, PYRAMID = {"inverse": "pinv"}, {"inverse": "schulz"}, {"allocation": "pyramid"}
+
+Limits = tuple[list[Any], list[Any]]
+LIMITS: dict[str, dict[str, Limits]] = {
+    "thinformer": {"delta": OPEN},
+    "wildcat": {"tau": ([TINY], [0.0])},
+    "hyper": {"bits": BITS, "block": SHARE},
+    "kdeformer": {"bits": BITS, "block": SHARE},
+    "magicpig": {
+        "bits": ([1, 32], [0, 33]),
+        "tables": ([2, 256], [1, 257]),
+        "sinks": NOT_NEGATIVE,
+        "window": NOT_NEGATIVE,
+        "floor": ([0.0], [-TINY]),
+        "least_hits": ([1, 2], [0, 3]),
+    },
+    "vattention": {
+        "heavy": CUT,
+        "sinks": NOT_NEGATIVE,
+        "window": NOT_NEGATIVE,
+        "epsilon": ([TINY], [0.0]),
+        "delta": OPEN,
+        "most": SHARE,
+    },
+    "performer": {"eps": ([0.0], [-TINY])},
+    "performer-relu": {"eps": ([0.0], [-TINY])},
+    "lsh-qk": {"rounds": POSITIVE, "buckets": ([2, 4], [0, 1, 3])},
+    "reformer": {"rounds": POSITIVE, "buckets": ([2, 4], [0, 1, 3]), "eps": ([0.0], [-TINY])},
+    "mss": {"rank": ([], [0]), "rtol": CUT, "n_iter": NOT_NEGATIVE, "delta_override": ([0.0], [-TINY])},
+    "nystromformer": {"n_iter": NOT_NEGATIVE, "rtol": CUT},
+    "nystromformer-kmeans": {"n_iter": NOT_NEGATIVE, "rtol": CUT, "steps": NOT_NEGATIVE},
+    "skyformer": {
+        "gamma": ([0.0], [-TINY]),
+        "n_iter": NOT_NEGATIVE,
+        "rtol": CUT,
+        "scale_dim": POSITIVE,
+    },
+    "block-topk": {"block": POSITIVE},
+    "expected": {"observe": POSITIVE, "first": NOT_NEGATIVE, "every": POSITIVE, "layers": POSITIVE},
+    "flexprefill": {"mass": SHARE, "tau": ([0.0], [-TINY]), "block": POSITIVE},
+    "h2o": {"observe": POSITIVE, "every": POSITIVE, "layers": POSITIVE},
+    "keydiff": {"every": POSITIVE, "layers": POSITIVE},
+    "knorm": {"every": POSITIVE, "layers": POSITIVE},
+    "moba": {"block": POSITIVE},
+    "nsa": {"block": POSITIVE, "window": POSITIVE},
+    "quest": {"page": POSITIVE},
+    "snapkv": {"observe": POSITIVE, "kernel": ([1, 3], [0, 2]), "every": POSITIVE, "layers": POSITIVE},
+    "topp": {"p": SHARE},
+    "tova": {"every": POSITIVE},
+    "vertical-slash": {"vertical": OPEN, "probe": POSITIVE, "first": NOT_NEGATIVE, "near": POSITIVE},
+    "xattention": {"stride": ([1, 128], [0, 129]), "block": ([8, 16], [0, 12]), "mass": SHARE},
+    "linformer-jlt": {"density": SHARE, "terms": POSITIVE},
+    "bigbird": {"random_blocks": NOT_NEGATIVE},
+    "longformer": {"global_tokens": NOT_NEGATIVE},
+    "tri-shape": {"first": NOT_NEGATIVE, "last": NOT_NEGATIVE},
+    "window": {"sinks": NOT_NEGATIVE},
+}
+BESIDE: dict[tuple[str, str], dict[str, Any]] = {
+    ("mss", "n_iter"): SCHULZ,
+    ("nystromformer", "rtol"): PINV,
+    ("nystromformer-kmeans", "rtol"): PINV,
+    ("skyformer", "gamma"): {"inverse": "cholesky"},
+    ("skyformer", "n_iter"): SCHULZ,
+    ("skyformer", "rtol"): PINV,
+    ("linformer-jlt", "terms"): {"sketch": "accumulate"},
+    ("linformer-jlt", "density"): {"sketch": "sparse"},
+    ("h2o", "layers"): {**PYRAMID, "streaming": False},
+    **{(name, "layers"): PYRAMID for name in ("expected", "keydiff", "knorm", "snapkv")},
+}
+
+
+def numbers():
+    """Every option that is a number, of every method of the package."""
+    return {
+        (name, option.name)
+        for name, entry in METHODS.items()
+        if entry.kind != "user"
+        for option in entry.options.values()
+        if not option.choices and {int, float} & set(option.kinds)
+    }
+
+
+def test_every_number_has_its_limits_here():
+    assert numbers() == {(name, option) for name, options in LIMITS.items() for option in options}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_are_accepted_and_what_is_beyond_is_refused(name):
+    entry = get(name)
+    for option, (accepted, refused) in LIMITS[name].items():
+        beside = BESIDE.get((name, option), {})
+        for value in accepted:
+            default = entry.options[option].default
+            assert entry.check(entry.targets[0], {**beside, option: value}).get(option, default) == value
+        for value in refused:
+            with pytest.raises(UsageError, match=f"{name}"):
+                entry.check(entry.targets[0], {**beside, option: value})

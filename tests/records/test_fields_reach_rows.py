@@ -1,0 +1,87 @@
+"""No number of a record is lost on its way to a reader: every field reaches a row, and every summary field has a value
+somewhere if the records have it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from paths import GOLDEN
+
+from attnprobe import open_run
+
+RUNS = sorted(path.name for path in (GOLDEN / "runs").iterdir())
+NOT_IN_ROWS = {
+    "schema": "the version of the format",
+    "run": "the folder, which the user named",
+    "source": "`source`, `weights` and `scale_inputs` tell apart what differs; the manifest has all of it",
+}
+RENAMED = {"heads": "head", "output_spectral_relative": "error"}  # the latter of condition
+ELSEWHERE = (*NOT_IN_ROWS, "tried")  # the budgets that were tried are not those that hold
+OF_NO_D = {"budget": {"d"}}  # a row is of all budgets, and has statistics of those that hold
+OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")  # of bench: a median of rounds
+
+
+def leaves(value, name=""):
+    """Every value in nested objects and lists, with the name of the nearest field; null is none."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}[{key}]" if name else key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item, name)
+    elif value is not None:
+        yield name, float(value) if value in ("inf", "-inf") else value
+
+
+def parts(name):
+    return set(re.split(r"[\[\].]+", name)) - {""}
+
+
+def shown(rows):
+    """The values of rows, by the names of their columns and what is in brackets behind them."""
+    found = {}
+    for row in rows:
+        for column, cell in row.items():
+            for name, value in leaves(cell, column):
+                for part in parts(name):
+                    found.setdefault(part, set()).add(value)
+    return found
+
+
+def lost(record, rows):
+    """The fields of a record with a value that no row of it has under the field's name."""
+    found = shown([{**row, "options": json.loads(row["options"])} for row in rows])
+    if "head" not in found:  # a cell that failed has one row
+        found["head"] = set(record["heads"])
+    for name, value in leaves({key: item for key, item in record.items() if key not in NOT_IN_ROWS}):
+        names = {RENAMED.get(part, part) for part in parts(name)}
+        if names & set(OF_ALL_HEADS) and record["command"] == "bench":
+            kept = bool(names & found.keys())
+        else:
+            kept = str(value) in found or any(value in found.get(one, ()) for one in names | parts(name))
+        if not kept:
+            yield name
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_field_of_a_record_reaches_a_row(name):
+    run = open_run(GOLDEN / "runs" / name)
+    frame = run.frame().astype(object)
+    rows = frame.where(frame.notna(), None).to_dict("records")
+    lines = (GOLDEN / "runs" / name / "records.jsonl").read_text().splitlines()
+    for record in map(json.loads, lines):
+        assert not sorted(set(lost(record, [row for row in rows if row["key"] == record["key"]])))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_field_of_a_summary_is_null_where_records_have_it(name):
+    command = name.partition("-")[0]
+    summary = json.loads((GOLDEN / "shown" / name / f"{command}.json").read_text()).get("summary") or []
+    lines = (GOLDEN / "runs" / name / "records.jsonl").read_text().splitlines()
+    records = ({key: value for key, value in json.loads(line).items() if key not in ELSEWHERE} for line in lines)
+    known = {part for record in records for field, _ in leaves(record) for part in parts(field)}
+    entries = {field for row in summary for field in row}
+    entries -= OF_NO_D.get(command, set())
+    assert not [field for field in entries & known if all(row.get(field) is None for row in summary)]
