@@ -10,24 +10,27 @@ from theory_settings import check
 from attnprobe import approximate
 from attnprobe.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from attnprobe.rng import generator
-from attnprobe.theorems.schroder2026 import chen2025_trace, residuals
+from attnprobe.theorems.schroder2026 import chen2025_trace, log_remainders, residuals
 
 
 @pytest.mark.parametrize("score, verdict", [(0.05, "holds"), (1.0, "vacuous"), (3.0, "vacuous")])
 def test_no_entry_of_real_weights_exceeds_its_bound(score, verdict):
     """Where scores are large, the largest bound is above every entry of A, and zeros would keep the promise."""
     qkv = make(h=2, n=48, p=4, score=score)
-    for one in check("wildcat-entry", qkv, budgets=(4, 16)):
+    findings = check("wildcat-entry", qkv, budgets=(4, 16))
+    for one in findings:
         assert one.verdicts() == [verdict] * 2 and ((one.bound >= 1) == (verdict == "vacuous")).all()
         assert (one.details["share"] <= 1).all() and (one.details["share"] > 1e-3).all()
         assert (one.measured > 0).all() and (one.measured <= one.bound).all()
+    for paper, least in zip(findings[::2], findings[1::2], strict=True):
+        assert (least.bound <= paper.bound).all() and (least.measured == paper.measured).all()
     more = check("wildcat-entry", qkv, budgets=(4, 32))
-    assert (more[1].bound < more[0].bound).all() and (more[1].measured < more[0].measured).all()
+    assert (more[2].bound < more[0].bound).all() and (more[2].measured < more[0].measured).all()
 
 
 def test_the_share_is_the_largest_ratio_of_an_error_to_its_own_bound():
     qkv = make(h=1, n=48, p=4)
-    (one,) = check("wildcat-entry", qkv, budgets=(8,))
+    one, _ = check("wildcat-entry", qkv, budgets=(8,))
     approx = approximate("wildcat", qkv, 8)
     assert approx.log_normalizer is not None
     k = qkv.k - qkv.k.mean(1, keepdim=True)
@@ -40,6 +43,32 @@ def test_the_share_is_the_largest_ratio_of_an_error_to_its_own_bound():
     share = error / feature[..., None] / residual[:, None].sqrt()
     expected = float(share[residual[:, None].expand_as(share) > 1e-6].max())
     assert float(one.details["share"]) == pytest.approx(expected, rel=1e-6) and expected < 1
+
+
+def test_the_least_bound_is_far_below_the_paper_s_where_queries_are_long():
+    qkv = make(h=2, n=48, p=4)
+    paper, least = check("wildcat-entry", qkv.replace(q=3 * qkv.q, k=qkv.k / 3), budgets=(8,))
+    assert (least.bound < paper.bound / 100).all() and (least.details["share"] <= 1).all()
+    assert (least.details["squared_temperature"] < paper.details["squared_temperature"] / 2).all()
+
+
+def test_a_share_is_finite_where_a_residual_is_rounding():
+    """Two keys are nearly equal, so the core's rounding is all that one of them has as a residual."""
+    qkv = make(h=1, n=16, p=2)
+    k = torch.cat([qkv.k[:, :8], qkv.k[:, :8] + 1e-9], 1)
+    for one in check("wildcat-entry", qkv.replace(k=k), budgets=(8, 12)):
+        assert (one.details["share"] <= 1).all()
+
+
+@pytest.mark.parametrize("squared", [0.3, 1.0, 5.0])
+def test_a_remainder_is_the_norm_of_what_the_weights_leave(squared):
+    x = torch.randn(9, 3, generator=generator(0, "remainder"), dtype=torch.float64)
+    pivots, weights = torch.tensor([0, 4, 7]), torch.rand(3, 9, generator=generator(0, "weights")).double()
+    half = x.square().sum(-1) / 2
+    left = torch.eye(9).double()  # what is left of each feature, as a combination of all
+    left[pivots] -= (half - half[pivots, None]).exp() * weights
+    expected = (left * ((x @ x.mT / squared).exp() @ left)).sum(0).sqrt()
+    torch.testing.assert_close(log_remainders(x, pivots, weights, squared).exp(), expected, rtol=1e-9, atol=1e-6)
 
 
 def test_a_residual_is_a_schur_complement():

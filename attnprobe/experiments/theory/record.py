@@ -31,7 +31,10 @@ class Finding(TypedDict):
     lower: Annotated[Reals | None, Field(description="the lower end of the measured interval; null if it is exact")]
     upper: Annotated[Reals | None, Field(description="the upper end")]
     rounding: Annotated[Reals, Field(description="the largest effect of rounding")]
-    vacuous: Annotated[list[bool | None], Field(description="whether the bound is vacuous: true of every matrix")]
+    vacuous: Annotated[
+        list[bool | None],
+        Field(description="whether the bound is vacuous: true of every matrix, or of an approximation by zeros"),
+    ]
     slack: Annotated[Reals, Field(description="bound / measured for an upper bound, measured / bound for a lower one")]
     verdict: Annotated[
         list[Literal["holds", "violated", "vacuous", "assumption not met"] | None], Field(description="the verdict")
