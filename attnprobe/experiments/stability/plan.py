@@ -87,12 +87,21 @@ def own_target(one: MethodRequest) -> str:
     return "gaussian" if one.entry.kind == "method" and "gaussian" in one.entry.targets else SELF_ATTENTION
 
 
+def check_condition_tokens(number: int) -> None:
+    """Refuse a number of tokens that no condition number is of.
+
+    Raises:
+        UsageError: negative, or 1.
+    """
+    if number < 0 or number == 1:
+        raise UsageError(f"condition-tokens={number}: choose 0, or at least 2 tokens")
+
+
 def stability_prepared(
     request: StabilityRequest, notify: Callable[[str], None]
 ) -> tuple[list[TaskSource], StabilityPlan]:
     """The tasks and the plan, after every check of the request."""
-    if request.condition_tokens < 0 or request.condition_tokens == 1:
-        raise UsageError(f"condition-tokens={request.condition_tokens}: choose 0, or at least 2 tokens")
+    check_condition_tokens(request.condition_tokens)
     if request.dtype not in ("float32", "float64"):
         raise UsageError(f"dtype={request.dtype}: training runs in float32 or float64")
     tasks = parse_tasks(request.tasks)

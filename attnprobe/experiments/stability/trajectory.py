@@ -18,7 +18,8 @@ from ...qkv import QKV
 from ...run.plan import MethodRequest
 from ...sources import SourceSpec
 from .classifier import Classifier
-from .plan import LAYERS, OWN, own_target, unsupported_reason
+from .plan import LAYERS, OWN, check_condition_tokens, own_target, unsupported_reason
+from .request import StabilityRequest
 from .tasks import TaskSource, open_task
 from .training import STEP_METRICS, Step, training_steps
 
@@ -153,6 +154,8 @@ def instability(
     >>> len(result.tau), all(value > 0 for value in result.tau)
     (3, True)
     """
+    StabilityRequest(steps=steps, eps=eps)  # which refuses impossible ones
+    check_condition_tokens(condition_tokens)
     if isinstance(task, str):
         spec = SourceSpec(text=text, device=device, dtype=dtype)
         task = open_task(task, spec, n=n, batch=batch, rate=rate, data=data)

@@ -245,6 +245,10 @@ def test_what_cannot_train_says_why():
         instability("nystromformer", "listops", d=64, n=40, batch=2, steps=1)
     with pytest.raises(UsageError, match="unknown task 'listop'; did you mean 'listops'"):
         instability("softmax", "listop")
+    with pytest.raises(UsageError, match="eps=-1: choose a number above 0 and below 1"):
+        instability("softmax", "listops", eps=-1)
+    with pytest.raises(UsageError, match="condition-tokens=-2: choose 0, or at least 2 tokens"):
+        instability("softmax", "listops", condition_tokens=-2)
     with pytest.raises(UsageError, match="task image needs its data"):
         instability("softmax", "image")
 
