@@ -22,7 +22,7 @@ def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command take the file that it writes, and the places in model and text that it writes of."""
     for option in (
         click.option("--windows", default=1, show_default=True, help="Number of text windows."),
-        click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]"),
+        click.option("--layer", metavar="LIST", help=options_of(Layers)[0].help),
         click.option("--n", default=512, show_default=True, help="Sequence length."),
         click.option("--force", is_flag=True, help="Replace a file that exists."),
         click.option("--out", required=True, metavar="FILE", help="The safetensors file to write."),

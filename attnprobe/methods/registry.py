@@ -137,6 +137,11 @@ class Method:
         """Whether the method has a causal form, in which no row depends on later tokens."""
         return "causal" in self.tags
 
+    @property
+    def takes_windows(self) -> bool:
+        """Whether the method takes inputs of a layer with a sliding window, which hides keys."""
+        return "local" in self.tags or "causal_target" in self.tags
+
     def check_form(self, causal: bool, local: bool) -> None:
         """Refuse causal or windowed Q, K, V, unless the method has a form for them or the tag ``causal_target``.
 
@@ -150,7 +155,7 @@ class Method:
             return
         if causal and not self.is_causal and "prefill" not in self.tags:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form")
-        if local and "local" not in self.tags:
+        if local and not self.takes_windows:
             raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")
 
     def why_not_decoding(self) -> str | None:

@@ -20,6 +20,7 @@ from .costs import Cost, Work, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, method_identity
+from .sources import left_out
 from .topics import RunRequest
 from .where.backends import Limit
 
@@ -220,17 +221,21 @@ class PlannedCells(Cells):
     ) -> None:
         self.parts, self._more = parts, more or {}
         facts = [identity_facts(source.facts) for source, _ in parts]
+        omitted = [left_out(request.layer, source) for source, _ in parts]
+
+        def cells_at(place: Place) -> list[Any]:
+            assert place.layer is not None  # places are made of layers below
+            every = list(cells(self.plan_of(place), place.group, place.layer, facts[place.source]))
+            return every if place.layer not in omitted[place.source] else _of_windows(every)
+
         places = [
             Place(number, group, layer)
             for number, (_, plan) in enumerate(parts)
             for group in plan.groups()
             for layer in plan.layers
         ]
-
-        def cells_at(place: Place) -> list[Any]:
-            assert place.layer is not None  # places are made of layers above
-            return list(cells(self.plan_of(place), place.group, place.layer, facts[place.source]))
-
+        if any(omitted):
+            places = [place for place in places if cells_at(place)]
         super().__init__(request, [source for source, _ in parts], places, cells_at)
 
     def plan_of(self, place: Place) -> ErrorPlan:
@@ -242,6 +247,13 @@ class PlannedCells(Cells):
 
     def heads(self, place: Place) -> Sequence[int] | None:
         return self.plan_of(place).heads
+
+
+def _of_windows(cells: Sequence[Any]) -> list[Any]:
+    """The cells whose methods have a form for sliding windows, with their references; none without such a method."""
+    asked = [cell for cell in cells if cell.request is None or cell.request.requested]
+    refused = [cell for cell in asked if cell.request is not None and not cell.request.entry.takes_windows]
+    return [] if len(refused) == len(asked) else [cell for cell in cells if cell not in refused]
 
 
 def title(cell: Cell) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UsageError
 from ..timings import Timings
 from .plan import ErrorPlan, fitting, parse_methods, refuse_endless, refused
-from .sources import heads_of, layers_of, sources_of
+from .sources import heads_of, layers_of, sources_of, tell_left_out
 
 
 def draft_plan(request: Any) -> ErrorPlan:
@@ -31,13 +31,20 @@ def draft_plan(request: Any) -> ErrorPlan:
 
 
 def prepared(
-    request: Any, draft: ErrorPlan, notify: Callable[[str], None], timings: Timings, *, refuse: bool = True
+    request: Any,
+    draft: ErrorPlan,
+    notify: Callable[[str], None],
+    timings: Timings,
+    *,
+    refuse: bool = True,
+    whole_model: bool = False,
 ) -> list[tuple[Any, ErrorPlan]]:
     """The sources of a request, each with its plan, after both have been checked.
 
     Args:
         draft: the plan of `draft_plan` with the command's own fields.
         refuse: whether it is an error that none of the methods can run.
+        whole_model: whether a request that names no layers means those of the model, as in `layers_of`.
     """
     if request.n is not None:  # before anything heavy
         refuse_endless(draft.count)
@@ -46,11 +53,13 @@ def prepared(
     for source in sources_of(request, notify, timings):
         heads = None if request.head == "all" else heads_of(request.head, source)
         n = request.n or (source.default_n,)
-        plan = _fitted(request, replace(draft, n=n, layers=layers_of(request.layer, source), heads=heads), notify)
+        layers = layers_of(request.layer, source, whole_model=whole_model)
+        plan = _fitted(request, replace(draft, n=n, layers=layers, heads=heads), notify)
         refuse_endless(plan.count, notify)
         _refuse_impossible(plan, refuse)
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
+        tell_left_out(request.layer, source, plan.methods, notify)
         parts.append((source, plan))
     return parts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,9 @@ from ..errors import UsageError
 from ..grammar.lists import available_ones
 from ..sources import Source, resolve, scaled_inputs
 from ..timings import Timings
+from .plan import MethodRequest
+
+Layers = tuple[int, ...] | str | None  # numbers, a word, or the default
 
 
 def once(notify: Callable[[str], None]) -> Callable[[str], None]:
@@ -42,11 +45,45 @@ def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) ->
     return [one for source in sources for one in scaled_inputs(source, request.scale_inputs)]
 
 
-def layers_of(layer: tuple[int, ...] | str | None, source: Source) -> tuple[int, ...]:
-    """The layers that a request names; None is layer 0, or a file's first layer."""
+def layers_of(layer: Layers, source: Source, *, whole_model: bool = False) -> tuple[int, ...]:
+    """The layers that a request names.
+
+    None is layer 0, or a file's first layer. For a ``whole_model`` None is every layer, or the global ones beside local
+    ones: a local layer keeps few keys as it is, and every method can act on a global one.
+
+    Raises:
+        UsageError: a layer that does not exist, or a word for layers of which there is none.
+    """
+    if layer is None and whole_model:
+        return source.global_layers or source.available
     if layer is None:
         return (0,) if 0 in source.available else source.available[:1]
+    if layer in ("global", "local"):
+        layers = source.local if layer == "local" else source.global_layers
+        if not layers:
+            every = "no layer" if layer == "local" else "every layer"
+            raise UsageError(f"layer {layer}: {every} has a sliding window; choose all")
+        return layers
     return available_ones(layer, "layer", source.available)
+
+
+def left_out(layer: Layers, source: Source) -> tuple[int, ...]:
+    """The layers that ``all`` does not mean for a method without a form for sliding windows: the local ones.
+
+    There are none if the model has no other layers.
+    """
+    return source.local if layer == "all" and source.global_layers else ()
+
+
+def tell_left_out(
+    layer: Layers, source: Source, methods: Iterable[MethodRequest], notify: Callable[[str], None]
+) -> None:
+    """Say which methods leave out the local layers."""
+    names = [one.label for one in methods if not one.entry.takes_windows]
+    if names and left_out(layer, source):
+        has = "have" if len(names) > 1 else "has"
+        count = f"{len(source.global_layers)} global of {len(source.available)} layers"
+        notify(f"{', '.join(names)} {has} no form for sliding windows: only on the {count}")
 
 
 def heads_of(head: tuple[int, ...] | str, source: Source) -> tuple[int, ...]:

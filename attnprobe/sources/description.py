@@ -84,7 +84,8 @@ def described(
     if not vocabulary.drops_line_breaks:  # until 0.1.0 these were left out of the text
         facts["line_breaks"] = "read"
     around = {"before": vocabulary.before, "after": vocabulary.after}
-    return {"facts": facts, "layers": layers, "lengths": {}, "needles": {}, **around}
+    local = _local_layers(config, layers) if "sliding_window" in facts else []
+    return {"facts": facts, "layers": layers, "local": local, "lengths": {}, "needles": {}, **around}
 
 
 def _config_sha256(config: PreTrainedConfig) -> str:
@@ -103,11 +104,16 @@ def _attention(config: PreTrainedConfig) -> dict[str, Any]:
     inner = config.get_text_config()
     causal = _is_causal(config)
     width = getattr(inner, "sliding_window", None)
-    local = "sliding_attention" in (getattr(inner, "layer_types", None) or ["sliding_attention"])
     facts: dict[str, Any] = {"causal": True} if causal else {}
-    if isinstance(width, int) and width > 0 and local:
+    if isinstance(width, int) and width > 0 and _local_layers(config, 1):
         facts["sliding_window"] = width if causal else width + 1
     return facts | ({"sinks": True} if config.model_type in WITH_SINKS else {})
+
+
+def _local_layers(config: PreTrainedConfig, layers: int) -> list[int]:
+    """The layers with the sliding window of a configuration: all of them unless it has a type for each layer."""
+    kinds = getattr(config.get_text_config(), "layer_types", None) or ["sliding_attention"] * layers
+    return [number for number, kind in enumerate(kinds) if kind == "sliding_attention"]
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:

@@ -71,6 +71,7 @@ class FileSource(Source):
         if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
             shape = self._shapes["mask"]
             raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {shape}")
+        self.local = tuple(layer for layer in self.available if self.metadata.of("sliding_window", layer) is not None)
         self.facts = {
             "qkv": self.name,
             "qkv_sha256": sha256_of(self.path),
@@ -307,8 +308,7 @@ class FileSource(Source):
 
     def _attention_facts(self) -> dict[str, Any]:
         """The facts ``causal``, ``sliding_window`` and ``sinks`` of the file, if they apply."""
-        widths = [self.metadata.of("sliding_window", layer) for layer in self.available]
-        widths = [width for width in widths if width is not None]
+        widths = [self.metadata.of("sliding_window", layer) for layer in self.local]
         sinks = any(name.split(".")[-1] == "sink_logits" for name in self._shapes)
         sinks = sinks or any(self.metadata.of("sinks", layer) for layer in self.available)
         facts: dict[str, Any] = {"causal": True} if self.metadata.causal else {}

@@ -78,7 +78,7 @@ class ModelSource(Source):
             }
             cache.keep_facts(identity, card)
         self._card = card
-        self.layers, self.heads = card["layers"], card["facts"]["heads"]
+        self.layers, self.heads, self.local = card["layers"], card["facts"]["heads"], tuple(card["local"])
         self.layout = Layout(card["facts"]["max_positions"], *(tuple(card[name]) for name in ("before", "after")))
         self.selection = None if spec.queries is None else Queries(spec.queries)
         chosen = {} if self.selection is None else {"queries": self.selection.fact}

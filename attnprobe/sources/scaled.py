@@ -45,7 +45,7 @@ class ScaledSource(Source):
     def __init__(self, source: Source, factor: float) -> None:
         self.source, self.factor = source, factor
         self.layers, self.heads, self.default_n = source.layers, source.heads, source.default_n
-        self.device = source.device
+        self.local, self.device = source.local, source.device
         self.facts: dict[str, Any] = {**source.facts, "scale_inputs": factor}
 
     @property

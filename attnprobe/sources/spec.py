@@ -99,12 +99,14 @@ class Source(ABC):
         facts: everything that determines the tensors, as JSON values, for records and titles.
         layers: the number of layers; for a file one more than its highest layer.
         heads: the number of heads of a layer.
+        local: the layers with a sliding window, even if it hides nothing in few tokens; the others are global.
         device: the device of the tensors.
     """
 
     facts: dict[str, Any]
     layers: int
     heads: int
+    local: tuple[int, ...] = ()
     device: torch.device
 
     _last: tuple[tuple[Any, ...], dict[str, dict[str, Tensor]]] | None = None  # the last place, and its results
@@ -120,6 +122,11 @@ class Source(ABC):
     def available(self) -> tuple[int, ...]:
         """The existing layers, which "all" selects."""
         return tuple(range(self.layers))
+
+    @property
+    def global_layers(self) -> tuple[int, ...]:
+        """The existing layers without a sliding window."""
+        return tuple(layer for layer in self.available if layer not in self.local)
 
     @abstractmethod
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:

@@ -112,6 +112,7 @@ class InjectCells(Cells):
             "layers": work.layers,
             "d": work.d,
             "budgets": None if plan.budgets is None else budgets,
+            **self._kinds(place),
             "repeat": work.repeat,
             "seed": work.seed,
             "lines": self.request.lines,
@@ -119,6 +120,13 @@ class InjectCells(Cells):
             "reference": False,
             "requested": True,
         }
+
+    def _kinds(self, place: Place) -> dict[str, Any]:
+        """The fields of a record of a model with local and global layers."""
+        source = self.sources[place.source]
+        if not source.local or not source.global_layers:
+            return {}
+        return {"model_layers": source.layers, "global_layers": source.global_layers}
 
     def _decoding(self, place: Place) -> dict[str, Any]:
         """The fields of a record about the steps of decoding."""

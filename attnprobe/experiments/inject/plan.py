@@ -14,6 +14,7 @@ from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.prepare import draft_plan, prepared
+from ...run.sources import left_out
 from ...sources.weights import language_kind
 from ...timings import Timings
 from .request import InjectRequest
@@ -57,11 +58,15 @@ class InjectCell:
 
 @dataclass(frozen=True)
 class InjectPlan:
-    """The plan of the methods, and the budgets of a file, which has one method."""
+    """The plan of the methods, and the budgets of a file, which has one method.
+
+    ``left_out`` are the layers that keep exact attention beside a method without a form for sliding windows.
+    """
 
     base: ErrorPlan
     budgets: Budgets | None
     request: InjectRequest
+    left_out: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
@@ -75,10 +80,12 @@ class InjectPlan:
 
     def works(self) -> list[InjectWork]:
         """The forwards of one batch: every method, budget and seed in all layers together, then in each layer alone."""
-        places: list[tuple[tuple[int, ...], int | None]] = [(self.base.layers, None)]
-        places += [((layer,), layer) for layer in self.base.layers] if self.request.per_layer else []
         all_works = []
         for request in self.base.methods:
+            left_out = () if request.entry.takes_windows else self.left_out
+            layers = tuple(layer for layer in self.base.layers if layer not in left_out)
+            places: list[tuple[tuple[int, ...], int | None]] = [(layers, None)]
+            places += [((layer,), layer) for layer in layers] if self.request.per_layer else []
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.base.d
             for d in budgets:
@@ -97,24 +104,25 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
             f"{request.budgets}: its budgets are for target={budgets.about['target']}, but inject "
             "replaces softmax attention"
         )
-    whole_model = replace(request, layer=request.layer or "all")
+    read = request
     if budgets is not None:
-        whole_model = replace(whole_model, methods=(_method_of(request, budgets, notify),), d=(1,))
+        read = replace(read, methods=(_method_of(request, budgets, notify),), d=(1,))
     if request.phase == "decode":
-        _refuse_methods(whole_model)
+        _refuse_methods(read)
         if request.lines:
             raise UsageError("--phase decode reads windows of one length, not --lines")
     if request.lines:  # lines are counted when they are read
-        whole_model = replace(whole_model, windows=1)
+        read = replace(read, windows=1)
     plans = []
-    draft = replace(draft_plan(whole_model), d=whole_model.d, repeats=whole_model.repeats)
-    for source, plan in prepared(whole_model, draft, notify, Timings(), refuse=budgets is None):
+    draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
+    for source, plan in prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)
         if request.phase == "decode":
             _refuse_decoding(request, source, plan.n)
-        plans.append((source, InjectPlan(replace(plan, windows=request.windows), budgets, request)))
+        plan = replace(plan, windows=request.windows)
+        plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source))))
     return plans
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Record, Shape, flat, unequal
+from ...records.shapes import Count, Number, PerHead, Record, Shape, flat, lists_of, unequal
 
 
 class Budgets(TypedDict):
@@ -27,6 +27,12 @@ class InjectRecord(Record):
         Count | None, Field(description="the layer that was replaced alone; null if several were replaced together")
     ]
     layers: Annotated[list[Count], Field(min_length=1, description="the layers that were replaced")]
+    model_layers: NotRequired[
+        Annotated[Count, Field(description="the number of layers of a model of which some have a sliding window")]
+    ]
+    global_layers: NotRequired[
+        Annotated[list[Count], Field(description="of such a model, the layers without a sliding window")]
+    ]
     requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
     metrics: Annotated[
         dict[str, Annotated[PerHead, Field(max_length=1)]],
@@ -71,6 +77,7 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
     shared: dict[str, Any] = {name: values[0] if values else None for name, values in record["metrics"].items()}
     shared |= {
         "layers": record["layers"],
+        **lists_of(record, ["global_layers"]),
         **flat("steps", record.get("steps")),
         **flat("budgets", record.get("budgets")),
     }
@@ -84,6 +91,7 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
 COLUMNS = {
     "layer": "the layer that was replaced alone; empty if several were replaced together",
     "layers": "the list of layers that were replaced",
+    "global_layers": "the list of layers without a sliding window, of a model that has both kinds",
     "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",
     "steps[METRIC]": "the list of the metric, one number for each step of decoding",
     "budgets[NAME]": "a fact of the budgets of heads",

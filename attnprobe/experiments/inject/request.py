@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ...run.option import opt
 from ...run.topics import (
+    LAYERS,
     MEASURED,
     MOST,
     NUMBERS,
@@ -57,12 +58,13 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         excludes={"d": "{value} holds the budgets"},
     )
     layer: tuple[int, ...] | str | None = opt(
-        "all",
-        "Layers whose attention is replaced together: 0,5 or 0-5 or all.",
+        None,
+        "Layers whose attention is replaced together: 0,5 or 0-5 or all; global are those without a sliding window, "
+        "local those with one. [default: global if there are both, else all]",
         group=PLACES,
         metavar="LIST",
         parse=numbers,
-        words=("all",),
+        words=LAYERS,
     )
     phase: str = opt(
         "prefill",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from typing_extensions import ReadOnly, TypedDict
 
@@ -46,7 +46,14 @@ class Method(TypedDict):
     model_dtype: str | None
 
 
-class InjectRow(MethodRow, Method):
+class Kinds(TypedDict, total=False):
+    """The layers of a model with local and global ones."""
+
+    model_layers: int
+    global_layers: list[int]
+
+
+class InjectRow(MethodRow, Method, Kinds):
     """One method in one set of layers, over windows and seeds.
 
     For decoding, ``prefix`` is the number of tokens before the first step, and ``steps`` holds for each metric the
@@ -150,6 +157,7 @@ def _row(records: Sequence[InjectRecord], label: str | None) -> InjectRow:
         **part(Method, first),
         "options": dict(first.get("options") or {}),
         "layers": list(first["layers"]),
+        **cast(Kinds, {name: first[name] for name in Kinds.__annotations__ if name in first}),
         "prefix": first.get("prefix"),
         "greedy_steps": first.get("greedy_steps"),
         "steps": _mean_steps(cells),

@@ -86,6 +86,7 @@ def _notes(group: Sequence[InjectRow]) -> list[str]:
         notes.append(words if size is None else f"{loss}, its perplexity {significant(size)}")
     notes += [f"no loss and no logits: {row['predicts_not']}" for row in group if row["predicts_not"]]
     notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]
+    notes += _spared(group)
     notes += reasons(group, _name)
     for row in group:
         budgets = row["budgets"]
@@ -93,6 +94,16 @@ def _notes(group: Sequence[InjectRow]) -> list[str]:
             exact = f"{budgets['exact']} of {budgets['heads']} heads keep exact attention"
             notes.append(f"{_layers(row)}: {exact}, for which no budget was enough")
     return list(dict.fromkeys(notes))
+
+
+def _spared(group: Sequence[InjectRow]) -> list[str]:
+    """A line on the local layers if a method leaves them as they are."""
+    for row in group:
+        layers, every = row["layers"], row.get("model_layers")
+        if every is not None and layers == row.get("global_layers"):
+            kept = f"the other {every - len(layers)} keep exact attention to their window"
+            return [f"layers {', '.join(map(str, layers))} are global; {kept}"]
+    return []
 
 
 def _name(row: InjectRow) -> str:
@@ -111,8 +122,10 @@ def _budget(row: InjectRow | InjectSummary) -> str:
 
 
 def _place(row: InjectRow) -> str:
-    """Which layers were replaced: one, ``0-n``, or a list."""
+    """Which layers were replaced: one, ``0-n``, a list, or the global ones of a model with other ones."""
     layers = row["layers"] if row["layer"] is None else [row["layer"]]
+    if len(layers) > 1 and layers == row.get("global_layers"):
+        return f"global, {len(layers)} of {row.get('model_layers')}"
     if len(layers) > 1 and layers == list(range(layers[0], layers[-1] + 1)):
         return f"{layers[0]}-{layers[-1]}"
     return ",".join(map(str, layers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .headings import ELSEWHERE, GATES, GROUPS, MEASURED, NUMBERS, OUTPUT, PLACES, RUN, SOURCE
 from .lists import lengths, numbers, positives, words
 from .reading import (
+    LAYERS,
     MOST,
     READING,
     TARGETS,
@@ -40,6 +41,7 @@ __all__ = [
     "GATES",
     "ELSEWHERE",
     "MEASURED",
+    "LAYERS",
     "MOST",
     "READING",
     "TARGETS",

@@ -9,6 +9,7 @@ from ..option import FOLDER, opt, options_of
 from .headings import MEASURED, NUMBERS, PLACES, SOURCE
 from .lists import lengths, numbers, positives, words
 
+LAYERS = ("all", "global", "local")  # words for layers
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
 WEIGHTS = "pretrained|initialized|initialized-qkv"
@@ -48,7 +49,12 @@ class Budgets:
 @dataclass(frozen=True, kw_only=True)
 class Layers:
     layer: tuple[int, ...] | str | None = opt(
-        None, "Layers: 0,5 or 0-5 or all. [default: 0]", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+        None,
+        "Layers: 0,5 or 0-5 or all; global are those without a sliding window, local those with one. [default: 0]",
+        group=PLACES,
+        metavar="LIST",
+        parse=numbers,
+        words=LAYERS,
     )
     head: tuple[int, ...] | str = opt(
         "all", "Heads: 0,5 or 0-5 or all.", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
