@@ -27,7 +27,7 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     """
     from ..run.estimate import estimate_cells, in_gflops, seconds_of, speed
 
-    opened = experiment.cells()
+    opened = experiment.cells
     with progress_bar("listing the cells") as (progress, notify):
         cells = estimate_cells(opened, request, notify, progress)
     start = process_time()

@@ -86,7 +86,7 @@ def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
     if experiment.gated is not None:
         from ..gates.check import STATISTICS
 
-        metrics = f"{', '.join(experiment.gated().names)}; each with {', '.join(STATISTICS)}"
+        metrics = f"{', '.join(experiment.gated.names)}; each with {', '.join(STATISTICS)}"
         yield "--fail-above takes", [metrics]
 
 
@@ -95,13 +95,13 @@ def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
-    check_shown(output, experiment.columns, experiment.fields)
+    check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
     from .gating import gates_of
     from .measuring import measure_and_show
     from .streams import answer
 
-    if getattr(output, "listing", False) and experiment.listing is not None:
-        answer(experiment.listing()(output.format_), styled=output.format_ == "table")
+    if getattr(output, "listing", False):
+        answer(experiment.part("listing:list_all")(output.format_), styled=output.format_ == "table")
         return
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
     gates = gates_of(experiment.name, above, below, getattr(output, "junit", None))

@@ -26,10 +26,9 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     from ..gates.results import check_report
 
     config = click.get_current_context().obj  # of a sweep
-    gates = experiment(command).gated
-    if gates is None:
+    gated = experiment(command).gated
+    if gated is None:
         return []
-    gated = gates()
     declared = [] if config is None else parse_gates(config.gates, gated)
     requested = [*declared, *(parse_gate(text, gated) for text in above)]
     requested += [parse_gate(text, gated, least=True) for text in below]

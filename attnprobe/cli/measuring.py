@@ -34,14 +34,14 @@ def measure_and_show(
     keeps = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
         with timings("imports"):
-            measure = experiment.measure()
+            assert experiment.cells.command == experiment.name  # imports torch
         announced: list[str] = []
 
         def tell(line: str) -> None:
             announced.append(line)
             notify(line)
 
-        session = measure(request, notify=tell, progress=progress, timings=timings, **keeps)
+        session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
     from ..gates.results import gates_markdown
     from ..report import open_run, views
 

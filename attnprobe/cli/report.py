@@ -108,8 +108,8 @@ def command(
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
-    columns = lambda: [column for one in measured for column in one.columns()]
-    fields = lambda: [field for one in measured for field in one.fields()]
+    columns = lambda: [column for one in measured for column in one.columns]
+    fields = lambda: [field for one in measured for field in one.fields]
     check_shown(output, columns, fields)
     page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():

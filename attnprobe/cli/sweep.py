@@ -96,7 +96,7 @@ def _check_gates(config: Config, request: Any) -> None:
     from ..gates.plan import impossible_reason
 
     measures = {one.name: one.measures for one in options_of(type(request)) if one.measures is not None}
-    for gate, where in zip(parse_gates(config.gates, gated(), config.places), config.places, strict=True):
+    for gate, where in zip(parse_gates(config.gates, gated, config.places), config.places, strict=True):
         if (why := impossible_reason(gate, request.known(), measures)) is not None:
             raise UsageError(f"{where}: {why}")
 

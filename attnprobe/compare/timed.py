@@ -24,8 +24,8 @@ def timed_rows(records: Iterable[TimedCell]) -> Callable[[Sequence[TimedCell]], 
     names = {record.get("command") for record in records}
     if len(names) != 1 or not names <= {*EXPERIMENTS}:
         return None
-    timed = experiment(str(*names)).timed
-    return None if timed is None else timed()
+    one = experiment(str(*names))
+    return one.part("view:timed_rows") if one.timed else None
 
 
 def timed_drafts(

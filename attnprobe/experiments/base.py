@@ -9,15 +9,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..errors import UsageError
 from ..figures.drawing import Drawing
 from ..run.option import KEYS, options_of
 
 if TYPE_CHECKING:
     from ..gates.check import Gated
     from ..run.cells import Cells
+    from ..run.loop import Session
     from ..tables.console import Header
     from ..tables.table import Column
     from ..tables.view import View
+    from ..timings import Timings
 
 R = TypeVar("R")
 
@@ -43,52 +46,94 @@ class Recorded(Generic[R]):
     drawing: Drawing = field(default_factory=Drawing)
 
 
-def late(name: str) -> Callable[[], Any]:
-    """A function that imports the object ``MODULE:NAME`` below this package, and returns it."""
-    module, _, attribute = name.partition(":")
-    return lambda: getattr(import_module(f".{module}", __package__), attribute)
-
-
-def called(name: str) -> Callable[..., Any]:
-    """A function that imports the function ``MODULE:NAME`` below this package, and calls it."""
-    return lambda *args, **kwargs: late(name)()(*args, **kwargs)
-
-
 @dataclass(frozen=True)
 class Experiment:
-    """A command that measures. Parts whose import is slow are functions that import them on use (see `late`).
+    """A command that measures. Its parts stand in the folder of its name, under these names:
+
+    ========================  ============================================================================
+    ``request``               its request, and how its results are shown
+    ``measure:NAMECells``     its `Cells`
+    ``record:SHAPE``          the type of its records
+    ``view:view``             makes the `View` of records
+    ``view:COLUMNS``          all columns that its tables may have
+    ``view:FIELDS``           the names of all fields that its rows may have
+    ``listing:list_all``      the text of ``--list`` in a format, if its output options have it
+    ========================  ============================================================================
+
+    All but the first are imported on use, because they import torch.
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests; its docstring is the command's help. output: the class of its output
             options.
-        cells: its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
-        view: makes the `View` of records. columns: all columns that its tables may have. fields: the names of all
-            fields that its rows may have.
         plots: the kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first.
         examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
-        keeps: kinds of figures that need more than records; ``measure`` takes a flag for each.
-        listing: the text of ``--list`` in a format. timed: the rows of records, if times of two runs are compared.
+        keeps: kinds of figures that need more than records; `measure` takes a flag for each.
+        timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
     """
 
     name: str
     summary: str
     request: type[Any]
     output: type[Any]
-    cells: Callable[[], type[Cells]]
-    measure: Callable[[], Callable[..., Any]]
-    view: Callable[[], Callable[[Recorded], View]]
-    columns: Callable[[], Sequence[Column]]
-    fields: Callable[[], Sequence[str]]
     plots: tuple[str, ...]
     examples: tuple[str, ...]
     python: tuple[str, ...]
     more_plots: tuple[str, ...] = ()
-    gated: Callable[[], Gated] | None = None
+    gated: Gated | None = None
     keeps: tuple[str, ...] = ()
-    listing: Callable[[], Callable[[str], str]] | None = None
-    timed: Callable[[], Callable[[Sequence[Any]], Sequence[Any]]] | None = None
+    timed: bool = False
+
+    def part(self, name: str) -> Any:
+        """The object ``MODULE:NAME`` of the command's folder."""
+        module, _, attribute = name.partition(":")
+        return getattr(import_module(f".{self.name}.{module}", __package__), attribute)
+
+    @property
+    def cells(self) -> type[Cells]:
+        return self.part(f"measure:{self.name.title()}Cells")
+
+    @property
+    def view(self) -> Callable[[Recorded], View]:
+        return self.part("view:view")
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return self.part("view:COLUMNS")
+
+    @property
+    def fields(self) -> Sequence[str]:
+        return self.part("view:FIELDS")
+
+    def measure(
+        self,
+        request: Any,
+        *,
+        notify: Callable[[str], None] = lambda line: None,
+        progress: Callable[[float, int, str], None] = lambda done, total, label: None,
+        timings: Timings | None = None,
+        **keeps: bool,
+    ) -> Session:
+        """Measure every cell that the run's folder lacks, and write ``manifest.json`` and ``records.jsonl`` there.
+
+        A method that raises gives a ``failed`` record. A method that does not support a setting gives a ``skipped``
+        one. The run goes on after both. The fields of records are on the page of records.
+
+        Args:
+            notify: takes lines about the run. progress: takes the share of work that is done, the number of cells, and
+                the current step. timings: adds up the times of the steps. keeps: whether to keep what figures need
+                beside records, a flag for each kind of ``keeps``.
+
+        Raises:
+            UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.
+        """
+        from ..run.loop import measure_cells
+
+        kept = [kind for kind in self.keeps if keeps.pop(kind, False)]
+        if keeps:
+            raise UsageError(f"{self.name} keeps no {next(iter(keeps))}")
+        return measure_cells(self.cells, request, notify=notify, progress=progress, timings=timings, kept=kept)
 
     def command_line(self, config: Mapping[str, Any]) -> str:
         """The command line of the ``config`` of a manifest, without options at their defaults."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..experiments import experiment
@@ -33,9 +32,7 @@ def views(
         header = run.header(records)
         drawing = Drawing(style, caption, _facts(run, command, header))
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references, drawing)
-        one = experiment(command)
-        view = replace(one.view()(recorded), fields=one.fields())
-        made.append(view.of_run(run.path))
+        made.append(experiment(command).view(recorded).of_run(run.path))
     return made
 
 

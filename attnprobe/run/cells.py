@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -24,6 +25,7 @@ from .sources import left_out
 from .topics import RunRequest
 from .where.backends import Limit
 
+Progress = Callable[[float, int, str], None]  # share of the work that is done, number of cells, current step
 Send = Callable[[str, Any], None]
 Result = dict[str, Any]  # the measured fields of a record
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
@@ -85,9 +87,20 @@ class Cells:
         self.by_place = {place: cells_at(place) for place in places if of_shard is None or place in of_shard}
         self.send = lambda kind, value: None
 
+    @classmethod
+    def in_one_process(cls, request: Any) -> bool:
+        """Whether this process must measure all cells of a request, whatever it says of jobs."""
+        return False
+
     def plan(self) -> dict[str, Any]:
         """The plan as the manifest shows it."""
         raise NotImplementedError
+
+    def keep(
+        self, kinds: Sequence[str], records: Sequence[Mapping[str, Any]], folder: Path, progress: Progress
+    ) -> dict[str, str]:
+        """Store what these kinds of figures need beside the records. Returns why something is missing, by key."""
+        return {}
 
     def ordered(self) -> Iterable[Any]:
         """The cells of the request's shard in the order of the plan, which is the order of its tables."""
@@ -200,6 +213,8 @@ class OpenCells(Protocol):
 
     @property
     def exclusive(self) -> bool: ...
+
+    def in_one_process(self, request: Any) -> bool: ...
 
     def __call__(self, request: Any, notify: Callable[[str], None], timings: Timings) -> Cells: ...
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..records.append import RecordWriter
 from ..timings import Timings, duration
-from .cells import Cells, OpenCells
+from .cells import OpenCells, Progress
 from .estimate import in_gflops, speed
 from .folder import recorded
 from .group_work import GroupWork
@@ -39,22 +39,25 @@ def measure_cells(
     request: RunRequest,
     *,
     notify: Callable[[str], None],
-    progress: Callable[[float, int, str], None],
+    progress: Progress,
     timings: Timings | None = None,
-    after: Callable[[Cells, Outcome, Path], None] = lambda cells, outcome, folder: None,
+    kept: Sequence[str] = (),
 ) -> Session:
     """Measure every cell of a request that its folder does not have, in the processes that the request names (see
     `site_of`).
 
     Args:
-        open_cells: the class of a command's cells. after: called in the run's folder once all records are there.
+        open_cells: the class of a command's cells. kept: kinds of figures that need more than records (see
+            `Cells.keep`).
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
     check_limit(request.cell_timeout)
-    timings, notify = timings or Timings(), once(notify)
+    timings, notify, unmapped = timings or Timings(), once(notify), {}
+    if open_cells.in_one_process(request):
+        request = replace(request, jobs=1)
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
         cells = open_cells(site.local_request(request), notify, timings)
 
@@ -79,8 +82,8 @@ def measure_cells(
                     "--dry-run lists them"
                 )
             outcome = ledger.measured_by(site.backend, work)
-            after(cells, outcome, folder)
+            unmapped.update(cells.keep(kept, outcome.records, folder, progress))
             return outcome
 
         outcome, path = recorded(request, cells, notify, measure)
-    return Session(outcome, path, cells.sources)
+    return Session(outcome, path, cells.sources, unmapped)

@@ -45,7 +45,7 @@ def section_of(name: str, parent: click.Context) -> nodes.section:
 def columns_of(name: str) -> Sequence[Column[Any]]:
     """All columns that the tables of a command may have."""
     if name in EXPERIMENTS:
-        return experiment(name).columns()
+        return experiment(name).columns
     return COMPARED if name == "compare" else ()
 
 

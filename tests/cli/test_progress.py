@@ -16,8 +16,7 @@ from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
 from attnprobe.cli.progress import Pace
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.error.measure import measure_errors
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
 from attnprobe.run.estimate import CellEstimate, estimate_cells
 
@@ -166,7 +165,7 @@ def test_a_dry_run_of_many_places_lists_the_first():
 def test_an_estimate_of_many_cells_tells_how_far_it_is(file):
     told = []
     request = ErrorRequest(qkv=str(file), methods=("linformer",), n=(16, 32), d=(4, 8), layer="all", matrix=False)
-    cells = estimate_cells(experiment("error").cells(), request, progress=lambda *state: told.append(state))
+    cells = estimate_cells(experiment("error").cells, request, progress=lambda *state: told.append(state))
     places = list(dict.fromkeys(cell.place for cell in cells))
     assert [done for done, *_ in told] == [[cell.place for cell in cells].index(place) for place in places]
     assert {total for _, total, _ in told} == {len(cells)} and told[0][2] == "estimating n=16 layer 0"

@@ -377,7 +377,7 @@ def test_the_estimate_counts_the_draws_of_each_theorem(qkv):
     def works(d, repeats):
         request = TheoryRequest(qkv=str(qkv), theorems=names, d=d, repeats=repeats, input_statistics=False)
         inputs = 2 * 96**2 * EXACT / 3
-        return [cell.work - inputs for cell in estimate_cells(experiment("theory").cells(), request)]
+        return [cell.work - inputs for cell in estimate_cells(experiment("theory").cells, request)]
 
     once = works((4,), 1)
     assert [x / y for x, y in zip(works((4,), 5), once, strict=True)] == pytest.approx([5, 5, 1])
@@ -394,21 +394,19 @@ def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path, run):
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
     method = lambda d: 2 * (400 * 96**2 + 40 * 96 * d * 64 + 10 * d**3)
     inputs = 2 * 96**2 * (900 + 16_000)
-    plain = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))
+    plain = work(estimate_cells(experiment("error").cells, ErrorRequest(d=(8, 16), matrix=False, **setting)))
     assert len(plain) == 5 and plain["lower-bound", 8] == inputs / 5
     assert plain["nystromformer", 8] == pytest.approx(method(8) + inputs / 5)
     assert plain["nystromformer", 16] == pytest.approx(method(16) + inputs / 5)
-    whole = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8,), input_statistics=False, **setting)))
+    whole = work(estimate_cells(experiment("error").cells, ErrorRequest(d=(8,), input_statistics=False, **setting)))
     assert whole["nystromformer", 8] == pytest.approx(method(8) + 2 * 96**2 * (4000 + 8) + 2 * 96**2 * 900 / 3)
-    more = work(
-        estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, rows=True, **setting))
-    )
+    more = work(estimate_cells(experiment("error").cells, ErrorRequest(d=(8, 16), matrix=False, rows=True, **setting)))
     assert more["nystromformer", 8] - plain["nystromformer", 8] == pytest.approx(2 * 96**2 * 8000)
     measured = ("--n", "96", "--d", "8", "--method", "nystromformer", "--no-matrix", "--out", tmp_path / "r")
     assert run("error", "--qkv", qkv, *measured)[0] == 0
-    rest = work(estimate_cells(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))
+    rest = work(estimate_cells(experiment("error").cells, ErrorRequest(d=(8, 16), matrix=False, **setting)))
     assert sum(rest.values()) == pytest.approx(sum(plain[one] for one in rest if one[1] == 16) + inputs * 3 / 5)
-    [exact, *_] = estimate_cells(experiment("condition").cells(), ConditionRequest(d=(8,), **setting))
+    [exact, *_] = estimate_cells(experiment("condition").cells, ConditionRequest(d=(8,), **setting))
     assert exact.work == pytest.approx(3 * 2 * 24 * 96**3 + inputs / 2) and exact.bytes == 32 * 96**2
-    [budget] = estimate_cells(experiment("budget").cells(), BudgetRequest(d_max=32, repeats=1, **setting))
+    [budget] = estimate_cells(experiment("budget").cells, BudgetRequest(d_max=32, repeats=1, **setting))
     assert budget.work == pytest.approx(2 * sum(method(d) for d in coarse_budgets(8, 32)) + inputs)

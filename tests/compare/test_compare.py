@@ -440,7 +440,7 @@ NEITHER |= {"keys", "support", "k_50", "k_90", "k_99"}
 
 
 def test_every_metric_that_is_gated_or_compared_says_how():
-    gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
+    gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]
     every = [metric for one in gated for metric in one.metrics] + list(TABLE.values())
     assert set(DIRECTED) == set(GATED.names) - NEITHER
     assert all(one.better in ("smaller", "larger", None) for one in every)

@@ -11,7 +11,7 @@ from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.timed import _blank, _noise, timed_drafts
 from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
-from attnprobe.experiments.bench.rows import bench_rows
+from attnprobe.experiments.bench.rows import timed_rows
 from attnprobe.tables.metrics import METRICS
 
 RECORDS = GOLDEN / "runs/bench/records.jsonl"
@@ -28,7 +28,7 @@ def without(records, method, n):
 
 def test_rows_of_one_run_alone_are_undecided_if_they_were_requested(records):
     a, b = without(without(records, "linear", 16), "exact", 32), without(records, "skyformer", 32)
-    drafts, sources, notes = timed_drafts(a, b, bench_rows)
+    drafts, sources, notes = timed_drafts(a, b, timed_rows)
     alone = [one for one in drafts if not isinstance(one, Draft)]
     assert [(one["verdict"], one["method"], one["n"], one["reason"]) for one in alone] == [
         ("undecided", "skyformer", 32, "only in A"),
@@ -52,7 +52,7 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
         (records, failed, "ok became failed", None),
         (failed, records, None, "failed became ok"),
     ):
-        drafts = [one for one in timed_drafts(a, b, bench_rows)[0] if isinstance(one, Draft)]
+        drafts = [one for one in timed_drafts(a, b, timed_rows)[0] if isinstance(one, Draft)]
         changed = [one for one in drafts if one.worse or one.better]
         assert {(one.row["method"], one.row["n"], one.worse, one.better) for one in changed} == {
             ("linear", 16, worse, better)
@@ -74,7 +74,7 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
     ],
 )
 def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, verdict):
-    place = _blank(bench_rows(records)[0])
+    place = _blank(timed_rows(records)[0])
     row = {**place, **numbers(a, b), "metric": "ratio_to_exact"}
     (actual,) = with_verdicts([Draft(row, METRICS["ratio_to_exact"], within_rounds(noise))], 0.05, 0.05)
     assert actual["verdict"] == verdict

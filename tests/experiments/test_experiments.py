@@ -7,8 +7,9 @@ import pytest
 from paths import GOLDEN
 
 from attnprobe.cli.factory import measuring_command
+from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.base import Experiment, called, late
+from attnprobe.experiments.base import Experiment
 from attnprobe.experiments.shapes import shape_of
 from attnprobe.run.cells import Cells
 from attnprobe.run.option import KEYS, options_of
@@ -19,9 +20,8 @@ from attnprobe.run.topics import Output, RunRequest
 def test_the_parts_of_an_experiment_are_there(name):
     one = experiment(name)
     assert isinstance(one, Experiment) and one.name == name and one.summary.endswith(".")
-    assert issubclass(one.request, RunRequest) and issubclass(one.output, Output) and issubclass(one.cells(), Cells)
-    assert callable(one.measure()) and callable(one.view()) and one.plots and one.examples and one.python
-    assert one.cells().command == name and one.request.__doc__
+    assert issubclass(one.request, RunRequest) and issubclass(one.output, Output) and issubclass(one.cells, Cells)
+    assert one.plots and one.examples and one.python and one.cells.command == name and one.request.__doc__
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -56,14 +56,11 @@ def test_other_words_have_no_type():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_late_name_of_an_experiment_is_there(name):
+def test_every_part_of_an_experiment_stands_under_its_usual_name(name):
     one = experiment(name)
-    for part in (one.cells, one.measure, one.view, one.columns, one.fields, one.gated, one.listing, one.timed):
-        assert part is None or part() is not None
-
-
-def test_a_late_name_is_imported_when_it_is_called():
-    assert late("base:Experiment")() is Experiment
-    assert called("shapes:shape_of")("sweep") is None
-    with pytest.raises(ImportError):
-        late("nowhere:nothing")()
+    assert callable(one.view) and one.columns and one.fields and shape_of(name) is one.part("record:SHAPE")
+    listed = any(option.name == "listing" for option in options_of(one.output))
+    assert not listed or callable(one.part("listing:list_all"))
+    assert not one.timed or callable(one.part("view:timed_rows"))
+    with pytest.raises(UsageError, match="keeps no pictures"):
+        one.measure(None, pictures=True)

@@ -195,7 +195,7 @@ def test_pages_of_methods_go_into_a_folder(run, tmp_path):
 
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
-    gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
+    gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]
     expected = {metric.name for one in gated for metric in one.metrics} | set(INPUT_STATISTICS)
     expected |= {*OUTPUT_METRICS, *MATRIX_METRICS}
     for name in sorted(expected):

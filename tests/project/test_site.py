@@ -56,7 +56,7 @@ def test_every_column_of_a_table_is_explained(site):
         cells = re.findall(r"<tr[^>]*><td>(.*?)</td>\s*<td>(.*?)</td>", legend, flags=re.S)
         legends[name] = [tuple(unescape(re.sub(r"<[^>]*>", "", cell)) for cell in pair) for pair in cells]
     for name in EXPERIMENTS:
-        for column in experiment(name).columns():
+        for column in experiment(name).columns:
             texts = [text for called, text in legends[name] if called == column.name]
             assert any(column.meaning in text and column.more in text for text in texts), f"{name}: {column.name}"
     assert "B / A" in dict(legends["compare"])

@@ -288,7 +288,7 @@ def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):
     request = ErrorRequest(qkv=file, device="cpu", d=(4,), scale_inputs=(1, 2))
-    assert {cell.place[0] for cell in estimate_cells(experiment("error").cells(), request)} == {
+    assert {cell.place[0] for cell in estimate_cells(experiment("error").cells, request)} == {
         "file",
         "file, scores x 2",
     }

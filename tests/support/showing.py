@@ -13,7 +13,7 @@ from attnprobe.tables.view import View
 
 def view_of(command, records, header=None, folder="nowhere") -> View:
     """What records of a command show, beneath a header."""
-    return experiment(command).view()(Recorded(records, header or Header(), Path(folder)))
+    return experiment(command).view(Recorded(records, header or Header(), Path(folder)))
 
 
 EACH = len(FILES)  # files of a figure

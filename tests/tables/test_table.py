@@ -93,7 +93,7 @@ def test_a_field_that_no_row_has_is_an_empty_column_of_csv():
 def test_all_fields_of_csv_are_known_before_a_run(command):
     header = (SHOWN / command / f"{command}.csv").read_text().partition("\n")[0].split(",")
     assert len(header) > 20
-    check_fields(experiment(command).fields(), header)
+    check_fields(experiment(command).fields, header)
 
 
 def test_key_columns_stay_first_where_they_are_not_named():
@@ -115,7 +115,7 @@ def test_tables_of_every_command_have_key_columns(command):
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_every_column_can_be_chosen_and_means_one_thing(command):
-    columns = experiment(command).columns()
+    columns = experiment(command).columns
     for column in columns:
         assert column.name and "," not in column.name and column.name == column.name.strip()
         assert is_called(column, column.name) and spelling(column.name)
@@ -144,7 +144,7 @@ PLAIN = {"method", "family", "d", "n", "layer", "weights", "matrix", "status", "
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_a_column_without_a_meaning_has_a_plain_name(command):
-    columns = list(experiment(command).columns())
+    columns = list(experiment(command).columns)
     explained = {column.name for column in columns if column.meaning}
     assert {column.name for column in columns} - explained <= PLAIN
 

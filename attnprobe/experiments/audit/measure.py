@@ -16,7 +16,6 @@ from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import NOT_FINITE
-from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
@@ -39,25 +38,6 @@ class _Cell:
     @property
     def name(self) -> str:
         return self.request.label
-
-
-def measure_guarantees(
-    request: AuditRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
-
-    A record holds ``trials``, the repeats that were made; ``statements``, one for each quantity, ε and δ, with an entry
-    for each head; and ``metrics``: bias and spread of the normaliser, and what the method states of its estimates. A
-    method that raises is a ``failed`` record, one that cannot take a setting or draws nothing is ``skipped``.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(AuditCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class AuditCells(PlannedCells):

@@ -11,7 +11,7 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import audit_result
-from .rows import AuditSummary, audit_rows, audit_summary
+from .rows import FIELDS, AuditSummary, audit_rows, audit_summary
 
 if TYPE_CHECKING:
     from .record import AuditRecord
@@ -31,7 +31,8 @@ def view(recorded: Recorded[AuditRecord]) -> View:
         recorded.header,
         rows,
         audit_tables(summary),
-        columns=AUDIT_COLUMNS,
+        columns=COLUMNS,
+        fields=FIELDS,
         title="Promised and measured probabilities of errors",
         result=audit_result(rows),
         summary=summary,
@@ -121,7 +122,7 @@ NORMALISERS: tuple[Column[AuditSummary], ...] = (
     Column("least π", _stat("least_inclusion", "median"), "smallest probability that a key is used"),
     Column("capped", _stat("capped", "median", per_cent), "share of rows at the cap of samples"),
 )
-AUDIT_COLUMNS = (*PROMISES, *NORMALISERS)
+COLUMNS = (*PROMISES, *NORMALISERS)
 
 
 def audit_tables(summary: Sequence[AuditSummary]) -> list[Table]:

@@ -14,7 +14,7 @@ EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
 
 
 def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> list[Judged]:
-    """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
+    """Rows for `check`: one for each row of `timed_rows`, and one without n for each entry of `bench_summary`.
 
     A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, costs without rounds as one value, and
     errors over heads. An entry's describe the metrics of all n together. ``judges`` names the metrics that a row has,

@@ -20,7 +20,6 @@ from ...run.costs import Cost, work_of_method
 from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
-from ...run.loop import Session, measure_cells
 from ...run.plan import Group, MethodRequest, method_entry, method_facts
 from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
@@ -31,28 +30,6 @@ from .request import BenchRequest
 
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")
 EXACT_COST = "2 n² p"
-
-
-def measure_bench(
-    request: BenchRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    The calls of one length and layer are timed in interleaved rounds together with exact attention, and their records
-    written when all of them are measured. A record's ``metrics`` hold ``seconds`` and ``exact_seconds`` (one for each
-    round), ``flops`` and ``leading_flops`` (2 a multiply-add, all heads), ``visited`` (entries of n², per head),
-    ``peak_bytes``, and with errors those of the output per head; ``machine``, ``versions``, ``load`` and ``clock_mhz``
-    say under what conditions. A method that cannot take a setting, that costs n² beyond ``quadratic_n`` or that does
-    not differentiate is ``skipped`` with its reason, one that raises ``failed``; the loop continues.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(BenchCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class BenchCells(Cells):

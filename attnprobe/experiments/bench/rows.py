@@ -128,7 +128,7 @@ class Choice(ChoicePlace, Chosen):
     of: int
 
 
-def bench_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
+def timed_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
     """The rows of the JSON contract, one for each (method, options, n, d, layer).
 
     ``seconds`` is the median of ``seconds_rounds``, and ``seconds_spread`` half the range between their quartiles.

@@ -33,12 +33,13 @@ from .result import bench_result
 from .rows import (
     ERROR,
     EXACT,
+    FIELDS,
     BenchRow,
     BenchSummary,
     Choice,
     bench_choices,
-    bench_rows,
     bench_summary,
+    timed_rows,
 )
 from .timing import conditions, disturbances
 
@@ -52,7 +53,7 @@ def view(recorded: Recorded[BenchRecord]) -> View:
     """The view of the records of ``attnprobe bench``, with the conditions of their times in the header."""
     from .figures import bench_figures
 
-    rows = bench_rows(recorded.records)
+    rows = timed_rows(recorded.records)
     summary = bench_summary(rows)
     limits = [_limits(recorded.config, name) for name in LIMITS]
     choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
@@ -69,7 +70,8 @@ def view(recorded: Recorded[BenchRecord]) -> View:
         title="Cost of attention approximations",
         result=bench_result(rows),
         summary=summary,
-        columns=BENCH_COLUMNS,
+        columns=COLUMNS,
+        fields=FIELDS,
         more={"choices": choices},
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
@@ -268,4 +270,4 @@ CHOICES = {
     "error": ("Fastest method under an error", _choices("error ≤")),
     "ms": ("Smallest error under a time", _choices("ms ≤")),
 }
-BENCH_COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for column in columns))
+COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for column in columns))

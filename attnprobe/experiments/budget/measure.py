@@ -14,7 +14,6 @@ from ...errors import Unsupported
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
-from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
 from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
@@ -37,32 +36,6 @@ class _Cell:
         return self.request.label
 
 
-def measure_budgets(
-    request: BudgetRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Search every layer for every method and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    A record is one method on one layer of one window. ``results`` has an object for each ε with ``d, below, error,
-    held, lower, upper, fails_at, holds_from``, each a list over heads (see `HeadBudget`). ``tried`` has for each budget
-    the heads that were run, their ``error`` (the k-th smallest over seeds, with k = ``needed``) and its ``median``.
-    ``refused`` has the budgets that heads do not support. A method that raises gives a ``failed`` record, a method
-    without a budget a ``skipped`` one, and a head that is not finite at any budget a ``diverged`` one. The loop
-    continues.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    question = question_of(request)
-    if request.n is not None:
-        methods = parse_methods(request.methods, request.target)
-        _refuse_impossible(question, methods, request.n)
-    return measure_cells(BudgetCells, request, notify=notify, progress=progress, timings=timings)
-
-
 class BudgetCells(PlannedCells):
     """Searches for the least budget, one of each method."""
 
@@ -80,6 +53,8 @@ class BudgetCells(PlannedCells):
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question = question_of(request)
+        if request.n is not None:
+            _refuse_impossible(question, parse_methods(request.methods, request.target), request.n)
         plan = replace(draft_plan(request), repeats=request.repeats)
         parts = prepared(request, plan, notify, timings, refuse=False)
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)

@@ -14,6 +14,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import budget_result
 from .rows import (
+    FIELDS,
     BudgetSummary,
     Counterexample,
     HeadRow,
@@ -45,6 +46,7 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
         rows,
         budget_tables(summary),
         columns=COLUMNS,
+        fields=FIELDS,
         title="The smallest budget that is enough",
         result=budget_result(rows),
         summary=summary,

@@ -28,7 +28,6 @@ from ...reference import exact, exact_output
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
-from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
@@ -50,27 +49,6 @@ class _Cell:
     @property
     def name(self) -> str:
         return "A, B, C" if self.request is None else self.request.label
-
-
-def measure_conditions(
-    request: ConditionRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
-    for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates``, and where they apply ``cond_lower, cond_upper,
-    eigen_min, eigen_max, lemma3, residuals, gradient, gradient_six``; its own ``metrics`` hold the method's error and
-    ``sensitivity``. A method that raises gives a ``failed`` record. A method that does not support a setting or inverts
-    nothing gives a ``skipped`` one. The loop continues.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(ConditionCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class ConditionCells(PlannedCells):

@@ -12,7 +12,7 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import condition_result
-from .rows import condition_rows
+from .rows import FIELDS, condition_rows
 from .summary import (
     Changed,
     Conditioned,
@@ -48,7 +48,8 @@ def view(recorded: Recorded[ConditionRecord]) -> View:
         recorded.header,
         rows,
         condition_tables(summary),
-        columns=CONDITION_COLUMNS,
+        columns=COLUMNS,
+        fields=FIELDS,
         title="Condition numbers",
         result=condition_result(rows),
         summary=summary,
@@ -135,7 +136,7 @@ def _step(step: int | str, cell: Callable[[Iterated], str]) -> Column[Iterated]:
     return Column(f"t = {step}", cell, "‖I − MZ_t‖_F/√d after t steps", short="t")
 
 
-CONDITION_COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, STARTS, _step("0", lambda row: ""))
+COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, STARTS, _step("0", lambda row: ""))
 
 
 def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:

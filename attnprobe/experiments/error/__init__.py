@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base import Experiment, called, late
+from ..base import Experiment
+from .gates import GATED
 from .request import ErrorOutput, ErrorRequest
-
-if TYPE_CHECKING:
-    from .measure import measure_errors
-else:
-    measure_errors = called("error.measure:measure_errors")
 
 __all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
 
@@ -19,14 +13,9 @@ EXPERIMENT = Experiment(
     summary="Measure how far a method's output is from exact attention.",
     request=ErrorRequest,
     output=ErrorOutput,
-    cells=late("error.measure:ErrorCells"),
-    measure=late("error.measure:measure_errors"),
-    view=late("error.view:view"),
-    columns=late("error.view:ERROR_COLUMNS"),
-    fields=late("error.rows:FIELDS"),
     plots=("errors", "maps", "positions"),
     more_plots=("papers", "heads", "cost"),
-    gated=late("error.gates:GATED"),
+    gated=GATED,
     keeps=("maps",),
     examples=(
         "--method skyformer,nystromformer --n 1024 --d 32,64,128 --plot",
@@ -40,3 +29,4 @@ EXPERIMENT = Experiment(
         "measure_errors(ErrorRequest(n=(512, 1024), d=(64, 128))).outcome.records",
     ),
 )
+measure_errors = EXPERIMENT.measure

@@ -107,7 +107,7 @@ SPREAD = "over heads, windows, repeats"
 RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 METHOD = Column[ErrorRow]("method", lambda row: marked(row, label(row)), key=True)
 BUDGET = Column[ErrorRow]("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
-COLUMNS: tuple[Column[ErrorRow], ...] = (
+METHOD_COLUMNS: tuple[Column[ErrorRow], ...] = (
     METHOD,
     FAMILY,
     Column(
@@ -219,4 +219,4 @@ def error_columns(rows: Sequence[ErrorRow]) -> list[Column]:
     """The columns that tables may have. Those of families and factors need several of them."""
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
-    return [column for column in COLUMNS if column.title not in absent]
+    return [column for column in METHOD_COLUMNS if column.title not in absent]

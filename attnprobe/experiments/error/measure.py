@@ -33,13 +33,11 @@ from ...operators import Operator
 from ...qkv import QKV
 from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
-from ...run.cells import Cells, Done, Place, PlannedCells, Result
+from ...run.cells import Done, Place, PlannedCells, Progress, Result
 from ...run.costs import Cost, work_of_method
 from ...run.ending import NOT_FINITE, ending
 from ...run.inputs import exact_norms_of
-from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
-from ...run.loop import Session, measure_cells
 from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_identity, refused
 from ...run.prepare import draft_plan, prepared
 from ...run.row_devices import row_devices
@@ -63,49 +61,14 @@ DIAGNOSTICS = (
 )
 
 
-def measure_errors(
-    request: ErrorRequest,
-    *,
-    maps: bool = False,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Resolve the source, measure every cell, and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    Q, K and V are captured once per (n, window), and the exact output is computed once per layer. All methods, budgets
-    and repeats share them. The cells of a batch (`ErrorPlan.batches`) share the passes over the exact matrix. If a cell
-    of a batch is missing, the full batch is measured again, so that its numbers equal those of a run without
-    interruption; only the missing records are appended. A method that raises gives a ``failed`` record, a non-finite
-    output a ``diverged`` one, and a setting that the method does not support a ``skipped`` one. The loop continues.
-
-    With ``maps``, the block averages of `keep_maps` are written to ``maps/``; no record depends on them.
-
-    A folder that was made for this run is removed if an error leaves it without a record. After an interruption the
-    manifest says so, and the same request with that folder as ``out`` resumes the run.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-        KeyboardInterrupt: raised again once the manifest is written and the locks are released.
-    """
-    timings, unmapped = timings or Timings(), {}
-    if row_devices(request) is not None:
-        request = replace(request, jobs=1)  # one process has all devices
-
-    def keep(cells: Cells, outcome: Outcome, folder: Path) -> None:
-        if maps and request.shard is None:
-            assert isinstance(cells, ErrorCells)
-            for number, (source, plan) in enumerate(cells.parts):
-                keys = {cell.key for place, batch in cells.by_place.items() if place.source == number for cell in batch}
-                records = [record for record in outcome.records if record["key"] in keys]
-                unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
-
-    run = measure_cells(ErrorCells, request, notify=notify, progress=progress, timings=timings, after=keep)
-    return replace(run, unmapped=unmapped)
-
-
 class ErrorCells(PlannedCells):
-    """Errors of approximations, in batches that share passes over the exact matrix."""
+    """Errors of approximations.
+
+    Q, K and V are captured once for each (n, window), and the exact output is computed once for each layer. The cells
+    of a batch (`ErrorPlan.batches`) share the passes over the exact matrix. If a cell of a batch is missing, the full
+    batch is measured again, so that its numbers equal those of a run without interruption; only the missing records are
+    appended.
+    """
 
     command = "error"
     shape = SHAPE
@@ -123,6 +86,22 @@ class ErrorCells(PlannedCells):
         super().__init__(request, prepared(request, plan, notify, timings), ErrorPlan.cells)
         self.timings, self.devices = timings, row_devices(request)
         self.warm: set[str] = set()  # methods that ran in this process
+
+    @classmethod
+    def in_one_process(cls, request: ErrorRequest) -> bool:
+        return row_devices(request) is not None
+
+    def keep(
+        self, kinds: Sequence[str], records: Sequence[Mapping[str, Any]], folder: Path, progress: Progress
+    ) -> dict[str, str]:
+        """Write the block averages of `keep_maps` to ``maps/``; no record depends on them."""
+        missing: dict[str, str] = {}
+        if "maps" in kinds and self.request.shard is None:
+            for number, (source, plan) in enumerate(self.parts):
+                keys = {cell.key for place, batch in self.by_place.items() if place.source == number for cell in batch}
+                of_source = [record for record in records if record["key"] in keys]
+                missing |= keep_maps(plan, source, of_source, folder, timings=self.timings, progress=progress)
+        return missing
 
     def head(self, place: Place, cell: Cell) -> dict[str, Any]:
         bound = cell.request.name == LOWER_BOUND

@@ -11,7 +11,7 @@ from ...tables.methods import OPEN, caption, grouped, marks_legend, notes, rival
 from ...tables.table import Table, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, error_columns, is_open
+from .columns import METHOD_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
@@ -22,7 +22,7 @@ from .papers import METRIC, reference_rows
 from .positions_figure import positions_figure
 from .result import error_result
 from .row_columns import ROW_COLUMNS
-from .rows import ErrorRow, summarise
+from .rows import FIELDS, ErrorRow, summarise
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -50,7 +50,8 @@ def errors_view(
         rows,
         error_tables(rows, bounds),
         error_legend(rows, bounds),
-        ERROR_COLUMNS,
+        COLUMNS,
+        FIELDS,
         title="Errors of attention approximations",
         result=error_result(rows),
         bounds=bounds,
@@ -92,7 +93,7 @@ def _figures(
     return figures
 
 
-ERROR_COLUMNS = tuple(dict.fromkeys((*COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS)))
+COLUMNS = tuple(dict.fromkeys((*METHOD_COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS)))
 
 
 def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base import Experiment, called, late
+from ..base import Experiment
+from .gates import GATED
 from .request import InjectOutput, InjectRequest
-
-if TYPE_CHECKING:
-    from .measure import measure_drift
-else:
-    measure_drift = called("inject.measure:measure_drift")
 
 __all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
 
@@ -19,13 +13,8 @@ EXPERIMENT = Experiment(
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",
     request=InjectRequest,
     output=InjectOutput,
-    cells=late("inject.measure:InjectCells"),
-    measure=late("inject.measure:measure_drift"),
-    view=late("inject.view:view"),
-    columns=late("inject.view:INJECT_COLUMNS"),
-    fields=late("inject.rows:FIELDS"),
     plots=("inject",),
-    gated=late("inject.gates:GATED"),
+    gated=GATED,
     examples=(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",
@@ -37,3 +26,4 @@ EXPERIMENT = Experiment(
         'measure_drift(InjectRequest(model="minilm", d=(32, 128))).outcome.records',
     ),
 )
+measure_drift = EXPERIMENT.measure

@@ -21,7 +21,6 @@ from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import Cost, work_of_forward, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
-from ...run.loop import Session, measure_cells
 from ...run.plan import Group, method_facts
 from ...sources import AttentionCall, capture
 from ...timings import Timings
@@ -33,28 +32,6 @@ from .record import SHAPE
 from .request import InjectRequest
 
 STEP = 10  # the time of a token of a step over that of a token of a long forward
-
-
-def measure_drift(
-    request: InjectRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Measure every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    A cell is a method with its budget and seed, in some layers of the model, on one window of the text. Its record's
-    ``metrics`` are those of `attnprobe.experiments.inject.drift`, one number each. ``local`` holds per head the
-    relative Frobenius output error of the method on the Q, K and V of each replaced layer of the unmodified model.
-    ``layers`` are replaced together. ``layer`` is the layer of a cell that replaces one layer, else null. Windows of a
-    batch share its forwards. A method without a form for the model's attention gives a ``skipped`` record with its
-    reason, a non-finite output a ``diverged`` one, and an error a ``failed`` one. The loop continues.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(InjectCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class InjectCells(Cells):

@@ -21,7 +21,7 @@ from ...tables.table import (
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import inject_result
-from .rows import InjectRow, InjectSummary, Profile, inject_rows, inject_summary, is_profile, mean
+from .rows import FIELDS, InjectRow, InjectSummary, Profile, inject_rows, inject_summary, is_profile, mean
 
 if TYPE_CHECKING:
     from .record import InjectRecord
@@ -40,7 +40,8 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         recorded.header,
         rows,
         inject_tables(rows),
-        columns=INJECT_COLUMNS,
+        columns=COLUMNS,
+        fields=FIELDS,
         title="Drift of a model with a method in it",
         result=inject_result(rows),
         summary=inject_summary(rows),
@@ -226,4 +227,4 @@ LAYERS: tuple[Column[Profile], ...] = (
         more="over the layers that were replaced one by one",
     ),
 )
-INJECT_COLUMNS = (*DRIFTS, *LAYERS)
+COLUMNS = (*DRIFTS, *LAYERS)

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base import Experiment, called, late
+from ..base import Experiment
 from .request import SpectrumOutput, SpectrumRequest
-
-if TYPE_CHECKING:
-    from .measure import measure_spectra
-else:
-    measure_spectra = called("spectrum.measure:measure_spectra")
 
 __all__ = ["EXPERIMENT", "SpectrumOutput", "SpectrumRequest", "measure_spectra"]
 
@@ -19,11 +12,6 @@ EXPERIMENT = Experiment(
     summary="Compute singular values and effective ranks of attention matrices.",
     request=SpectrumRequest,
     output=SpectrumOutput,
-    cells=late("spectrum.measure:SpectrumCells"),
-    measure=late("spectrum.measure:measure_spectra"),
-    view=late("spectrum.view:view"),
-    columns=late("spectrum.view:SPECTRUM_COLUMNS"),
-    fields=late("spectrum.rows:FIELDS"),
     plots=("spectrum",),
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",
@@ -37,3 +25,4 @@ EXPERIMENT = Experiment(
         'measure_spectra(SpectrumRequest(of=("softmax", "skyformer"), layer="all")).outcome.records',
     ),
 )
+measure_spectra = EXPERIMENT.measure

@@ -16,7 +16,6 @@ from ...qkv import QKV
 from ...records.file import cell_key, identity_facts
 from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_decompositions
-from ...run.loop import Session, measure_cells
 from ...run.plan import (
     Group,
     MethodRequest,
@@ -83,24 +82,6 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
         else:
             raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
     return [one for place, one in enumerate(matrices) if one not in matrices[:place]]
-
-
-def measure_spectra(
-    request: SpectrumRequest,
-    *,
-    notify: Note = lambda line: None,
-    progress: Progress = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Resolve the sources, compute every spectrum, and write a manifest and ``records.jsonl`` to the run's folder.
-
-    A record is one head, so an interrupted run resumes at the next head. The rest is as in `measure_errors`.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-        KeyboardInterrupt: raised again once the manifest is written and the locks are released.
-    """
-    return measure_cells(SpectrumCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class SpectrumCells(Cells):

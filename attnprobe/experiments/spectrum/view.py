@@ -13,7 +13,7 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import spectrum_result
-from .rows import SpectrumRow, matrix_label, moduli, spectrum_rows
+from .rows import FIELDS, SpectrumRow, matrix_label, moduli, spectrum_rows
 
 if TYPE_CHECKING:
     from .record import SpectrumRecord
@@ -39,7 +39,8 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         rows,
         spectrum_tables(rows),
         spectrum_legend(rows) if rows else (),
-        SPECTRUM_COLUMNS,
+        COLUMNS,
+        FIELDS,
         title="Spectra of attention matrices",
         result=spectrum_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
@@ -198,7 +199,7 @@ def _value(rank: int) -> Cell:
     return cell
 
 
-SPECTRUM_COLUMNS = (
+COLUMNS = (
     *(MATRIX, WEIGHTS, LAYER),
     *_rank_columns("σ²", ["ε"]),
     *(_value_column(symbol, 1) for symbol in ("σ{}", "|λ{}|")),

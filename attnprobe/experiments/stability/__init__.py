@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base import Experiment, called, late
+from ..base import Experiment
+from .gates import GATED
 from .request import StabilityOutput, StabilityRequest
-
-if TYPE_CHECKING:
-    from .measure import measure_stability
-else:
-    measure_stability = called("stability.measure:measure_stability")
 
 __all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stability"]
 
@@ -19,13 +13,8 @@ EXPERIMENT = Experiment(
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",
     request=StabilityRequest,
     output=StabilityOutput,
-    cells=late("stability.measure:StabilityCells"),
-    measure=late("stability.measure:measure_stability"),
-    view=late("stability.view:view"),
-    columns=late("stability.view:COLUMNS"),
-    fields=late("stability.rows:FIELDS"),
     plots=("stability",),
-    gated=late("stability.gates:GATED"),
+    gated=GATED,
     examples=(
         "--task listops --method kernelized,skyformer --plot",
         "--task listops:batch=8,text:n=1000,batch=8 --text reviews.tsv",
@@ -37,3 +26,4 @@ EXPERIMENT = Experiment(
         'measure_stability(StabilityRequest(tasks=("listops:n=512,batch=8",), methods=("skyformer",))).outcome.records',
     ),
 )
+measure_stability = EXPERIMENT.measure

@@ -11,7 +11,6 @@ from ...errors import NotFinite, Unsupported
 from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
-from ...run.loop import Session, measure_cells
 from ...run.plan import Group, method_facts
 from ...timings import Timings
 from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, unsupported_reason
@@ -22,28 +21,6 @@ from .training import STEP_METRICS, Step
 from .trajectory import Training
 
 HEADS = (0, 1)
-
-
-def measure_stability(
-    request: StabilityRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Train every cell and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    Cells run seed by seed, so that an interrupted run has the same seeds of every method.
-
-    A record is one training. Its ``metrics`` hold a list over the steps for each of `STEP_METRICS`, and ``conditions``
-    those of `Trajectory`. A method without a gradient, or one that does not support a task's sequences, gives a
-    ``skipped`` record with its reason. An error gives a ``failed`` record. Numbers that are not finite give a
-    ``diverged`` record with the steps before them. The loop continues.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(StabilityCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class StabilityCells(Cells):

@@ -12,7 +12,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from .names import SELF_ATTENTION, TASKS, stability_label
 from .result import stability_result
-from .rows import StabilitySummary, stability_rows, stability_summary
+from .rows import FIELDS, StabilitySummary, stability_rows, stability_summary
 
 if TYPE_CHECKING:
     from .record import StabilityRecord
@@ -33,6 +33,7 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
         rows,
         stability_tables(summary),
         columns=COLUMNS,
+        fields=FIELDS,
         title="The first steps of training",
         result=stability_result(rows),
         summary=summary,

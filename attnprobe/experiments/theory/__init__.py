@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base import Experiment, called, late
+from ..base import Experiment
+from .gates import GATED
 from .request import TheoryOutput, TheoryRequest
-
-if TYPE_CHECKING:
-    from .measure import measure_theory
-else:
-    measure_theory = called("theory.measure:measure_theory")
 
 __all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
 
@@ -19,14 +13,8 @@ EXPERIMENT = Experiment(
     summary="Evaluate the papers' theorems on real Q, K and V, with a verdict for each head.",
     request=TheoryRequest,
     output=TheoryOutput,
-    cells=late("theory.measure:TheoryCells"),
-    measure=late("theory.measure:measure_theory"),
-    view=late("theory.view:view"),
-    columns=late("theory.view:THEORY_COLUMNS"),
-    fields=late("theory.rows:FIELDS"),
     plots=("theory",),
-    gated=late("theory.gates:GATED"),
-    listing=late("theory.listing:theorem_list"),
+    gated=GATED,
     examples=(
         "--list",
         "--theorem skyformer-theorem-2 --d 64,128 --plot",
@@ -37,3 +25,4 @@ EXPERIMENT = Experiment(
         'measure_theory(TheoryRequest(d=(64, 128), theorems=("skyformer-theorem-2",))).outcome.records',
     ),
 )
+measure_theory = EXPERIMENT.measure

@@ -8,7 +8,7 @@ from ...tables.view import flat_view
 from ...theorems import THEOREMS
 
 
-def theorem_list(format_: str) -> str:
+def list_all(format_: str) -> str:
     """Every theorem in a format: its name, paper, statement and cost."""
     if format_ == "table":
         return "\n\n".join(_card(name) for name in THEOREMS)

@@ -17,7 +17,6 @@ from ...qkv import QKV
 from ...records.file import encode_inf
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
-from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import draft_plan, prepared
 from ...theorems import Finding, Theorem
@@ -39,29 +38,6 @@ class _Cell:
     @property
     def name(self) -> str:
         return self.theorem.name if self.request is None else f"{self.theorem.name} {self.request.label}"
-
-
-def measure_theory(
-    request: TheoryRequest,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Evaluate every theorem on every layer and write ``manifest.json`` and ``records.jsonl`` to the run's folder.
-
-    A record is one theorem on one layer of one window, and of one method if the theorem is about any method. It holds
-    ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
-    vacuous, slack, verdict, details`` with one entry for each head. ``refused`` lists the budgets that the method does
-    not support, with reasons (null if that showed only during the run). Infinity is ``"inf"``. Null is NaN: nothing was
-    measured. A theorem that raises gives a ``failed`` record with the findings before the error. A NaN where the
-    assumption is met gives a ``diverged`` record without a verdict there. A method that supports no budget gives a
-    ``skipped`` record. The loop continues. A violated theorem is a result, not an error.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-    """
-    return measure_cells(TheoryCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class TheoryCells(PlannedCells):

@@ -12,7 +12,7 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import theory_result
-from .rows import TheorySummary, theory_rows, theory_summary
+from .rows import FIELDS, TheorySummary, theory_rows, theory_summary
 
 if TYPE_CHECKING:
     from .record import TheoryRecord
@@ -31,7 +31,8 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
         recorded.header,
         rows,
         theory_tables(summary),
-        columns=THEORY_COLUMNS,
+        columns=COLUMNS,
+        fields=FIELDS,
         title="What the theorems promise, and what is",
         result=theory_result(rows),
         summary=summary,
@@ -153,4 +154,4 @@ TEXTS: dict[Literal["assumption", "promise"], Column[TheorySummary]] = {  # colu
     "assumption": Column("assumption", _text("assumption"), "what the theorem assumes", spare=4),
     "promise": Column("promise", _text("promise"), "what the theorem promises", spare=5),
 }
-THEORY_COLUMNS = (*PLACES, _at({}), *NUMBER_COLUMNS, *TEXTS.values())
+COLUMNS = (*PLACES, _at({}), *NUMBER_COLUMNS, *TEXTS.values())

@@ -21,7 +21,7 @@ from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.experiments.bench.gate_rows import bench_judged
 from attnprobe.experiments.bench.gates import GATED as BENCH
 from attnprobe.experiments.bench.growth import exponent, faster_from, growth
-from attnprobe.experiments.bench.rows import bench_choices, bench_rows, bench_summary, frontier
+from attnprobe.experiments.bench.rows import bench_choices, bench_summary, frontier, timed_rows
 from attnprobe.experiments.bench.timing import disturbances
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import check
@@ -180,7 +180,7 @@ def test_records_say_what_was_measured_and_under_what_conditions(tmp_path):
 
 
 def test_rows_hold_what_the_contract_says(tmp_path):
-    rows = bench_rows(measured(tmp_path).records)
+    rows = timed_rows(measured(tmp_path).records)
     assert all(set(row) >= CONTRACT for row in rows)
     for row in rows:
         ours, other = row["seconds_rounds"], [t / r for t, r in zip(row["seconds_rounds"], [1, 1], strict=True)]
@@ -206,7 +206,7 @@ def test_what_is_missing_of_a_length_is_measured_beside_exact_attention(tmp_path
     before = measured(tmp_path, methods=("linear",))
     after = measured(tmp_path, methods=("linear,performer",))
     assert after.measured == 2 and after.done_before == before.measured == 6
-    rows = {(row["method"], row["n"]): row for row in bench_rows(after.records)}
+    rows = {(row["method"], row["n"]): row for row in timed_rows(after.records)}
     assert rows["performer", 64]["ratio_to_exact"] > 0
 
 
@@ -560,11 +560,11 @@ def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, **fields):
 
 def test_exact_attention_is_its_own_measure():
     """It is timed twice in each round: by definition its ratio is 1, and what its two times give is noise."""
-    performer, exact = bench_rows(benched(2.0, floor=1.17))
+    performer, exact = timed_rows(benched(2.0, floor=1.17))
     assert (exact["ratio_to_exact"], exact["ratio_spread"], exact["ratio_rounds"]) == (1.0, 0.0, [1.0] * 5)
     assert exact["noise_floor"] == performer["noise_floor"] == pytest.approx(1.17)
     assert performer["ratio_to_exact"] == pytest.approx(2.0)
-    alone = bench_rows(benched(2.0)[:1])
+    alone = timed_rows(benched(2.0)[:1])
     assert alone[0]["noise_floor"] is None
 
 
@@ -597,12 +597,12 @@ def test_memory_below_a_page_of_the_allocator_is_no_change():
 
 def test_times_of_a_busy_machine_are_warned_of():
     quiet = benched()
-    assert disturbances(quiet, bench_rows(quiet)) == []
+    assert disturbances(quiet, timed_rows(quiet)) == []
     busy = [*benched(), *benched(load=17.5, n=128)]
-    (line,) = disturbances(busy, bench_rows(busy))
+    (line,) = disturbances(busy, timed_rows(busy))
     assert line.startswith("load average 17.5 exceeds the 2 cores")
     wild = benched(ratio=1.0, spread=2.0)
-    lines = disturbances(wild, bench_rows(wild))
+    lines = disturbances(wild, timed_rows(wild))
     assert len(lines) == 1 and lines[0].startswith("the rounds of 2 of 2 times spread by more than their median")
     assert "performer d=8 at n = 64, 1000 ± 2000 ms" in lines[0]
     assert "! load average 17.5 exceeds the 2 cores" in view_of("bench", busy).text("table")
@@ -611,7 +611,7 @@ def test_times_of_a_busy_machine_are_warned_of():
 def test_a_figure_speaks_of_exponents_where_there_are_some():
     captions = []
     for first in (64, 2048):
-        rows = bench_rows([one for n in (first, 2 * first) for one in benched(n=n)])
+        rows = timed_rows([one for n in (first, 2 * first) for one in benched(n=n)])
         captions.append(" ".join(figures._growth(rows, [None], "seconds", Drawing(), "lead").caption))
     assert [("exponents" in caption) for caption in captions] == [False, True]
 

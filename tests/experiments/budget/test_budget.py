@@ -615,7 +615,7 @@ def test_gates_fail_closed(run, file):
     assert code == 1 and "only 0 of 3 values are finite" in err
     assert run(*args, "--fail-above", "seconds=1")[0] == 2
     with pytest.raises(UsageError, match="unknown key 'd'"):
-        parse_gates([{"metric": "d", "max": 64, "d": 8}], experiment("budget").gated())
+        parse_gates([{"metric": "d", "max": 64, "d": 8}], experiment("budget").gated)
 
 
 def test_exit_codes(run, file):
