@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arguments import a_type
-from ..errors import UsageError, unknown
+from ..arguments import checked
+from ..errors import unknown
 from ..grammar.spelling import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method
 from .selection.files import from_selection
@@ -16,6 +16,7 @@ from .user.files import from_file
 from .user.foreign import asked
 
 
+@checked()
 def get(method: str | Method | Callable[..., Any]) -> Method:
     """The method with a name, ``PATH.py:FUNCTION`` or ``selection:FILE``, or that of a function.
 
@@ -30,8 +31,6 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     if callable(method):
         name = asked(lambda: getattr(method, "__name__", None), "the name of the function")
         return as_method(method, name if isinstance(name, str) else type(method).__name__)
-    if not isinstance(method, str):
-        raise UsageError(f"a method is a name or a function, not {a_type(method)}")
     for registry in (METHODS, KERNELS):
         if method in registry:
             return registry[method]
@@ -45,6 +44,7 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
     raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
 
 
+@checked()
 def is_method(name: str) -> bool:
     """Whether a name can be that of a method: registered, of a file, or of a plugin. Nothing is imported."""
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None

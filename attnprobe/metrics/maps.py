@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..operators import Operator, full_precision
 from .matrix import at_least_float32
@@ -12,6 +13,7 @@ from .matrix import at_least_float32
 MAP_BLOCKS = 64  # blocks a side: as many as can be distinguished in a small picture
 
 
+@checked()
 @torch.no_grad()
 @full_precision()
 def attention_maps(operator: Operator, blocks: int = MAP_BLOCKS) -> Tensor:

@@ -186,6 +186,7 @@ def shared_matrix_errors(
     ]
 
 
+@checked()
 @full_precision()
 @torch.no_grad()
 def exact_norms(

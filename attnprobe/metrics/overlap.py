@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import UsageError
 
 
+@checked()
 def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
     """The Jaccard index ``|S ∩ T| / |S ∪ T|`` of the sets of keys of each row, (h, n_q) float64; 1 for two empty sets.
 
@@ -32,6 +34,7 @@ def selection_overlap(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(union > 0, common.double() / union.clamp(min=1), 1.0)
 
 
+@checked()
 def neighbour_overlap(keys: Tensor) -> Tensor:
     """`selection_overlap` of the keys (h, n_q, k) of each row and of the row before it, (h, n_q); NaN for the first.
 

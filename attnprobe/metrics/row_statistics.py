@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from .rows import ROW_METRICS
 
 OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; a number is a quantile
@@ -23,6 +24,7 @@ OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; 
 PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  # over the positions of queries
 
 
+@checked()
 def over_rows(by_metric: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The `OVER_ROWS` of row metrics (h, n_q), (h,) each: means, standard deviations and quantiles over rows.
 

@@ -113,6 +113,7 @@ class Spectrum:
         return tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius2)
 
 
+@checked()
 def attention_matrix(qkv: QKV, of: str) -> Operator:
     """One of `MATRICES` except ``output`` as an operator on the valid tokens, in the dtype of ``qkv``.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..files import MIB, open_regular, reading
 from ..grammar.foreign import printable_within
@@ -71,6 +72,7 @@ def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) ->
     return [*lines, f"{rest} more lines are no records"] if rest > 0 else lines
 
 
+@checked()
 def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), unchecked.
 

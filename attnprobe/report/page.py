@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ..arguments import checked
 from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
 from ..tables.numbers import short_hashes
@@ -51,6 +52,7 @@ class Report:
         return self.run.path.resolve().name or "run"
 
 
+@checked()
 def html_page(reports: Sequence[Report]) -> str:
     """The page of some runs as text.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..arguments import checked
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
@@ -13,6 +14,7 @@ from ..tables.view import View
 from .run import Run
 
 
+@checked()
 def views(
     run: Run,
     metric: str | None = None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..arguments import checked
 from ..errors import SourceError, nearest, unknown
 from ..files import path_of, read_regular
 from ..timings import Timings
@@ -54,6 +55,7 @@ class _Substitutions:
         self.notify(self.lines[-1])
 
 
+@checked()
 def resolve(
     spec: SourceSpec, *, notify: Callable[[str], None] = lambda line: None, timings: Timings | None = None
 ) -> Source:

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..errors import SourceError
+from ..arguments import checked
+from ..errors import SourceError, unknown
 from ..files import open_regular, path_of, reading
 from .cache import NO_CACHE, default_cache
 from .converted import UNREADABLE, converted
@@ -64,8 +65,15 @@ PACKAGES = {
 INSTALL = PACKAGES[MINILM].install
 
 
+@checked()
 def packaged_weights(name: str = MINILM) -> dict[str, Any]:
-    """The state of a package: ``installed``, ``path`` (or None), ``sha256_ok`` (of the files used)."""
+    """The state of a package: ``installed``, ``path`` (or None), ``sha256_ok`` (of the files used).
+
+    Raises:
+        UsageError: no package has the name.
+    """
+    if name not in PACKAGES:
+        raise unknown("package", name, PACKAGES)
     seals = _seals(name)
     return {
         "installed": bool(seals),

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..files import path_of, save_tensors, writing
 from .files import ENTRY, EXTRA, SCHEMA
 from .spec import Source
 
 
+@checked()
 def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
     """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, and return the path.
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..arguments import checked
 from ..errors import UsageError
 from ..qkv import QKV
 from .spec import Source
 
 
+@checked()
 def scaled(qkv: QKV, factor: float) -> QKV:
     """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` unchanged.
 
@@ -74,6 +76,7 @@ class ScaledSource(Source):
         return [*self.source.describe(), f"scores x {self.factor:g}: Q and K each times {root} (--scale-inputs)"]
 
 
+@checked()
 def scaled_inputs(source: Source, factors: Sequence[float]) -> list[Source]:
     """A scaled source for each factor. For 1 it is the source itself, so its facts and cell keys do not change."""
     return [source if factor == 1 else ScaledSource(source, factor) for factor in factors]

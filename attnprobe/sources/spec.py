@@ -8,17 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..arguments import check_fields, checked
 from ..errors import SourceError, UsageError, unknown
 from ..qkv import QKV
 from ..timings import Timings
 
 WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
+NAMES = ("model", "text", "tokenizer", "qkv", "queries")  # fields that may be a path
 SPLITS = ("train", "validation", "test")
 DTYPES = {
     "float64": torch.float64,
@@ -69,18 +72,19 @@ class SourceSpec:
     queries: str | None = None
 
     def __post_init__(self) -> None:
+        for what in NAMES:
+            if issubclass(type(named := getattr(self, what)), PurePath):
+                object.__setattr__(self, what, os.fspath(named))
+        check_fields(self)
         for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES)):
             if getattr(self, what) not in choices:
                 raise unknown(what, str(getattr(self, what)), choices)
         if self.split not in SPLITS:
             raise unknown("split", str(self.split), SPLITS)
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", str(self.device)):
-            raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
-        for what in ("model", "text", "tokenizer", "qkv", "queries"):
-            if getattr(self, what) is not None:
-                object.__setattr__(self, what, str(getattr(self, what)))  # accepts a pathlib.Path
-                if not getattr(self, what).strip():
-                    raise UsageError(f"{what}: the name is empty")
+        check_device(self.device)
+        for what in NAMES:
+            if getattr(self, what) is not None and not getattr(self, what).strip():
+                raise UsageError(f"{what}: the name is empty")
         if self.qkv is not None:
             for what in ("model", "text", "tokenizer"):
                 if getattr(self, what) is not None:
@@ -213,15 +217,27 @@ def check_memory(numbers: int, what: str) -> None:
         raise UsageError(f"{what} needs {needs:,.1f} GiB, and this machine has {has:,.1f} GiB of memory")
 
 
+def check_device(name: str) -> None:
+    """Refuse a name of no device.
+
+    Raises:
+        UsageError: the name is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
+
+
+@checked()
 def choose_device(name: str) -> torch.device:
     """The torch device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` on this machine.
 
     Raises:
-        SourceError: a CUDA device that this machine does not have.
+        SourceError: a CUDA device that this machine does not have. UsageError: no name of a device.
 
     >>> choose_device("cpu")
     device(type='cpu')
     """
+    check_device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if count else "cpu"

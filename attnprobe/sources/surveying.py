@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..arguments import checked
 from ..errors import SourceError
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture_all
@@ -20,6 +21,7 @@ TOKENS = 32
 COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "delta", "q k v suffice")
 
 
+@checked()
 def survey(name: str, weights: str = "pretrained") -> list[str]:
     """Lines about every attention call of a model, from one forward over 32 tokens (or one image).
 

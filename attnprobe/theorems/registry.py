@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..approximation import Approximation
+from ..arguments import checked
 from ..errors import unknown
 from ..qkv import QKV
 from ..rng import Streams
@@ -93,6 +94,7 @@ def theorem(name: str, *, paper: str, says: str, cost: str, **facts: Any) -> Cal
     return registered
 
 
+@checked()
 def get_theorem(name: str) -> Theorem:
     """The theorem with a name.
 

@@ -206,6 +206,47 @@ def of_models() -> Table:
     }
 
 
+def of_pages(folder: Path) -> Table:
+    """Those of the modules that have a page in the reference."""
+    from attnprobe import methods, metrics, records, report, sources, theorems
+
+    save_file({axis: x(2, 8, 3) for axis in "qkv"}, folder / "qkv.safetensors")
+    spec = sources.SourceSpec(qkv=str(folder / "qkv.safetensors"))
+    source, run = sources.resolve(spec), report.open_run(golden.RUNS / "error")
+    fields = {"model": None, "weights": "pretrained", "text": None, "queries": None}
+    fields |= {"device": "cpu", "dtype": "float32", "positions": "segment", "split": "test", "weights_seed": 0}
+    keys, inputs = torch.zeros(2, 8, 3).long(), qkv()
+    found = {
+        "SourceSpec": (lambda **given: sources.resolve(sources.SourceSpec(**given)), fields | {"qkv": spec.qkv}),
+        "choose_device": (sources.choose_device, {"name": "cpu"}),
+        "packaged_weights": (sources.packaged_weights, {"name": "minilm"}),
+        "resolve": (sources.resolve, {"spec": spec, "notify": print}),
+        "save_qkv": (
+            sources.save_qkv,
+            {"path": folder / "saved.safetensors", "source": source, "n": 8, "layers": [0], "windows": 1},
+        ),
+        "scaled": (sources.scaled, {"qkv": inputs, "factor": 0.5}),
+        "scaled_inputs": (sources.scaled_inputs, {"source": source, "factors": [0.5, 1.0]}),
+        "survey": (sources.survey, {"name": "minilm", "weights": "pretrained"}),
+        "attention_maps": (metrics.attention_maps, {"operator": attnprobe.exact(inputs), "blocks": 4}),
+        "attention_matrix": (metrics.attention_matrix, {"qkv": inputs, "of": "softmax"}),
+        "exact_norms": (metrics.exact_norms, {"exact": attnprobe.exact(inputs), "tol": 1e-3, "seed": 0, "delta": 0.1}),
+        "neighbour_overlap": (metrics.neighbour_overlap, {"keys": keys}),
+        "selection_overlap": (metrics.selection_overlap, {"first": keys, "second": keys}),
+        "over_rows": (metrics.over_rows, {"by_metric": {"mass": x(2, 8)}}),
+        "get": (methods.get, {"method": "skyformer"}),
+        "is_method": (methods.is_method, {"name": "skyformer"}),
+        "get_theorem": (theorems.get_theorem, {"name": "eckart-young"}),
+        "html_page": (report.html_page, {"reports": []}),
+        "views": (
+            report.views,
+            {"run": run, "metric": None, "style": "paper", "caption": False},
+        ),
+        "read_records": (records.read_records, {"path": golden.RUNS / "error"}),
+    }
+    return found
+
+
 def cases(table: Table) -> Iterator[tuple[str, str, str]]:
     """Functions x parameters x values; a parameter gets the values of any kind and those that suit its name."""
     suiting = {"qkv": INPUTS, "exact": MATRICES, "reference": MATRICES | OUTPUTS, "approx": MATRICES | OUTPUTS}
@@ -261,6 +302,12 @@ def test_arguments_of_what_reads_files(share, held, no_hub, tmp_path):
     table = of_files(tmp_path)
     small = [one for one in cases(table) if one != ("load_qkv", "qkv", "None")]  # which loads the default model
     held(partial(attempt, table), small[share])
+
+
+@pytest.mark.parametrize("share", [slice(None, None, 12), pytest.param(slice(None), marks=pytest.mark.slow)])
+def test_arguments_of_the_reference_s_other_functions(share, held, no_hub, tmp_path):
+    table = of_pages(tmp_path)
+    held(partial(attempt, table), list(cases(table))[share])
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ MAY = {
     "hooks": {"arguments", "errors", "grammar", "groups", "qkv"},
     "sources": {"arguments", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar", "hooks"},
     "grammar": {"errors"},
-    "records": {"errors", "files", "grammar"},
+    "records": {"arguments", "errors", "files", "grammar"},
     "sweeps": READS | {"environment", "run"},
     "compare": READS | {"experiments", "gates", "tables"},
     "tables": READS,

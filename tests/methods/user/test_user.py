@@ -249,7 +249,7 @@ def test_options_come_from_annotations_or_defaults():
         get(lambda v, x=(1, 2): v)
     with pytest.raises(UsageError, match="'temperature' has no default; give it one, or use one of q, k, v"):
         get(lambda q, temperature: q)
-    with pytest.raises(UsageError, match="is a name or a function"):
+    with pytest.raises(UsageError, match="method=3; text or a Method or a function is needed"):
         get(3)
 
 
