@@ -58,7 +58,7 @@ def plan_table(cells: Sequence[CellEstimate]) -> str:
         weights, n, _, layer = row[0].place
         return weights, n, layer
 
-    columns: list[Column[Sequence[CellEstimate]]] = [
+    columns = [
         Column("weights", lambda row: place(row)[0]),
         Column("n", lambda row: str(place(row)[1])),
         Column("layer", lambda row: str(place(row)[2])),

@@ -12,7 +12,7 @@ from .streams import echo, note
 
 if TYPE_CHECKING:
     from ..gates.check import GateResult
-    from ..tables.rows import Judged
+    from ..tables.rows import AnyRow
 
 
 def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
@@ -37,7 +37,7 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     return requested
 
 
-def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
+def judged(rows: Sequence[AnyRow], gates: Sequence[Any]) -> list[GateResult]:
     """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged.
 
     With ``--strict`` an undecided gate is a failed one.

@@ -122,20 +122,20 @@ def _test(row: Change) -> str:
     return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
-PLACE: tuple[Column[Change], ...] = (
+PLACE: tuple[Column, ...] = (
     Column("method", _label, key=True),
-    Column.of("verdict"),
-    Column.of("d", key=True),
+    Column("verdict", "{verdict}"),
+    Column("d", "{d}", key=True),
 )
-VALUES: tuple[Column[Change], ...] = (
+VALUES: tuple[Column, ...] = (
     Column("statistic", _statistic, key=True),
     Column("A", lambda row: significant(row["a"])),
     Column("B", lambda row: significant(row["b"])),
     Column("B / A", lambda row: significant(row["ratio"])),
 )
-TESTED: tuple[Column[Change], ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+TESTED: tuple[Column, ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
-ALONE: tuple[Column[Change], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"] or ""))
+ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: row["reason"] or ""))
 FIELDS = fields_of(Change)
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

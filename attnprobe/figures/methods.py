@@ -9,7 +9,7 @@ from typing import Any
 from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
-from ..tables.rows import Method, MethodRow
+from ..tables.rows import AnyRow
 from ..tables.table import counted, gathered
 from .looks import looks_of
 from .words import escaped, sentence
@@ -53,7 +53,7 @@ def scale(
             (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if bounded else None)
 
 
-def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> dict[str, dict[str, Any]]:
+def styles_of(rows: Sequence[AnyRow], shown: Iterable[AnyRow] | None = None) -> dict[str, dict[str, Any]]:
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
@@ -69,21 +69,21 @@ def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> 
     return {label: style for label, style in styles.items() if label in labels}
 
 
-def _style(row: Method, look: Mapping[str, Any]) -> dict[str, Any]:
+def _style(row: AnyRow, look: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("reference"):
         return {**look, "marker": None, "linewidth": 1.3}
     line = "-." if row["d"] is None and look["linestyle"] == "-" else look["linestyle"]
     return {**look, "linestyle": line, "linewidth": 1.6, "markersize": 5}
 
 
-def text_label(row: Method) -> str:
+def text_label(row: AnyRow) -> str:
     """The legend's text, escaped: a dollar begins mathematics, and matplotlib hides a leading underscore."""
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
     return escaped(method_label(row))
 
 
-def family_panels(rows: Sequence[Method]) -> dict[str, str]:
+def family_panels(rows: Sequence[AnyRow]) -> dict[str, str]:
     """The title of each method's panel, by `text_label`: its family, with a number if the family has several panels."""
     titles: dict[str, str] = {}
     for members in gathered(rows, family):
@@ -95,7 +95,7 @@ def family_panels(rows: Sequence[Method]) -> dict[str, str]:
     return titles
 
 
-def flagged(rows: Iterable[MethodRow]) -> set[str]:
+def flagged(rows: Iterable[AnyRow]) -> set[str]:
     """The labels of methods with bad rows left as they are."""
     return {text_label(row) for row in rows if mark(row) == "!"}
 
@@ -121,7 +121,7 @@ def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[st
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **look)
 
 
-def panel_title(row: MethodRow, budgets: Sequence[int] = ()) -> str:
+def panel_title(row: AnyRow, budgets: Sequence[int] = ()) -> str:
     """The place of a panel's rows: source, layer, n, and a target that is not softmax."""
     target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
     parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
@@ -155,7 +155,7 @@ def _in_words(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values[:-1])) + f" and {values[-1]}" if len(values) > 1 else str(values[0])
 
 
-def marks(rows: Iterable[MethodRow], name: str, bad: str = HOLLOWED) -> list[str]:
+def marks(rows: Iterable[AnyRow], name: str, bad: str = HOLLOWED) -> list[str]:
     """Sentences of a caption on the marks of a metric's rows; ``bad`` is the mark of bad rows."""
     rows = list(rows)
     lines = []
@@ -178,12 +178,12 @@ def drawable(value: float | None) -> float:
     return math.nan if value is None else min(value, HUGE)
 
 
-def has(row: MethodRow, name: str) -> bool:
+def has(row: AnyRow, name: str) -> bool:
     """Whether the row has a drawable median of the metric."""
     median = (row["metrics"].get(name) or {}).get("median")
     return median is not None and median <= HUGE
 
 
-def crossed(row: MethodRow, name: str) -> bool:
+def crossed(row: AnyRow, name: str) -> bool:
     """Whether a cross marks the row: cells that diverged or failed, or a median beyond the drawable range."""
     return row["status"] in ("failed", "diverged") or (name in row["metrics"] and not has(row, name))

@@ -36,7 +36,7 @@ def _gate(result: GateResult) -> str:
     return f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
 
 
-COLUMNS: tuple[Column[GateResult], ...] = (
+COLUMNS: tuple[Column, ...] = (
     Column("gate", lambda result: f"{_sign(result)} {_gate(result)}".lstrip()),
     Column("row", lambda result: result.where or "none"),
     Column("value", lambda result: significant(result.value)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..experiments.shapes import shape_of
 from ..records.file import strict_json
+from ..records.shapes import flat
 from ..tables.labels import identity, scale_of, source_labels
 
 if TYPE_CHECKING:
@@ -67,4 +68,9 @@ def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         values = {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
         shared = dict.fromkeys(COLUMNS) | values | facts
         for row in list(shape.rows(record)) or [{}]:
-            yield {name: value for name, value in (shared | row).items() if name not in ELSEWHERE}
+            yield {
+                column: value
+                for name, field in (shared | row).items()
+                if name not in ELSEWHERE
+                for column, value in flat(name, field).items()
+            }

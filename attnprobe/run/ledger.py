@@ -26,7 +26,7 @@ class Outcome:
     ``processes`` has the facts of the other processes that measured, and ``deaths`` the reasons why some of them ended.
     """
 
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
     done_before: int = 0
     measured: int = 0
     processes: list[dict[str, Any]] = field(default_factory=list)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ..errors import UsageError, nearest
 from .table import Column, Table
@@ -42,12 +41,12 @@ def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]
     return chosen
 
 
-def is_called(column: Column[Any], name: str) -> bool:
+def is_called(column: Column, name: str) -> bool:
     """Whether this is the name of a column, or its heading."""
     return spelling(name) in (spelling(column.name), spelling(column.title))
 
 
-def check_columns(columns: Iterable[Column[Any]], names: Iterable[str]) -> None:
+def check_columns(columns: Iterable[Column], names: Iterable[str]) -> None:
     """Refuse an unknown column.
 
     Raises:

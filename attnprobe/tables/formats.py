@@ -138,8 +138,8 @@ def _csv_cell(value: object) -> object:
 def rows_as_table(caption: str, rows: Sequence[AnyRow]) -> Table:
     """Any rows as a table with a column for each field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [Column[AnyRow](name, lambda row, name=name: _text(row.get(name))) for name in names]
-    return Table(caption, columns, [[column.cell(row) for column in columns] for row in rows])
+    columns = [Column(name, lambda row, name=name: _text(row.get(name))) for name in names]
+    return Table(caption, columns, [[column.text(row) for column in columns] for row in rows])
 
 
 def _text(value: object) -> str:

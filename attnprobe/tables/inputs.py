@@ -108,7 +108,7 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
             Column(headings.get(name, heading), _cell(name, text), spare=spare)
             for heading, name, text, spare in COLUMNS
         ]
-        layer = Column[Sequence[Row]]("layer", lambda alike: str(alike[0]["layer"]), key=True)
+        layer = Column("layer", lambda alike: str(alike[0]["layer"]), key=True)
         tables.append(table_of(caption, grouped_by(group, "layer"), [layer, *columns]))
     return tables
 

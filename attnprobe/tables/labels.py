@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
-from .rows import Sourced, Where
+from .rows import AnyRow, Where
 
 if TYPE_CHECKING:
     from ..records.shapes import Record
@@ -76,7 +76,7 @@ def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
         yield record, where
 
 
-def source_heading(row: Sourced) -> str:
+def source_heading(row: AnyRow) -> str:
     """A row's source in a caption or title; empty if the run has one source."""
     label = row.get("source")
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)

@@ -8,10 +8,10 @@ from typing import TypeVar
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import method_label, significant
-from .rows import Judged, Method, MethodRow
+from .rows import AnyRow
 from .table import Best, Column, counted, grouped_by, joined
 
-R = TypeVar("R", bound=MethodRow)
+R = TypeVar("R", bound=AnyRow)
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 FRAGILE = (
@@ -22,12 +22,12 @@ MARKS = {"!": "bad rows", "✗": "failed or diverged", "–": "skipped"}
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 
-def statistic(row: Judged, metric: str, name: str) -> float | None:
+def statistic(row: AnyRow, metric: str, name: str) -> float | None:
     """A statistic of a row's metric; None where it was not measured."""
     return (row["metrics"].get(metric) or {}).get(name)
 
 
-def shown(row: Judged, metric: str, name: str, digits: int = 4) -> str:
+def shown(row: AnyRow, metric: str, name: str, digits: int = 4) -> str:
     """A statistic with so many digits, with ≈ in front if it is not reproducible; "" for null.
 
     >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
@@ -38,22 +38,22 @@ def shown(row: Judged, metric: str, name: str, digits: int = 4) -> str:
     return OPEN + text if text and is_fragile(row, metric, name) else text
 
 
-def is_fragile(row: Judged, metric: str, name: str) -> bool:
+def is_fragile(row: AnyRow, metric: str, name: str) -> bool:
     """Whether a statistic is not reproducible."""
     return name in (row.get("fragile") or {}).get(metric, ())
 
 
-def family(row: Method) -> str:
+def family(row: AnyRow) -> str:
     """The family of a method's row; references and lower bounds stand apart from all families."""
     return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
 
 
-def several_families(rows: Iterable[Method]) -> bool:
+def several_families(rows: Iterable[AnyRow]) -> bool:
     """Whether the rows are of more than one family."""
     return len({family(row) for row in rows} - {""}) > 1
 
 
-def budget(row: Judged) -> str:
+def budget(row: AnyRow) -> str:
     """The budget d as text. A bound of zero holds for all larger budgets too."""
     if row.get("d") is None:
         return ""
@@ -61,19 +61,19 @@ def budget(row: Judged) -> str:
     return f"≥ {row['d']}" if zero else str(row["d"])
 
 
-def reference_label(row: Method) -> str:
+def reference_label(row: AnyRow) -> str:
     """The method's label; for a reference, words."""
     return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
 
 
-def label(row: MethodRow) -> str:
+def label(row: AnyRow) -> str:
     """The method's label, with words for references and lower bounds."""
     if row["method"] == LOWER_BOUND:
         return "lower bound"
     return reference_label(row)
 
 
-def mark(row: MethodRow) -> str:
+def mark(row: AnyRow) -> str:
     """``!`` bad rows left as they are, ``✗`` failed or diverged, ``–`` skipped, else empty."""
     if row["status"] in ("failed", "diverged"):
         return "✗"
@@ -83,12 +83,12 @@ def mark(row: MethodRow) -> str:
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
 
-def marked(row: MethodRow, name: str) -> str:
+def marked(row: AnyRow, name: str) -> str:
     """A name with the row's mark."""
     return f"{mark(row)} {name}".lstrip()
 
 
-def rivals(row: MethodRow) -> tuple[int | None] | None:
+def rivals(row: AnyRow) -> tuple[int | None] | None:
     """The key of the rows among which the best is chosen: the budget.
 
     References, lower bounds and kernels of exact attention take no part, nor does a row with a mark.
@@ -97,7 +97,7 @@ def rivals(row: MethodRow) -> tuple[int | None] | None:
     return None if apart or row["status"] != "ok" or mark(row) else (row.get("d"),)
 
 
-def best_of(metric: str, name: str) -> Best[Judged]:
+def best_of(metric: str, name: str) -> Best:
     """The best of a column: the smallest statistic that is reproducible. Only a mean has a standard error."""
     return Best(
         lambda row: None if is_fragile(row, metric, name) else statistic(row, metric, name),
@@ -105,7 +105,7 @@ def best_of(metric: str, name: str) -> Best[Judged]:
     )
 
 
-def marks_legend(rows: Iterable[MethodRow]) -> list[str]:
+def marks_legend(rows: Iterable[AnyRow]) -> list[str]:
     """The meaning of the marks of these rows."""
     marks = {mark(row) for row in rows}
     meanings = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in marks]
@@ -113,7 +113,7 @@ def marks_legend(rows: Iterable[MethodRow]) -> list[str]:
 
 
 FAMILY = Column("family", family, spare=10)
-STATUS = Column[MethodRow](
+STATUS = Column(
     "\nstatus",
     lambda row: "" if row["status"] == "ok" else row["status"],
     "the worst of the row's cells",
@@ -137,7 +137,7 @@ def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
     return groups
 
 
-def caption(rows: Sequence[MethodRow]) -> str:
+def caption(rows: Sequence[AnyRow]) -> str:
     """The place of a table's rows, and their numbers of heads, windows and repeats."""
     first = rows[0]
     sources = [heading for heading in dict.fromkeys(map(source_heading, rows)) if heading]
@@ -153,7 +153,7 @@ def caption(rows: Sequence[MethodRow]) -> str:
     )
 
 
-def notes(rows: Iterable[MethodRow]) -> list[str]:
+def notes(rows: Iterable[AnyRow]) -> list[str]:
     """Lines beneath a table for the rows that are not ok; budgets with one reason share a line."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
@@ -166,7 +166,7 @@ def notes(rows: Iterable[MethodRow]) -> list[str]:
     return lines
 
 
-def _remarks(row: MethodRow) -> list[tuple[str, str]]:
+def _remarks(row: AnyRow) -> list[tuple[str, str]]:
     """The notes on a row, each with its mark."""
     remarks = []
     if row["status"] != "ok":

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from .rows import Named
+from .rows import AnyRow
 
 SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
 INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
@@ -95,7 +95,7 @@ def _at_the_point(pieces: Sequence[str]) -> list[str]:
     return [head.rjust(left) + tail.ljust(right) for head, tail in zip(heads, tails, strict=True)]
 
 
-def method_label(row: Named) -> str:
+def method_label(row: AnyRow) -> str:
     """The method as the command line takes it: ``NAME[:k=v,…]``; empty for a row without a method.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})

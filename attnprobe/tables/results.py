@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from .numbers import method_label
-from .rows import Budgeted, State, Statistics
+from .rows import AnyRow, Statistics
 
 NEAR = 0.05  # two values without errors that differ by less, relative to the smaller, are a tie
 P10_TO_P90 = 2.563  # standard deviations of a normal distribution
 OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean
-B = TypeVar("B", bound=Budgeted)
-S = TypeVar("S", bound=State)
+B = TypeVar("B", bound=AnyRow)
+S = TypeVar("S", bound=AnyRow)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypeVar, cast
+from typing import Any, NotRequired, TypeVar, cast
 
 from typing_extensions import ReadOnly, TypedDict
 
-AnyRow = Mapping[str, object]
+AnyRow = Mapping[str, Any]
 T = TypeVar("T")
 
 

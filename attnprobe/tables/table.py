@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ..records.file import strict_json
-from .rows import AnyRow, Named, State
+from .cell import cell_text
+from .rows import AnyRow
 
 T = TypeVar("T")
-Seen = TypeVar("Seen", contravariant=True)
 R = TypeVar("R", bound=AnyRow)
-Stated = TypeVar("Stated", bound=State)
+Stated = TypeVar("Stated", bound=AnyRow)
 
 
 @dataclass(frozen=True)
-class Best(Generic[Seen]):
+class Best:
     """The rule for the best row of a column.
 
     Attributes:
@@ -25,11 +25,11 @@ class Best(Generic[Seen]):
         larger: whether the largest is the best, else the smallest.
     """
 
-    value: Callable[[Seen], float | None]
-    error: Callable[[Seen], float | None] = lambda row: None
+    value: Callable[[Any], float | None]
+    error: Callable[[Any], float | None] = lambda row: None
     larger: bool = False
 
-    def among(self, rows: Sequence[Seen]) -> list[int]:
+    def among(self, rows: Sequence[Any]) -> list[int]:
         """The places of the best of these rows: the best value, and those within the standard error of both.
 
         >>> Best(lambda row: row[0], lambda row: row[1]).among([(1.0, 0.3), (1.4, 0.4), (1.6, 0.1)])
@@ -45,30 +45,32 @@ class Best(Generic[Seen]):
 
 
 @dataclass(frozen=True)
-class Column(Generic[Seen]):
+class Column:
     """One column of a table.
 
     Args:
-        heading: a terminal breaks it at a newline. cell: a row's text; a column that is empty in every row is not
-            shown. meaning: its entry in the legend, in few words. more: further facts for the full legend.
+        heading: a terminal breaks it at a newline. cell: a row's text, as a format string (see `Cell`), as several
+            whose later ones may lack their fields (see `cell_text`), or as a function; a column that is empty in every
+            row is not shown. meaning: its entry in the legend, in few words. more: further facts for the full legend.
         spare: a narrow terminal drops the column with the largest number first, and never a column at 0.
         short: its name in ``--columns`` and in the legend, if not the heading; related columns share one.
         best: the rule for its best row. key: whether it identifies the row; ``--columns`` always keeps it.
     """
 
     heading: str
-    cell: Callable[[Seen], str]
+    cell: str | Sequence[str] | Callable[[Any], str]
     meaning: str = ""
     spare: int = 0
     short: str = ""
     more: str = ""
-    best: Best[Seen] | None = None
+    best: Best | None = None
     key: bool = False
 
-    @classmethod
-    def of(cls, name: str, key: bool = False) -> Column[AnyRow]:
-        """The column of a field; null is empty."""
-        return Column(name, lambda row: "" if row[name] is None else str(row[name]), key=key)
+    def text(self, row: Any) -> str:
+        """The cell of a row."""
+        if callable(self.cell):
+            return self.cell(row)
+        return cell_text([self.cell] if isinstance(self.cell, str) else self.cell, row)
 
     @property
     def title(self) -> str:
@@ -92,7 +94,7 @@ class Table:
     """
 
     caption: str
-    columns: Sequence[Column[Any]]
+    columns: Sequence[Column]
     lines: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     best: Collection[tuple[int, int]] = ()
@@ -136,7 +138,7 @@ def is_word(text: str) -> bool:
 def table_of(
     caption: str,
     rows: Sequence[T],
-    columns: Sequence[Column[T]],
+    columns: Sequence[Column],
     notes: Sequence[str] = (),
     among: Sequence[T] | None = None,
     rivals: Callable[[T], Hashable | None] | None = None,
@@ -151,14 +153,14 @@ def table_of(
     ['d']
     """
     deciding = rows if among is None else among
-    shown = [column for column in columns if any(column.cell(row) for row in deciding)]
-    lines = [[column.cell(row) for column in shown] for row in rows]
+    shown = [column for column in columns if any(column.text(row) for row in deciding)]
+    lines = [[column.text(row) for column in shown] for row in rows]
     return Table(caption, shown, lines, notes, [] if rivals is None else _best(rows, shown, lines, rivals))
 
 
 def _best(
     rows: Sequence[T],
-    columns: Sequence[Column[T]],
+    columns: Sequence[Column],
     lines: Sequence[Sequence[str]],
     rivals: Callable[[T], Hashable | None],
 ) -> list[tuple[int, int]]:
@@ -186,7 +188,7 @@ class Entry:
     names: Sequence[str] = ()
 
 
-def legend_of(columns: Iterable[Column[Any]], full: bool = False) -> list[Entry]:
+def legend_of(columns: Iterable[Column], full: bool = False) -> list[Entry]:
     """The meanings of columns, an entry for each: ``names: meaning``; ``full`` adds further facts."""
     names: dict[tuple[str, str], list[str]] = {}
     for column in columns:
@@ -221,7 +223,7 @@ def gathered(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     return list(groups.values())
 
 
-def method_key(row: Named) -> tuple[str | None, str]:
+def method_key(row: AnyRow) -> tuple[str | None, str]:
     """A method with its options, as a key."""
     return row["method"], strict_json(row.get("options") or {})
 

@@ -13,7 +13,7 @@ from .choice import check_columns, chosen_columns, is_called
 from .console import Header
 from .formats import csv_of, github, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
-from .rows import AnyRow, Judged
+from .rows import AnyRow
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
@@ -56,14 +56,14 @@ class View:
     rows: Sequence[AnyRow]
     tables: Sequence[Table]
     legend: Sequence[str] = ()
-    columns: Sequence[Column[Any]] = ()
+    columns: Sequence[Column] = ()
     fields: Sequence[str] = ()
     title: str = ""
     result: str = ""
     bounds: Sequence[AnyRow] = ()
     summary: Sequence[AnyRow] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    judged: Sequence[Judged] = ()
+    judged: Sequence[AnyRow] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     companions: Sequence[View] = ()

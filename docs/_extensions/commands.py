@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
 from docutils import nodes
@@ -42,14 +41,14 @@ def section_of(name: str, parent: click.Context) -> nodes.section:
     return section
 
 
-def columns_of(name: str) -> Sequence[Column[Any]]:
+def columns_of(name: str) -> Sequence[Column]:
     """All columns that the tables of a command may have."""
     if name in EXPERIMENTS:
         return experiment(name).columns
     return COMPARED if name == "compare" else ()
 
 
-def legend_rows(columns: Sequence[Column[Any]]) -> list[tuple[str, str]]:
+def legend_rows(columns: Sequence[Column]) -> list[tuple[str, str]]:
     """A name of a column and all that it means, once for each meaning.
 
     A column without a meaning has a row only if no other column of its name has one.
@@ -59,7 +58,7 @@ def legend_rows(columns: Sequence[Column[Any]]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in texts if text or name not in explained]
 
 
-def legend_text(column: Column[Any]) -> str:
+def legend_text(column: Column) -> str:
     """The heading of a column where it is not its name, its meaning, and what else there is to know."""
     heading = column.title if column.title != column.name else ""
     return "; ".join(filter(None, [heading, column.meaning, column.more]))

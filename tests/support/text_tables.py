@@ -16,5 +16,5 @@ def text_table(
 ) -> Table:
     """A table of these cells; ``spare`` are headings that a narrow terminal goes without, in this order."""
     ranks = {heading: len(spare) - place for place, heading in enumerate(spare)}
-    columns = [Column[object](heading, str, f"what {heading} is", ranks.get(heading, 0)) for heading in headings]
+    columns = [Column(heading, str, f"what {heading} is", ranks.get(heading, 0)) for heading in headings]
     return Table(caption, columns, lines, notes)

@@ -28,7 +28,7 @@ ROWS = [
 ERROR = Best(lambda row: row["error"], lambda row: row["se"])
 COLUMNS = (
     Column("method", lambda row: row["method"]),
-    Column.of("d"),
+    Column("d", "{d}"),
     Column("‖E‖₂\nmedian", lambda row: str(row["error"]), "of the output", 2, "median", "over heads", best=ERROR),
     Column("s.e.", lambda row: str(row["se"] or ""), spare=1),
     Column("guarded\nrows", lambda row: ""),
@@ -98,7 +98,7 @@ def test_all_fields_of_csv_are_known_before_a_run(command):
 
 def test_key_columns_stay_first_where_they_are_not_named():
     """Else a table of two methods at two budgets would not say which row is of which."""
-    columns = [Column.of("method", key=True), Column.of("d", key=True), Column.of("error")]
+    columns = [Column("method", "{method}", key=True), Column("d", "{d}", key=True), Column("error", "{error}")]
     view = View("x", Header(), ROWS, [table_of("", ROWS, columns)])
     assert view.text("md", columns=["error"]).splitlines()[2] == "| method | d | error |"
     assert view.text("md", columns=["error", "d"]).splitlines()[2] == "| method | error | d |"

@@ -127,9 +127,9 @@ def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules
 
 def test_a_hidden_column_that_shares_its_name_with_a_shown_one_is_named_by_its_heading():
     columns = [
-        Column[object]("matrix", str, key=True),
-        Column[object]("cond", str, "σ₁/σ_m"),
-        Column[object]("[p10 – p90]", str, "σ₁/σ_m", spare=1, short="cond"),
+        Column("matrix", str, key=True),
+        Column("cond", str, "σ₁/σ_m"),
+        Column("[p10 – p90]", str, "σ₁/σ_m", spare=1, short="cond"),
     ]
     table = Table("", columns, [["A", "1" * 30, "[" + "1" * 30 + "]"]])
     assert "Left out: [p10 – p90] (--columns, --legend)" in plain(plain_tables([table], [], Header(), width=50))

@@ -144,10 +144,10 @@ def _ratio(row: BenchRow) -> str:
 
 
 PRODUCTS = "counted, and as the leading cost says; a multiply-add is two"
-COSTS: tuple[Column[BenchRow], ...] = (
+COSTS: tuple[Column, ...] = (
     Column("method", lambda row: marked(row, _name(row)), key=True),
     FAMILY,
-    Column.of("d", key=True),
+    Column("d", "{d}", key=True),
     Column(
         "time ms\nmedian ± spread",
         _time,
@@ -233,9 +233,9 @@ def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
 EXPONENTS = f"exponents for n ≥ {FIT_FROM}"
 SLOPE = "the slope of log cost over log n by least squares, ± the spread of those of the rounds"
 FROM = "cheaper than exact attention from there on"
-GROWTH: tuple[Column[BenchSummary], ...] = (
+GROWTH: tuple[Column, ...] = (
     Column("method", _name, key=True),
-    Column.of("d", key=True),
+    Column("d", "{d}", key=True),
     Column("claimed", lambda row: row["growth"], "growth of the leading cost"),
     Column("time ~ n^", _time_exponent, EXPONENTS, more=SLOPE),
     Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS, more=SLOPE),
@@ -248,12 +248,12 @@ def _chosen(row: Choice) -> str:
     return f"none of {row['of']}" if row["method"] is None else method_label(row)
 
 
-def _choices(limit: str) -> tuple[Column[Choice], ...]:
+def _choices(limit: str) -> tuple[Column, ...]:
     return (
-        Column.of("n", key=True),
+        Column("n", "{n}", key=True),
         Column(limit, lambda row: f"{row['value']:g}", "the largest value allowed", short="limit", key=True),
         Column("method", _chosen, key=True),
-        Column.of("d", key=True),
+        Column("d", "{d}", key=True),
         Column("time ms", _milliseconds, short="time"),
         Column("time / exact", lambda row: _scaled(row["ratio_to_exact"])),
         Column("MiB", _mib, short="memory"),

@@ -124,11 +124,11 @@ ENOUGH = "smallest d with an error ≤ ε, over heads and windows"
 TRIED = "in at least 1 − δ of the seeds; > d: no budget up to d is enough; ≤ d: smaller ones were not tried"
 HELD = "the fewest seeds of a head that hold at d"
 CHOSEN = "with the exact interval of their probability; these seeds also chose d, so it is on the high side"
-COLUMNS: tuple[Column[BudgetSummary], ...] = (
+COLUMNS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("ε", _epsilon, "the largest error allowed", key=True),
-    Column.of("layer", key=True),
-    Column.of("n", key=True),
+    Column("layer", "{layer}", key=True),
+    Column("n", "{n}", key=True),
     Column("status", lambda row: "" if row["heads"] else row["status"]),
     Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
     Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),

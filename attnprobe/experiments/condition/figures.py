@@ -14,11 +14,10 @@ from ...figures.looks import COLOURS, GREY, LOOKS
 from ...figures.methods import styles_of, text_label
 from ...figures.words import escaped, sentence
 from ...tables.labels import file_tag, source_heading
+from ...tables.long import Row
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .rows import ConditionRow, MeasuredRow, is_measured
-from .summary import ConditionSummary, Iterated, is_iterated
 
 EXACT = ("A", "B", "C")
 NAMES = {
@@ -48,9 +47,7 @@ WIDTH, HEIGHT = 2.1, 2.2  # inches of a panel
 SIX = 6  # steps that Nyströmformer and Skyformer take
 
 
-def condition_figures(
-    rows: Sequence[ConditionRow], summary: Sequence[ConditionSummary], drawing: Drawing, out_dir: str | Path
-) -> list[Path]:
+def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the condition numbers: a figure for each (source, n, d), with a panel for each layer.
 
     ``condition-nN-dD``: one dot per head and window on a logarithmic axis, and a bar at the median. Singular matrices
@@ -64,9 +61,9 @@ def condition_figures(
     paths: list[Path] = []
     for group in grouped_by(rows, "source", "n"):
         source, n = group[0]["source"], group[0]["n"]
-        panel = [row for row in group if row["matrix"] is not None]
+        panel = [row for row in group if row.get("matrix") is not None]
         for d in list(dict.fromkeys(row["d"] for row in panel if row["d"] is not None)) or [None]:
-            measured = [row for row in filter(is_measured, panel) if row["d"] in (None, d)]
+            measured = [row for row in panel if row.get("rank") is not None and row["d"] in (None, d)]
             at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
             budget = ("", "") if d is None else (f"-d{d}", f", d = {d}")
             tag = f"n{n}{budget[0]}{file_tag(source)}"
@@ -74,7 +71,7 @@ def condition_figures(
             drawings = (
                 ("condition", _conditions, measured),
                 ("condition-error", _errors, [row for row in measured if row["inverted"] and row["error"] is not None]),
-                ("condition-iterations", _iterations, list(filter(is_iterated, at))),
+                ("condition-iterations", _iterations, [row for row in at if "residuals" in row]),
             )
             for name, draw, shown in drawings:
                 page = lambda shown, draw=draw, lead=lead: draw(shown, drawing, sentence(lead))
@@ -89,12 +86,12 @@ def _pages(rows: Sequence[Any], drawing: Drawing) -> list[list[Any]]:
     return [[row for row in rows if row["layer"] in page] for page in pages]
 
 
-def _label(row: MeasuredRow | Iterated, several: bool) -> str:
+def _label(row: Row, several: bool) -> str:
     name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
     return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
 
 
-def _conditions(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
+def _conditions(rows: Sequence[Row], drawing: Drawing, lead: str) -> Sheet:
     """Dots per head: a line for each matrix, a panel for each layer."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     families = {method_label(row) for row in rows if row["method"] and row["matrix"] != "A_S"}
@@ -133,7 +130,7 @@ def _conditions(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> She
     return sheet
 
 
-def _strip(axis: Any, line: int, group: Sequence[MeasuredRow], top: float) -> None:
+def _strip(axis: Any, line: int, group: Sequence[Row], top: float) -> None:
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
     if not group:
         return
@@ -168,7 +165,7 @@ def _strip(axis: Any, line: int, group: Sequence[MeasuredRow], top: float) -> No
         )
 
 
-def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
+def _errors(rows: Sequence[Row], drawing: Drawing, lead: str) -> Sheet:
     """Condition of each inverted core against the method's error, a dot per head."""
     from matplotlib.lines import Line2D
 
@@ -208,7 +205,7 @@ def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
     return sheet
 
 
-def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
+def _iterations(rows: Sequence[Row], drawing: Drawing, lead: str) -> Sheet:
     """Residual per step: a line for each core, a panel for each layer, and for each method if several share cores."""
     from matplotlib.ticker import MaxNLocator
 
@@ -262,12 +259,12 @@ def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
     return sheet
 
 
-def _budgetless(row: MeasuredRow) -> Any:
+def _budgetless(row: Row) -> Any:
     """The row of a core as the row of a method without budget, so that no line joins its points."""
     return {**row, "d": None}
 
 
-def _key(row: MeasuredRow | Iterated) -> tuple[str, str]:
+def _key(row: Row) -> tuple[str, str]:
     return row["matrix"], method_label(row)
 
 

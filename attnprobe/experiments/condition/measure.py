@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,30 +25,17 @@ from ...metrics import (
 )
 from ...qkv import QKV
 from ...reference import exact, exact_output
-from ...run.cells import Place, PlannedCells, Result, key_of
+from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
-from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
+from ...run.method_cells import MethodCell, head_of, method_cells
+from ...run.plan import ErrorPlan, Group, MethodRequest, refused
 from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
-from .record import SHAPE
+from .record import ERROR, SHAPE
 from .request import ConditionRequest
 
-ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """The exact matrices (``request`` None) or one method's cores, on one layer of one window."""
-
-    key: str
-    request: MethodRequest | None
-    d: int | None
-
-    @property
-    def name(self) -> str:
-        return "A, B, C" if self.request is None else self.request.label
 
 
 class ConditionCells(PlannedCells):
@@ -63,23 +50,14 @@ class ConditionCells(PlannedCells):
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
         super().__init__(request, parts, partial(_cells, request))
 
-    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
-        plan = self.plan_of(place)
-        return {
-            **method_facts(cell.request),
-            "target": plan.target,
-            "d": cell.d,
-            "repeat": 0,
-            "seed": plan.seed,
-            "reference": cell.request is None,
-            "requested": cell.request is not None,
-        }
+    def head(self, place: Place, cell: MethodCell) -> dict[str, Any]:
+        return head_of(self, place, cell) | {"reference": cell.request is None}
 
-    def work(self, place: Place, cell: _Cell) -> Cost:
+    def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
         return work_of_decompositions(n, heads) if cell.request is None else work_of_method(n, cell.d, heads)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
             result |= _exact(self.request, inputs)
@@ -99,25 +77,10 @@ def _refuse(request: ConditionRequest) -> None:
 
 def _cells(
     request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
-) -> Iterator[_Cell]:
+) -> Iterator[MethodCell]:
     """The exact matrices first, then every method at every budget."""
-    for method in (None, *plan.methods):
-        for d in plan.d if method is not None and method.entry.budget is not None else (None,):
-            key = key_of(
-                "condition",
-                method,
-                facts,
-                group,
-                layer,
-                target=plan.target,
-                heads=plan.heads,
-                d=d,
-                seed=plan.seed,
-                precise=request.precise,
-                iterations=request.iterations,
-                sensitivity=request.sensitivity,
-            )
-            yield _Cell(key, method, d)
+    options = {name: getattr(request, name) for name in ("precise", "iterations", "sensitivity")}
+    return method_cells("condition", (None, *plan.methods), plan, group, layer, facts, **options)
 
 
 def _exact(request: ConditionRequest, qkv: QKV) -> Result:

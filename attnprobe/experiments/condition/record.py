@@ -8,9 +8,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, flat, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, unequal
 
-ERROR = "output_spectral_relative"
+ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 
 
 class Numbers(TypedDict):
@@ -74,14 +74,17 @@ def _problems(record: ConditionRecord) -> Iterator[str]:
 def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
     errors = record["metrics"].get(ERROR)
     changes = record["metrics"].get("sensitivity", {})
-    matrices: dict[str, Matrix | None] = dict.fromkeys(changes) | {one["matrix"]: one for one in record["matrices"]}
+    matrices: dict[str | None, Matrix | None] = {one["matrix"]: one for one in record["matrices"]}
+    matrices |= dict.fromkeys(name for name in changes if name not in matrices)
+    if not matrices and errors is None:
+        yield {"matrix": None, "head": None}
+        return
     for name, matrix in (matrices or {None: None}).items():
         for index, head in enumerate(record["heads"]):
-            row: dict[str, Any] = {"head": head, "matrix": name, "error": errors and errors[index]}
+            row: dict[str, Any] = {"matrix": name, "head": head, "error": errors and errors[index]}
             if matrix is not None:
-                row |= {name: matrix.get(name) for name in ("size", "inverted", "start")}
-                for number, value in by_name(matrix["metrics"], index).items():
-                    row |= flat(number, value)
+                row |= {field: value for field, value in matrix.items() if field != "metrics"}
+                row |= by_name(matrix["metrics"], index)
             yield row | ({"sensitivity": changes[name][index]} if name in changes else {})
 
 

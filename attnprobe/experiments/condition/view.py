@@ -1,187 +1,204 @@
-"""The view of ``attnprobe condition``: rows per head, their summary per matrix, and the tables of that."""
+"""The view of ``attnprobe condition``: a row for each matrix and head, their summary, its tables and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from collections.abc import Sequence
 
 from ...tables.labels import source_heading
+from ...tables.long import FIELDS as LONG
+from ...tables.long import Row, known, long_rows, median, spread, summarised, unbounded
 from ...tables.numbers import brief, method_label, significant
-from ...tables.rows import Quantiles
-from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
+from ...tables.results import at_budget, lost, sentences
+from ...tables.statistics import rank_correlation
+from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .result import condition_result
-from .rows import FIELDS, condition_rows
-from .summary import (
-    Changed,
-    Conditioned,
-    ConditionSummary,
-    Iterated,
-    Scaled,
-    conditions_summary,
-    is_changed,
-    is_conditioned,
-    is_iterated,
-    is_scaled,
-)
+from .record import SHAPE, Numbers
 
-if TYPE_CHECKING:
-    from .record import ConditionRecord
-
-T = TypeVar("T")
-
+ORDER = ("A", "B", "C", "B~", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}
 STEPS = (0, 2, 4, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 LEMMA_3 = "Lemma 3: all eigenvalues are in (0, 1]. The paper prints (0, 1), but the largest is always 1."
 STRONG = 0.5  # |ρ| from which on the legend counts rows
+FIELDS = (*LONG, "matrix", "error", "size", "inverted", "start", *Numbers.__annotations__, "sensitivity")
 
 
-def view(recorded: Recorded[ConditionRecord]) -> View:
-    """The view of the records of ``attnprobe condition``."""
-    from .figures import condition_figures
-
-    rows = condition_rows(recorded.records)
-    summary = conditions_summary(rows)
-    return View(
-        "condition",
-        recorded.header,
-        rows,
-        condition_tables(summary),
-        columns=COLUMNS,
-        fields=FIELDS,
-        title="Condition numbers",
-        result=condition_result(rows),
-        summary=summary,
-        figures={
-            "condition": Figure(
-                "condition",
-                lambda folder: condition_figures(rows, summary, recorded.drawing, folder),
-                "nothing was measured that could be drawn",
-            )
-        },
-    )
+def _symbol(row: Row) -> str:
+    return SYMBOLS.get(row["matrix"], str(row["matrix"]))
 
 
-def _spread(heading: str, of: Callable[[T], Quantiles], meaning: str, more: str = "") -> tuple[Column[T], Column[T]]:
-    """A median, and its quantiles."""
-    ends = lambda row: f"[{brief(of(row)['p10'])} – {brief(of(row)['p90'])}]"
-    return (
-        Column(heading, lambda row: brief(of(row)["median"]), meaning, more=more),
-        Column("[p10 – p90]", ends, meaning, spare=2, short=heading, more=more),
-    )
-
-
-def _cond(row: Conditioned) -> Quantiles:
-    return row["cond"]
-
-
-def _sensitivity(row: Changed) -> Quantiles:
-    return row["sensitivity"]
-
-
-def _symbol(row: ConditionSummary) -> str:
-    return SYMBOLS.get(row["matrix"] or "", str(row["matrix"]))
-
-
-def _rho(row: Conditioned) -> str:
+def _rho(row: Row) -> str:
     if row["error"] is None:
         return ""
     return "–" if row["spearman"] is None else f"{row['spearman']:+.2f} ({row['spearman_count']})"
 
 
-MATRIX: tuple[Column[ConditionSummary], ...] = (
-    Column("matrix", lambda row: _symbol(row), key=True),
+MATRIX = (
+    Column("matrix", _symbol, key=True),
     Column("", lambda row: "●" if row["inverted"] else "", "the method inverts this matrix", short="●"),
     Column("method", method_label, key=True),
-    Column("d", lambda row: "" if row["d"] is None else str(row["d"]), key=True),
+    Column("d", "{d}", key=True),
 )
-CONDITIONS: tuple[Column[Conditioned], ...] = (
+COND = "σ₁/σ_m, median over heads and windows"
+FLOAT64 = "in float64; a matrix whose smallest singular value is rounding has no value and counts as singular"
+CONDITIONS = (
     *MATRIX,
-    *_spread(
-        "cond",
-        _cond,
-        "σ₁/σ_m, median over heads and windows",
-        "in float64; a matrix whose smallest singular value is rounding has no value and counts as singular",
-    ),
+    Column("cond", "{cond[median]:brief}", COND, more=FLOAT64),
+    Column("[p10 – p90]", "[{cond[p10]:brief} – {cond[p90]:brief}]", COND, spare=2, short="cond", more=FLOAT64),
     Column(
         "singular",
         lambda row: f"{row['flagged']}/{row['count']}" if row["flagged"] else "",
         "heads where σ_m is rounding",
     ),
-    Column("rank", lambda row: f"{row['rank']:g}/{row['size']}", "σ > m eps σ₁, of m", 1, more="median"),
-    Column("effective", lambda row: brief(row["cond_eff"]), "σ₁/σ_rank", 3),
-    Column("at m/2", lambda row: brief(row["cond_at_half"]), "σ₁/σ_{m/2}", 5),
-    Column("repeated", lambda row: f"{row['duplicates']:g}", "equal rows, median", 4),
-    Column("error", lambda row: significant(row["error"], 3), "‖E‖₂/‖BV‖₂ of the method"),
+    Column("rank", "{rank:g}/{size}", "σ > m eps σ₁, of m", 1, more="median"),
+    Column("effective", "{cond_eff:brief}", "σ₁/σ_rank", 3),
+    Column("at m/2", "{cond_at_half:brief}", "σ₁/σ_{m/2}", 5),
+    Column("repeated", "{duplicates:g}", "equal rows, median", 4),
+    Column("error", "{error:3}", "‖E‖₂/‖BV‖₂ of the method"),
     Column("ρ", _rho, "Spearman's, of cond and error (heads)"),
 )
 CHANGE = "relative, per relative change of Q and K"
-CHANGES: tuple[Column[Changed], ...] = (
+CHANGES = (
     *MATRIX,
-    *_spread("change", _sensitivity, CHANGE),
-    Column("max", lambda row: brief(row["sensitivity"]["max"]), CHANGE),
+    Column("change", "{sensitivity[median]:brief}", CHANGE),
+    Column("[p10 – p90]", "[{sensitivity[p10]:brief} – {sensitivity[p90]:brief}]", CHANGE, spare=2, short="change"),
+    Column("max", "{sensitivity[max]:brief}", CHANGE),
 )
 GRADIENT = "gradient norm through the core"
-GRADIENTS: tuple[Column[Conditioned], ...] = (
+GRADIENTS = (
     *MATRIX,
-    Column("‖M⁻¹‖₂²", lambda row: brief(row.get("gradient")), GRADIENT, more="of the exact inverse, median"),
-    Column("six steps", lambda row: brief(row.get("gradient_six")), GRADIENT, more="of six Schulz steps, median"),
+    Column("‖M⁻¹‖₂²", "{gradient:brief}", GRADIENT, more="of the exact inverse, median"),
+    Column("six steps", "{gradient_six:brief}", GRADIENT, more="of six Schulz steps, median"),
 )
-STARTS = Column[Iterated]("start", lambda row: row["start"] or "", "of the Schulz iteration")
+START = Column("start", "{start}", "of the Schulz iteration")
 
 
-def _step(step: int | str, cell: Callable[[Iterated], str]) -> Column[Iterated]:
-    """A step of the Schulz iteration."""
-    return Column(f"t = {step}", cell, "‖I − MZ_t‖_F/√d after t steps", short="t")
+def _step(step: int) -> Column:
+    """The column of a step of the Schulz iteration."""
+    return Column(f"t = {step}", f"{{residuals[median][{step}]:brief}}", "‖I − MZ_t‖_F/√d after t steps", short="t")
 
 
-COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, STARTS, _step("0", lambda row: ""))
+COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, START, _step(0))
 
 
-def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
-    """Up to four tables for each source, layer and n: conditions, changes, gradients, residuals."""
-    tables = []
-    for group in grouped_by(summary, "source", "layer", "n"):
-        first = group[0]
-        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(group))
-        conditioned = list(filter(is_conditioned, group))
-        notes = [*_lemma3_notes(list(filter(is_scaled, group))), *correlation_notes(conditioned), *_lost(group)]
-        tables.append(table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes))
-        if rows := list(filter(is_changed, group)):
-            directions = f"{rows[0]['sensitivity']['count']} directions"
-            caption = f"Relative change per relative change of Q and K, {directions} · {where}"
-            tables.append(table_of(caption, rows, CHANGES))
-        if rows := [row for row in conditioned if "gradient_six" in row and "gradient" in row]:
-            caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
-            note = "A core k times as large has a gradient norm k² times smaller."
-            tables.append(table_of(caption, rows, GRADIENTS, [note]))
-        if rows := list(filter(is_iterated, group)):
-            caption = f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}"
-            tables.append(table_of(caption, rows, _steps(rows)))
+def view(recorded: Recorded) -> View:
+    """The view of the records of ``attnprobe condition``."""
+    from .figures import condition_figures
+
+    rows = long_rows(recorded.records, SHAPE)
+    summary = conditions_summary(rows)
+    draw = lambda folder: condition_figures(rows, summary, recorded.drawing, folder)
+    return View(
+        "condition",
+        recorded.header,
+        rows,
+        [table for group in grouped_by(summary, "source", "layer", "n") for table in _tables(group)],
+        columns=COLUMNS,
+        fields=FIELDS,
+        title="Condition numbers",
+        result=_result(rows),
+        summary=summary,
+        figures={"condition": Figure("condition", draw, "nothing was measured that could be drawn")},
+    )
+
+
+def conditions_summary(rows: Sequence[Row]) -> list[Row]:
+    """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
+
+    The condition number of a flagged matrix counts as infinite. A quantile that reaches one is infinite (``"inf"`` in
+    JSON), and flagged heads tie at the top of the rank correlation. ``spearman`` is null for fewer than 3 heads, or if
+    all tie.
+    """
+    entries = summarised(rows, ("source", "layer", "n", "matrix", "method", "options", "d"), _statistics)
+    sources = list(dict.fromkeys(row["source"] for row in entries))
+    rank = {name: place for place, name in enumerate(ORDER)}
+
+    def order(row: Row) -> tuple[int, int, int, int]:
+        return sources.index(row["source"]), row["layer"], row["n"], rank.get(row["matrix"], len(rank))
+
+    return sorted(entries, key=order)
+
+
+def _statistics(group: list[Row]) -> Row:
+    """The numbers of one matrix over heads and windows."""
+    measured = [row for row in group if row.get("rank") is not None]
+    entry: Row = {
+        "size": next(iter(known(measured, "size")), None),
+        "inverted": next(iter(known(measured, "inverted")), None),
+        "flagged": None,
+        "error": median(known(group, "error")),
+    }
+    if changes := [value for values in known(group, "sensitivity") for value in values if value is not None]:
+        entry["sensitivity"] = {**(spread(changes) or {}), "max": max(changes), "count": len(changes)}
+    if not measured:
+        return entry
+    half = str(max(1, measured[0]["size"] // 2))
+    pairs = [(row["cond"], row["error"]) for row in measured if row.get("error") is not None]
+    entry |= {
+        "count": len(measured),
+        "flagged": len(known(measured, "flag")),
+        "cond": spread(unbounded(row["cond"] for row in measured)),
+        "cond_at_half": median(unbounded(row["cond_at"][half] for row in measured)),
+        "rank": median(known(measured, "rank")),
+        "cond_eff": median(unbounded(row["cond_eff"] for row in measured)),
+        "duplicates": median(unbounded(row["duplicates"] for row in measured)),
+        "spearman": rank_correlation(unbounded(cond for cond, _ in pairs), [error for _, error in pairs]),
+        "spearman_count": len(pairs),
+    }
+    for name in ("gradient", "gradient_six"):
+        if all(name in row for row in measured):
+            entry[name] = median(unbounded(row[name] for row in measured))
+    if verdicts := Counter(known(measured, "lemma3")):
+        entry["lemma3"] = {word: verdicts[word] for word in ("holds", "zero", "violated")}
+        entry |= {"eigen_min": min(known(measured, "eigen_min")), "eigen_max": max(known(measured, "eigen_max"))}
+    if residuals := known(measured, "residuals"):
+        steps = [spread(unbounded(step)) or {} for step in zip(*residuals, strict=False)]
+        entry["residuals"] = {name: [step[name] for step in steps] for name in ("p10", "median", "p90")}
+        entry["start"] = measured[0].get("start")
+    return entry
+
+
+def _tables(group: Sequence[Row]) -> list[Table]:
+    """Up to four tables of one source, layer and n: conditions, changes, gradients, residuals."""
+    where = joined(source_heading(group[0]), f"layer {group[0]['layer']}", f"n = {group[0]['n']}", counted(group))
+    conditioned, changed, iterated = (
+        [row for row in group if name in row] for name in ("cond", "sensitivity", "residuals")
+    )
+    notes = [*_lemma3_notes(group), *correlation_notes(conditioned), *_lost(group)]
+    tables = [table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes)]
+    if changed:
+        directions = f"{changed[0]['sensitivity']['count']} directions"
+        caption = f"Relative change per relative change of Q and K, {directions} · {where}"
+        tables.append(table_of(caption, changed, CHANGES))
+    if inverses := [row for row in conditioned if "gradient_six" in row and "gradient" in row]:
+        caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
+        note = "A core k times as large has a gradient norm k² times smaller."
+        tables.append(table_of(caption, inverses, GRADIENTS, [note]))
+    if iterated:
+        last = len(iterated[0]["residuals"]["median"]) - 1
+        steps = [*(step for step in STEPS if step < last), last]
+        caption = f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}"
+        tables.append(table_of(caption, iterated, [*MATRIX, START, *map(_step, steps)]))
     return tables
 
 
-def _steps(rows: Sequence[Iterated]) -> list[Column[Iterated]]:
-    last = len(rows[0]["residuals"]["median"]) - 1
-    steps = [*(step for step in STEPS if step < last), last]
-    at = lambda step: _step(step, lambda row: brief(row["residuals"]["median"][step]))
-    return [*MATRIX, STARTS, *map(at, steps)]
-
-
-def _lost(group: Sequence[ConditionSummary]) -> list[str]:
+def _lost(group: Sequence[Row]) -> list[str]:
     """The reasons of cells that are not ok, and of ok cells without condition numbers."""
-    name = lambda row: " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
+
+    def name(row: Row) -> str:
+        return " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
+
     partial = (row["reason"] for row in group if row["status"] == "ok" and row["reason"] and "cond" not in row)
     return list(dict.fromkeys([*reasons(group, name), *partial]))
 
 
-def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
+def correlation_notes(conditioned: Sequence[Row]) -> list[str]:
     """The rank correlation of condition numbers and errors."""
-    known = [(row["spearman"], row["spearman_count"]) for row in conditioned if row["spearman"] is not None]
-    if not known:
+    pairs = [(row["spearman"], row["spearman_count"]) for row in conditioned if row["spearman"] is not None]
+    if not pairs:
         return []
-    rho, heads = zip(*known, strict=True)
+    rho, heads = zip(*pairs, strict=True)
     ends = " to ".join(f"{end:+.2f}" for end in dict.fromkeys((min(rho), max(rho))))
     counts = " to ".join(map(str, dict.fromkeys((min(heads), max(heads)))))
     strong = sum(abs(one) >= STRONG for one in rho)
@@ -189,17 +206,31 @@ def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
     return [f"ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {rows}"]
 
 
-def _lemma3_notes(rows: Sequence[Scaled]) -> list[str]:
+def _lemma3_notes(group: Sequence[Row]) -> list[str]:
     """Lemma 3, and a line for each scaled core."""
-    return [LEMMA_3, *map(_lemma3, rows)] if rows else []
+    scaled = [row for row in group if "lemma3" in row]
+    return [LEMMA_3, *map(_lemma3, scaled)] if scaled else []
 
 
-def _lemma3(row: Scaled) -> str:
+def _lemma3(row: Row) -> str:
     """Whether the eigenvalues of a scaled core are in Lemma 3's interval."""
-    counts, name = row["lemma3"], _symbol(row)
+    counts = row["lemma3"]
     parts = [f"holds in {counts['holds']} of {sum(counts.values())} heads"]
     parts += [f"smallest eigenvalue zero to rounding in {counts['zero']}"] if counts["zero"] else []
     parts += [f"violated in {counts['violated']}"] if counts["violated"] else []
     least = max(row["eigen_min"], 0.0) if counts["zero"] else row["eigen_min"]
     ends = f"eigenvalues from {significant(least, 2)} to {row['eigen_max']:.12g}"
-    return f"Lemma 3, {name} of {method_label(row)}, d = {row['d']}: {', '.join(parts)}; {ends}"
+    return f"Lemma 3, {_symbol(row)} of {method_label(row)}, d = {row['d']}: {', '.join(parts)}; {ends}"
+
+
+def _result(rows: Sequence[Row]) -> str:
+    """The median condition number of the matrices that each method inverts, and the number of singular ones."""
+    cores = [row for row in rows if row.get("rank") is not None and row["inverted"] and row["status"] == "ok"]
+    parts = []
+    for group in gathered(cores, at_budget):
+        middle = median(unbounded(row["cond"] for row in group))
+        parts.append(f"{brief(middle)} of {at_budget(group[0])}")
+    singular = sum(row["cond"] is None for row in cores)
+    medians = f"Median condition number of what is inverted: {', '.join(parts)}." if parts else ""
+    also = f"{singular} of {len(cores)} of these cores are singular." if singular else ""
+    return sentences(medians, also, lost([row for row in rows if row["method"]], at_budget))

@@ -105,9 +105,9 @@ def _milliseconds(row: ErrorRow) -> str:
 
 SPREAD = "over heads, windows, repeats"
 RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
-METHOD = Column[ErrorRow]("method", lambda row: marked(row, label(row)), key=True)
-BUDGET = Column[ErrorRow]("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
-METHOD_COLUMNS: tuple[Column[ErrorRow], ...] = (
+METHOD = Column("method", lambda row: marked(row, label(row)), key=True)
+BUDGET = Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
+METHOD_COLUMNS: tuple[Column, ...] = (
     METHOD,
     FAMILY,
     Column(

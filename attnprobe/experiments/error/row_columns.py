@@ -23,7 +23,7 @@ def _divergence(row: ErrorRow) -> str:
 
 OVER_HEADS = "mean over rows and heads"
 MASS = "the exact weight of the keys that the method uses"
-ROW_COLUMNS: tuple[Column[ErrorRow], ...] = (
+ROW_COLUMNS: tuple[Column, ...] = (
     METHOD,
     BUDGET,
     Column(

@@ -21,7 +21,7 @@ from ...tables.table import (
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import inject_result
-from .rows import FIELDS, InjectRow, InjectSummary, Profile, inject_rows, inject_summary, is_profile, mean
+from .rows import FIELDS, InjectRow, InjectSummary, inject_rows, inject_summary, is_profile, mean
 
 if TYPE_CHECKING:
     from .record import InjectRecord
@@ -140,8 +140,8 @@ def _rho(row: InjectSummary) -> str:
     return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
 
 
-def _best(name: str, larger: bool = False) -> Best[InjectRow]:
-    return Best[InjectRow](lambda row: mean(row, name), lambda row: statistic(row, name, "se"), larger)
+def _best(name: str, larger: bool = False) -> Best:
+    return Best(lambda row: mean(row, name), lambda row: statistic(row, name, "se"), larger)
 
 
 def _rivals(row: InjectRow) -> Hashable | None:
@@ -150,7 +150,7 @@ def _rivals(row: InjectRow) -> Hashable | None:
     return (d, _place(row)) if row["status"] == "ok" else None
 
 
-DRIFTS: tuple[Column[InjectRow], ...] = (
+DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
@@ -212,7 +212,7 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
 ONE_LAYER = "drift with this layer alone replaced"
-LAYERS: tuple[Column[Profile], ...] = (
+LAYERS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
     Column("all layers", lambda row: significant(row["drift"], 3), "drift with all layers replaced"),

@@ -101,9 +101,9 @@ def _caption(rows: Sequence[SpectrumRow]) -> str:
     return joined(kind, f"n = {rows[0]['n']}", counted([{f"{name}s": count for name, count in counts.items()}]), note)
 
 
-MATRIX = Column[Line]("matrix", _matrix, more="the matrix whose values these are", key=True)
-WEIGHTS = Column[Line]("weights", lambda line: str(line[0]["weights"]), key=True)
-LAYER = Column[Line]("layer", lambda line: str(line[0]["layer"]), key=True)
+MATRIX = Column("matrix", _matrix, more="the matrix whose values these are", key=True)
+WEIGHTS = Column("weights", lambda line: str(line[0]["weights"]), key=True)
+LAYER = Column("layer", lambda line: str(line[0]["layer"]), key=True)
 
 
 def _ranks(rows: Sequence[SpectrumRow]) -> list[Column]:

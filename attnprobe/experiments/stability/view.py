@@ -100,9 +100,9 @@ FIRST_TOKENS = (
 )
 RATIO = "of τ over self-attention's"
 PAIRED = "mean over the steps on the same batches, and over seeds; the interval is Student's over the seeds, as pairs"
-COLUMNS: tuple[Column[StabilitySummary], ...] = (
+COLUMNS: tuple[Column, ...] = (
     Column("method", stability_label, key=True),
-    Column.of("d", key=True),
+    Column("d", "{d}", key=True),
     Column(
         "ratio",
         _mean_of("ratio", _three),

@@ -122,16 +122,16 @@ def _text(name: Literal["assumption", "promise"]) -> Callable[[TheorySummary], s
     return lambda row: (row[name] or "") if row["status"] == "ok" else ""
 
 
-def _at(shared: Mapping[str, object]) -> Column[TheorySummary]:
+def _at(shared: Mapping[str, object]) -> Column:
     """The parameters of a statement that the others of its table do not share."""
-    return Column[TheorySummary](
+    return Column(
         "at", lambda row: at_label(_own_at(row, shared), row["method"]), "parameters of the statement", key=True
     )
 
 
-PLACES: tuple[Column[TheorySummary], ...] = (
+PLACES: tuple[Column, ...] = (
     Column("method", method_label, key=True),
-    *(Column.of(name, key=True) for name in ("layer", "n", "d")),
+    *(Column(name, f"{{{name}}}", key=True) for name in ("layer", "n", "d")),
 )
 QUANTILES = "median over heads and windows"
 SLACK = "factor between measured and bound, above 1 where the promise holds"
@@ -141,7 +141,7 @@ VERDICTS_IN_WORDS = (
     "true of every matrix; violated, beyond the measured interval and its rounding; holds"
 )
 ENDS = "quantiles, where they differ"
-NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
+NUMBER_COLUMNS: tuple[Column, ...] = (
     Column("verdict", _verdict, "with the number of heads", more=VERDICTS_IN_WORDS),
     Column("measured", _ends("measured", "median"), QUANTILES),
     Column("measured p10 – p90", _ends("measured", "p10", "p90"), ENDS, spare=1),
@@ -150,7 +150,7 @@ NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
     Column("slack", _ends("slack", "median"), SLACK, more=SIDES),
     Column("slack p10 – p90", _ends("slack", "p10", "p90"), ENDS, spare=2),
 )
-TEXTS: dict[Literal["assumption", "promise"], Column[TheorySummary]] = {  # columns where a table has several
+TEXTS: dict[Literal["assumption", "promise"], Column] = {  # columns where a table has several
     "assumption": Column("assumption", _text("assumption"), "what the theorem assumes", spare=4),
     "promise": Column("promise", _text("promise"), "what the theorem promises", spare=5),
 }

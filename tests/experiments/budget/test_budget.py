@@ -352,8 +352,8 @@ def test_a_budget_says_whether_others_were_tried(d, text):
     """Above the range, inside of it, at its lower end; the median of two heads is between them."""
     row = {"heads": 1, "range": {"median": d}, "least": 8, "most": 64}
     [column] = [column for column in COLUMNS if column.title == "d median"]
-    assert column.cell(row) == text
-    assert column.cell({**row, "range": {"median": 1}, "least": 1}) == "1"  # no smaller one exists
+    assert column.text(row) == text
+    assert column.text({**row, "range": {"median": 1}, "least": 1}) == "1"  # no smaller one exists
 
 
 def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():

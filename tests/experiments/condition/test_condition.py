@@ -17,9 +17,8 @@ from showing import files_of, view_of
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
-from attnprobe.experiments.condition.rows import condition_rows
-from attnprobe.experiments.condition.summary import conditions_summary
-from attnprobe.experiments.condition.view import correlation_notes
+from attnprobe.experiments.condition.record import SHAPE
+from attnprobe.experiments.condition.view import conditions_summary, correlation_notes
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -32,6 +31,7 @@ from attnprobe.metrics import (
     sensitivity,
 )
 from attnprobe.rng import generator
+from attnprobe.tables.long import long_rows
 from attnprobe.tables.statistics import rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
@@ -421,7 +421,7 @@ def measured(file, tmp_path, name="r", **rest):
 
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):
-    rows = condition_rows(measured(file, tmp_path).records)
+    rows = long_rows(measured(file, tmp_path).records, SHAPE)
     contract = {
         "matrix",
         "method",
@@ -627,7 +627,7 @@ def test_another_seed_is_another_cell(file, tmp_path):
 
 
 def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):
-    rows = condition_rows(measured(file, tmp_path, methods=("skyformer",), sensitivity=True).records)
+    rows = long_rows(measured(file, tmp_path, methods=("skyformer",), sensitivity=True).records, SHAPE)
     qkv = load_qkv(qkv=str(file), n=80)
     core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
     whole = core.matrix * core.log_scale.exp()[:, None, None]

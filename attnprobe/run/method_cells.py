@@ -1,0 +1,52 @@
+"""Cells of methods at their budgets, which several commands measure each in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .cells import Place, PlannedCells, key_of
+from .plan import ErrorPlan, Group, MethodRequest, method_facts
+
+
+@dataclass(frozen=True)
+class MethodCell:
+    """A method at a budget, on one layer of one window. A ``request`` of None is no method: the exact matrices."""
+
+    key: str
+    request: MethodRequest | None
+    d: int | None
+
+    @property
+    def name(self) -> str:
+        return "A, B, C" if self.request is None else self.request.label
+
+
+def method_cells(
+    command: str,
+    methods: Sequence[MethodRequest | None],
+    plan: ErrorPlan,
+    group: Group,
+    layer: int,
+    facts: Mapping[str, Any],
+    **determinants: Any,
+) -> Iterator[MethodCell]:
+    """Each method at every budget of a plan; ``determinants`` is what else determines the numbers of its cell."""
+    for method in methods:
+        for d in plan.d if method is not None and method.entry.budget is not None else (None,):
+            place = {"target": plan.target, "heads": plan.heads, "d": d, "seed": plan.seed}
+            yield MethodCell(key_of(command, method, facts, group, layer, **place, **determinants), method, d)
+
+
+def head_of(cells: PlannedCells, place: Place, cell: MethodCell) -> dict[str, Any]:
+    """The fields of a cell's record that are known before it is measured."""
+    plan = cells.plan_of(place)
+    return {
+        **method_facts(cell.request),
+        "target": plan.target,
+        "d": cell.d,
+        "repeat": 0,
+        "seed": plan.seed,
+        "requested": cell.request is not None,
+    }
