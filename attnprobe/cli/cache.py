@@ -53,7 +53,7 @@ def list_entries(debug: bool = False) -> None:
 @command.command("clear")
 @debug_option
 def clear(debug: bool) -> None:
-    """Remove all entries."""
+    """Remove all entries, and what a killed process left of one."""
     from .streams import answer
 
     for cache in _caches():
@@ -65,7 +65,7 @@ def _caches() -> list[Cache]:
     from ..sources.cache import default_cache
 
     models = default_cache(kind="models")
-    return [default_cache(), *([models] if models.entries() else [])]
+    return [default_cache(), *([models] if models.entries() or models.unfinished() else [])]
 
 
 def _mib(size: int) -> str:

@@ -168,7 +168,7 @@ def _rebuilt(
 ) -> Report:
     """Print a run's tables, write its tables and figures to a folder, and return their names for the page.
 
-    Only figures drawn now are on the page: an SVG that was there before may be of anyone.
+    Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
     """
     from ..records.ownership import PAGE, produced
     from ..report import Report
@@ -185,8 +185,9 @@ def _rebuilt(
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
-    files = [name for name in produced(folder) if name != PAGE]
+    drawn = [path for path in figures if path.suffix == ".svg"]
+    names = {path.relative_to(folder).as_posix() for path in drawn}
+    files = [name for name in produced(folder) if name != PAGE and (not name.endswith(".svg") or name in names)]
     if folder.resolve() == run.path.resolve():
         files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
-    drawn = [path for path in figures if path.suffix == ".svg"]
     return Report(run, shown, drawn, [(folder / name).relative_to(page).as_posix() for name in files])

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from torch import Tensor
@@ -29,6 +31,7 @@ FORM = 6  # raised when captures of the same source change
 LARGEST = 4 * GIB  # of all entries, by default
 ENTRY = re.compile(r"[^-]+-[0-9a-f]{64}\.(json|safetensors|model)")  # the name of an entry
 FOLDER = ".model"  # the suffix of an entry that is a folder
+MAKING = re.compile(r"\.(\d+)-\w+\.tmp")  # the name of a folder in which a process makes an entry
 TITLE = "name"  # the file in it that holds the user's name of the model
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
@@ -153,11 +156,26 @@ class Cache:
         return sorted(unordered, key=lambda entry: (entry.used, entry.path.name))
 
     def clear(self) -> int:
-        """Remove every entry, and return their number. Other files in the folder stay."""
-        entries = self.entries()
+        """Remove every entry and every unfinished one, and return their number. Other files in the folder stay."""
+        entries, unfinished = self.entries(), self.unfinished()
         for entry in entries:
             _remove(entry.path)
-        return len(entries)
+        for path in unfinished:
+            rmtree(path, ignore_errors=True)
+        return len(entries) + len(unfinished)
+
+    def making(self) -> TemporaryDirectory[str]:
+        """A new empty folder in this folder, whose folders can be renamed to entries."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return TemporaryDirectory(prefix=f".{os.getpid()}-", suffix=".tmp", dir=self.folder)
+
+    def unfinished(self) -> list[Path]:
+        """The folders of `making` that killed processes of this machine left."""
+        with suppress(OSError):
+            named = [(path, MAKING.fullmatch(path.name)) for path in self.folder.glob(".*.tmp")]
+            folders = [(path, name) for path, name in named if name and path.is_dir() and not path.is_symlink()]
+            return [path for path, name in folders if not _runs(int(name[1]))]
+        return []
 
     def _files(self, key: str = "[!.]*", suffix: str = ".*") -> Iterator[Path]:
         """The entries of a key: files and folders with the name of an entry. All others are not the cache's."""
@@ -222,6 +240,17 @@ def default_cache(notify: Callable[[str], None] = lambda line: None, kind: str =
     """
     home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "attnprobe")
     return Cache(path_of(os.environ.get(CACHE_DIR) or home) / kind, _largest(), notify)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine runs."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:

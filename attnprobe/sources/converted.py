@@ -76,8 +76,7 @@ def _place(cache: Cache) -> TemporaryDirectory[str]:
     """An empty folder in the cache, so that a folder in it can be renamed; elsewhere if the cache cannot be written."""
     if cache.largest:
         with suppress(OSError):
-            cache.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return TemporaryDirectory(prefix=".", suffix=".tmp", dir=cache.folder)
+            return cache.making()
     return TemporaryDirectory(prefix="attnprobe-")
 
 

@@ -597,6 +597,7 @@ def test_a_figure_that_was_there_before_is_not_on_the_page(run, qkv, tmp_path):
         page = (tmp_path / "r/report.html").read_text()
         assert not any(word in page for word in ("evil", "<base", "<form", "refresh"))
         assert page.count("<svg") == (1 if plot == "errors" else 0)
+        assert stems[1] not in page and (stems[0] in page) == (plot == "errors")  # no link either
 
 
 @pytest.mark.parametrize("value", [[1.5], 5, {"a": 1}, "x", [], [None]])

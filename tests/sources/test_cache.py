@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -296,6 +297,21 @@ def test_the_command_lists_and_clears(cache, model, text_file, run):
     assert "layer 0, n 24, window 0" in out and len(lines) == 2
     assert run("cache", "clear")[1].endswith(": 2 entries removed\n")
     assert run("cache", "list")[1].endswith("in 0 entries\n")
+
+
+def test_what_a_killed_conversion_left_is_removed_and_a_running_one_stays(cache, run, monkeypatch):
+    models = default_cache(kind="models")
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    left, used = (models.folder / f".{pid}-abc_123.tmp" for pid in (killed.pid, os.getpid()))
+    for folder in (left, used, models.folder / ".mine.tmp"):
+        (folder / "model").mkdir(parents=True)
+        (folder / "model/config.json").write_text("{}")
+    (left / "model.gguf").symlink_to(used / "model/config.json")
+    assert run("cache", "clear")[1].endswith(f"{models.folder}: 1 entries removed\n")
+    assert not left.exists() and (used / "model/config.json").exists() and (models.folder / ".mine.tmp").exists()
+    with models.making() as name:
+        assert Path(name).parent == models.folder and models.unfinished() == []
 
 
 def test_what_is_not_the_caches_stays(cache, tmp_path, run):

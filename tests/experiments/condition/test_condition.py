@@ -6,6 +6,7 @@ import json
 import math
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -644,3 +645,15 @@ def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
     code, _, err = run("--qkv", "zero.safetensors", "--d", "8", "--plot", "--out", "r")
     assert code == 0 and (tmp_path / "r/figures/condition-n48-d8.svg").exists(), err
     assert not list((tmp_path / "r/figures").glob("condition-error*"))
+
+
+def test_a_causal_form_has_no_core_of_all_keys(tmp_path, run):
+    made = torch.Generator().manual_seed(0)
+    file = tmp_path / "causal.safetensors"
+    save_file({axis: torch.randn(1, 16, 4, generator=made) for axis in "qkv"}, file, {"causal": "true"})
+    code, _, err = run("--qkv", file, "--d", "4", "--out", "r")
+    assert code == 0, err
+    records = [json.loads(line) for line in Path("r/records.jsonl").read_text().splitlines()]
+    reasons = {record["method"]: record["reason"] for record in records if record["status"] == "skipped"}
+    assert set(reasons) == {"skyformer", "nystromformer"}
+    assert all("in its causal form it inverts a core for each block of keys" in reason for reason in reasons.values())
