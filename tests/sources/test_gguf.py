@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -256,3 +257,33 @@ def test_smollm2_is_the_model_that_was_published(run):
     code, out, _ = run("inject", "--model", "smollm2", *words, "--format", "json")
     [row] = json.loads(out)["rows"]
     assert code == 0 and row["metrics"]["perplexity_own"]["mean"] == pytest.approx(12.97, abs=0.05)
+
+
+GEMMA3 = os.environ.get("GEMMA3_270M_GGUF")  # a file of Gemma 3 270M in Q4_K_M
+
+
+@needs_shared
+@pytest.mark.slow
+@pytest.mark.skipif(GEMMA3 is None, reason="GEMMA3_270M_GGUF names no file")
+def test_a_model_with_local_layers_by_the_path_of_its_file(run):
+    """Its weights are gguf's own, and its perplexity is that of transformers with <bos>; without it is 33.5."""
+    import gguf
+
+    got = load_file(local_model(GEMMA3).path / "model.safetensors")
+    held = {tensor.name: tensor for tensor in gguf.GGUFReader(GEMMA3).tensors}
+    assert len(got) == len(held) == 236
+    for name, ours, shift in (
+        ("token_embd", "embed_tokens", 0),
+        ("blk.5.attn_q", "layers.5.self_attn.q_proj", 0),
+        ("blk.6.attn_k_norm", "layers.6.self_attn.k_norm", 1),
+        ("blk.17.ffn_down", "layers.17.mlp.down_proj", 0),
+    ):
+        tensor = held[f"{name}.weight"]
+        weights = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy())
+        assert torch.equal(got[f"model.{ours}.weight"], weights - shift)
+    words = ("--text", SHARED / "wikitext-2-valid.txt", "--n", 1024, "--method", "softmax,quest", "--d", 256)
+    code, out, _ = run("inject", "--model", GEMMA3, *words, "--format", "json")
+    exact, quest = json.loads(out)["rows"]
+    assert code == 0 and exact["layers"] == quest["layers"] == [5, 11, 17]
+    assert exact["metrics"]["perplexity_own"]["mean"] == pytest.approx(17.08, abs=0.07)
+    assert exact["metrics"]["drift"]["mean"] < 5e-6 and quest["metrics"]["kl"]["mean"] > 0.01
