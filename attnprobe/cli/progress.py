@@ -14,26 +14,29 @@ from .streams import note
 
 LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
 BAR = 20  # characters
+LEAST = 0.01  # the share of a run that has a rate
 
 Report = Callable[[float, int, str], None]
 Notify = Callable[[str], None]
 
 
 class Pace:
-    """The rate at which cells finish, counted from the first report, so without the loading of sources."""
+    """The rate at which cells finish, counted from the first progress: reading a model and its text is slower."""
 
     def __init__(self) -> None:
-        self.begin: float | None = None
-        self.first = 0.0
+        self.before: float | None = None  # of the first report
+        self.begin, self.first = 0.0, 0.0
 
     def left(self, done: float, total: int) -> float | None:
         """The estimated seconds left; None before there is a rate.
 
         The cells done hold fractions by the work of each (see `attnprobe.run.ledger.Ledger`).
         """
-        if self.begin is None:
+        if self.before is None:
+            self.before = self.first = done
+        if self.first == self.before:  # no progress before this report
             self.begin, self.first = monotonic(), done
-        if done <= self.first:
+        if done - self.first < LEAST * total:
             return None
         return (monotonic() - self.begin) * (total - done) / (done - self.first)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -17,7 +18,7 @@ from ..records.file import SCHEMA, cell_key, identity_facts
 from ..records.shapes import Shape
 from ..records.shards import parse_shard
 from ..timings import Timings
-from .costs import Cost, Work, work_of_inputs
+from .costs import Cost, Work, work_of_forward, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, method_identity
@@ -193,8 +194,20 @@ class Cells:
         return {key: Work(inputs, own, size) for key, (own, size) in costs.items()}
 
     def work_of_inputs(self, place: Place) -> float:
-        """The estimated multiply-adds of a place's inputs, with their exact output and statistics."""
-        return work_of_inputs(place.group.n, len(self.head_numbers(place)), self.request.input_statistics)
+        """The estimated multiply-adds of a place's inputs, with their exact output and statistics, and its share of the
+        forward that reads the inputs of several layers.
+        """
+        n, source = place.group.n, self.sources[place.source]
+        own = work_of_inputs(n, len(self.head_numbers(place)), self.request.input_statistics)
+        if place.layer is None or not source.needs_forward(n, place.layer, place.group.window):
+            return own
+        forward = work_of_forward(n, source.heads * source.facts["p"], source.layers, 0)
+        return own + forward / self._layers_together[place.source, place.group]
+
+    @cached_property
+    def _layers_together(self) -> Counter[tuple[int, Group]]:
+        """The number of layers that share a forward."""
+        return Counter((place.source, place.group) for place in self.by_place)
 
     def source_name(self, place: Place) -> str:
         """A place's source in a plan: its weights, and the factor of its scores if there is one."""

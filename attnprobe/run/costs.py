@@ -8,13 +8,15 @@ Cost = tuple[float, float]
 P = 64  # head dimension
 D = 64  # of a method without a budget
 # multiply-adds of a matrix product in the time that an entry of B takes, measured with one thread of a CPU
-EXACT = 900
-STATISTICS = 16_000  # with the norms of the exact matrix
-PASSES = 4_000
-ROWS = 8_000
+EXACT = 700
+STATISTICS = 4_000
+NORMS = 3_500  # of the exact matrix
+PASSES = 1_300
+ROWS = 5_500
 CHOICE = 400  # of a method: the median of methods that compute or sort all scores
 GATHERED = 40  # of a product with d gathered keys or features, and of the output's errors
-LOGITS = 400  # of a logit, which two distributions compare
+LOGITS = 2_500  # of a logit, which two distributions compare
+FORWARD = 2  # of a model's products, which are smaller than those that the speed is measured by
 CORE = 10  # of an entry of a core, times d
 OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
 
@@ -63,8 +65,18 @@ def work_of_passes(n: int, d: int | None, heads: int) -> float:
 
 
 def work_of_forward(n: int, hidden: int, layers: int, vocabulary: int) -> float:
-    """A model's forward besides attention, and the comparison of its logits; ``vocabulary`` 0 is a model without."""
-    return n * (12.0 * layers * hidden**2 + vocabulary * (hidden + LOGITS))
+    """A model's forward with its logits, besides attention; ``vocabulary`` 0 is a model without."""
+    return FORWARD * n * (12.0 * layers * hidden**2 + float(vocabulary) * hidden)
+
+
+def work_of_norms(n: int, heads: int) -> float:
+    """The norms of the exact matrix, which the matrix errors of a place share."""
+    return heads * float(n) ** 2 * NORMS
+
+
+def work_of_logits(n: int, vocabulary: int) -> float:
+    """The comparison of two distributions of the next word."""
+    return LOGITS * n * float(vocabulary)
 
 
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:

@@ -93,6 +93,10 @@ class Cache:
             return None
         return load(data), _stored_facts(BytesIO(data))
 
+    def holds_tensors(self, key: str) -> bool:
+        """Whether tensors are stored under a key; they are not read."""
+        return bool(self.largest) and any(self._files(key, ".safetensors"))
+
     def keep_tensors(self, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Store tensors and JSON facts under a key, replacing earlier ones."""
         from safetensors.torch import save

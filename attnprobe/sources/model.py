@@ -174,6 +174,9 @@ class ModelSource(Source):
                 captured[layer] = Captured(**tensors, **facts["proved"])
         return captured
 
+    def needs_forward(self, n: int, layer: int, window: int) -> bool:
+        return not self.cache.holds_tensors(key_of(self.identity, n, window, layer))
+
     def remembered(
         self,
         what: str,

@@ -149,6 +149,10 @@ class Source(ABC):
             UsageError: see `check`. SourceError: the origin is damaged or refused.
         """
 
+    def needs_forward(self, n: int, layer: int, window: int) -> bool:
+        """Whether `qkv` runs a model for a place."""
+        return False
+
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:

@@ -67,8 +67,12 @@ def test_the_time_left_follows_the_rate(monkeypatch):
     assert pace.left(2.0, 10) is None
     now[0] = 30.0
     assert pace.left(2.0, 10) is None
-    assert pace.left(4.0, 10) == pytest.approx(90.0)
-    assert pace.state(4.0, 10) == " 40 %, about 2 min left"
+    now[0] = 1000.0
+    assert pace.left(4.0, 10) is None, "the reading of a model tells nothing about cells"
+    assert pace.left(4.0 + 1e-12, 10) is None, "nor do sums that round"
+    now[0] = 1030.0
+    assert pace.left(6.0, 10) == pytest.approx(60.0)
+    assert pace.state(6.0, 10) == " 60 %, about 60 s left"
 
 
 @pytest.mark.parametrize("columns", [80, 60])
@@ -77,7 +81,7 @@ def test_the_bar_fits_a_narrow_terminal(columns):
     code = (
         "import time\nfrom attnprobe.cli.progress import progress_bar\n"
         "with progress_bar('loading torch') as (report, notify):\n"
-        "    time.sleep(0.3)\n    report(1, 10, 'x' * 200)\n    time.sleep(0.2)\n"
+        "    time.sleep(0.3)\n    report(1, 10, 'x' * 200)\n    report(2, 10, 'x')\n    time.sleep(0.2)\n"
         "    report(4.5, 10, 'n=4096 layer 11 matrix errors of 25 cells, ' + 'x' * 200)\n    time.sleep(0.4)\n"
     )
     ours, other = pty.openpty()

@@ -34,7 +34,7 @@ from ...qkv import QKV
 from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
 from ...run.cells import Done, Place, PlannedCells, Progress, Result
-from ...run.costs import Cost, work_of_method
+from ...run.costs import Cost, work_of_method, work_of_norms
 from ...run.ending import NOT_FINITE, ending
 from ...run.inputs import exact_norms_of
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
@@ -115,6 +115,10 @@ class ErrorCells(PlannedCells):
             "requested": cell.request.requested,
             "family": "lower bound" if bound else cell.request.entry.family,
         }
+
+    def work_of_inputs(self, place: Place) -> float:
+        norms = 0.0 if self.plan_of(place).tol is None else work_of_norms(place.group.n, len(self.head_numbers(place)))
+        return super().work_of_inputs(place) + norms
 
     def work(self, place: Place, cell: Cell) -> Cost:
         if cell.request.name == LOWER_BOUND:

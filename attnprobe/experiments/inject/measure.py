@@ -18,7 +18,7 @@ from ...inject import injected
 from ...operators import full_precision
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
-from ...run.costs import Cost, work_of_forward, work_of_method
+from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, method_facts
@@ -141,18 +141,36 @@ class InjectCells(Cells):
                 self.notify(f"no loss and no logits: {why}")
         return self.model[1]
 
+    def work_of_inputs(self, place: Place) -> float:
+        """Two forwards of the batch, the exact attention of every layer twice, and the statistics of their inputs."""
+        n, layers = place.group.n, self.parts[place.source][1].base.layers
+        heads, windows = len(self.head_numbers(place)), len(self.batches[place])
+        exact = work_of_inputs(n, heads, False) + work_of_inputs(n, heads, self.request.input_statistics)
+        return windows * (2 * self._forward(place) + len(layers) * exact)
+
     def work(self, place: Place, cell: InjectCell) -> Cost:
-        """The cost of the method in each of its layers, once in the model and once for its local error, and of the
-        model's forward.
+        """The method in each of its layers, once in the model and once for its local error, the model's forward, and
+        the comparison of its logits.
         """
-        n, prefix, source = place.group.n, self.request.prefix_at(place.group.n), self.sources[place.source]
+        n, prefix = place.group.n, self.request.prefix_at(place.group.n)
         work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
-        config = source.config.get_text_config()
-        forward = work_of_forward(n, config.hidden_size, source.layers, config.vocab_size)
+        forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
-            return 2 * len(cell.work.layers) * work + forward, size
+            return 2 * layers * work + forward + work_of_logits(n, self._vocabulary(place)), size
         steps = n - prefix + self.request.greedy_steps  # each reads all weights for one token
-        return len(cell.work.layers) * work * (1 + steps / n) + STEP * forward * steps / n, size
+        logits = work_of_logits(n - prefix, self._vocabulary(place))
+        return layers * work * (1 + steps / n) + STEP * forward * steps / n + logits, size
+
+    def _forward(self, place: Place) -> float:
+        """The multiply-adds of the model's forward on one text window."""
+        source = self.sources[place.source]
+        hidden = source.config.get_text_config().hidden_size
+        return work_of_forward(place.group.n, hidden, source.layers, self._vocabulary(place))
+
+    def _vocabulary(self, place: Place) -> int:
+        """The size of the model's vocabulary; 0 if its configuration names no model that predicts words."""
+        config = self.sources[place.source].config
+        return config.get_text_config().vocab_size if "LM" in "".join(config.architectures or ()) else 0
 
     def label(self, place: Place, cell: InjectCell) -> str:
         return f"n={place.group.n} {cell.work.name}"
