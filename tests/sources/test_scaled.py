@@ -167,7 +167,7 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert [row["values"] for row in mine] == [2, 2, 2]
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
     actual = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
-    assert len({row["weights"] for row in spectrum_rows(actual.outcome.records)}) == 2
+    assert len({row["source"] for row in spectrum_rows(actual.outcome.records)}) == 2
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
     ends: dict[Any, list[float]] = {}
     for row in rows:
         values = moduli(row)
-        ends.setdefault((matrix_label(row), row.get("weights"), row["layer"]), []).append(values[-1] / values[0])
+        ends.setdefault((matrix_label(row), row.get("source"), row["layer"]), []).append(values[-1] / values[0])
     smallest = max(FLOOR, min(float(np.quantile(last_values, 0.1)) for last_values in ends.values()))
     noisy = smallest < 10 * ROUNDING
     bits = (most - 1).bit_length()
@@ -206,7 +206,7 @@ def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
     """
     ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # exact ones first, in the order requested
     methods = looks_of((row["of"], method_label(_method(row))) for row in rows if row["of"] not in EXACT)
-    weights = list(dict.fromkeys(row.get("weights") for row in rows))
+    weights = list(dict.fromkeys(row.get("source") for row in rows))
     looks: dict[Any, dict[str, Any]] = {}
     for place, group in enumerate(gathered(ordered, matrix_label)):
         row = group[0]
@@ -252,7 +252,7 @@ def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> d
 
 def _look(row: SpectrumRow) -> tuple[str, Any]:
     """The key of a line: matrix and weights."""
-    return matrix_label(row), row.get("weights")
+    return matrix_label(row), row.get("source")
 
 
 def _stacked(rows: Sequence[SpectrumRow]) -> Any:

@@ -23,6 +23,7 @@ class Head(TypedDict):
     of: str
     kind: str
     weights: str | None
+    source: str | None
     layer: int
     window: int
     head: int
@@ -77,13 +78,13 @@ FIELDS = fields_of(SpectrumRow)
 def spectrum_rows(records: Sequence[SpectrumRecord]) -> list[SpectrumRow]:
     """One row per record, and so per head: its values, and the numbers computed from them.
 
-    ``weights`` identifies the source. If several sources have the same weights, it also names what differs.
+    ``source`` tells apart the sources of a run.
     """
     rows: list[SpectrumRow] = []
     for record, source in with_source(records):
         row: SpectrumRow = {**part(Head, record), **_spectrum(record), **part(Numbers, record)}
         row["scale_inputs"] = source["scale_inputs"]
-        row["weights"] = source["source"] or row["weights"]
+        row["source"] = source["source"]
         if record.get("method") is None:
             del row["target"]  # matrices do not depend on the target of methods
         rows.append(row)

@@ -54,7 +54,7 @@ def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
         lines = _lines(group)
         broken = reasons(group, lambda row: f"{matrix_label(row)}, layer {row['layer']}, head {row['head']}")
         caption = _caption(group)
-        names = [MATRIX, WEIGHTS, LAYER] if len({row["weights"] for row in group}) > 1 else [MATRIX, LAYER]
+        names = [MATRIX, WEIGHTS, LAYER] if len({row["source"] for row in group}) > 1 else [MATRIX, LAYER]
         tables.append(table_of(f"{caption} · effective ranks", lines, [*names, *_ranks(group)], broken))
         tables.append(table_of(f"{caption} · values by rank", lines, [*names, *_values(group)]))
     return tables
@@ -76,11 +76,11 @@ def spectrum_legend(rows: Sequence[SpectrumRow]) -> list[str]:
 
 
 def _lines(rows: Sequence[SpectrumRow]) -> list[Line]:
-    """The rows behind each line: heads and windows of one matrix, weights and layer, in the order of the rows."""
+    """The rows behind each line: heads and windows of one matrix, source and layer, in the order of the rows."""
     labels = list(dict.fromkeys(map(matrix_label, rows)))
-    weights = list(dict.fromkeys(row["weights"] for row in rows))
-    order = lambda line: (labels.index(matrix_label(line[0])), weights.index(line[0]["weights"]), line[0]["layer"])
-    return sorted(grouped_by(rows, "of", "options", "d", "weights", "layer"), key=order)
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    order = lambda line: (labels.index(matrix_label(line[0])), sources.index(line[0]["source"]), line[0]["layer"])
+    return sorted(grouped_by(rows, "of", "options", "d", "source", "layer"), key=order)
 
 
 def _ok(line: Line) -> Line:
@@ -102,7 +102,7 @@ def _caption(rows: Sequence[SpectrumRow]) -> str:
 
 
 MATRIX = Column("matrix", _matrix, more="the matrix whose values these are", key=True)
-WEIGHTS = Column("weights", lambda line: str(line[0]["weights"]), key=True)
+WEIGHTS = Column("weights", lambda line: str(line[0]["source"]), key=True)
 LAYER = Column("layer", lambda line: str(line[0]["layer"]), key=True)
 
 
