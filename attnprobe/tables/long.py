@@ -48,7 +48,7 @@ def summarised(
         state = {
             "status": max((row["status"] for row in group), key=STATUSES.index),
             "reason": next((row["reason"] for row in group if row["reason"]), None),
-            "heads": len({row["head"] for row in group}),
+            "heads": len(set(known(group, "head"))),
             "windows": len({row["window"] for row in group}),
         }
         entries.append({**place, **state, **statistics(group)})
