@@ -223,6 +223,12 @@ def call_with(visible):
     return AttentionCall("m", 0, 0, "A", q, k, v, 1.0, visible, pattern=pattern_of(visible))
 
 
+def test_a_call_says_its_sizes_scale_and_mask():
+    call = call_with(torch.ones(2, 1, 3, 5, dtype=torch.bool))
+    assert call.facts()[:5] == ["batch=2", "h=1", "n_q=3, n_k=5", "p=2", "scale=1"]
+    assert call.facts()[5].startswith("mask=") and "batch=2, h=1" in repr(call)
+
+
 @pytest.mark.parametrize(
     ("mask", "why"),
     [

@@ -70,13 +70,13 @@ def promise(capfd, monkeypatch, tmp_path, no_hub) -> Callable[..., int]:
 
     The code is one of `CODES`; a refusal is a line of stderr that begins with ``attnprobe:``; no traceback is shown,
     nor one of compiled code; nothing on either stream could move a terminal's cursor; and no file outside the
-    folder of ``--out`` was touched.
+    folder of ``--out`` was touched. With ``named``, a refusal has that word, such as the name of the file.
     """
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
 
-    def call(*args: str) -> int:
+    def call(*args: str, named: str = "") -> int:
         before, inside = tree(tmp_path), written(args, home)
         with deadline(SECONDS), pytest.raises(SystemExit) as stop:
             main(list(args))
@@ -88,11 +88,14 @@ def promise(capfd, monkeypatch, tmp_path, no_hub) -> Callable[..., int]:
             raise Broken(f"a traceback: {err[-300:]}")
         if code in (2, 3) and not any(line.startswith("attnprobe: ") for line in err.splitlines()):
             raise Broken(f"code {code} without a line that says why: {err!r}")
+        last = ([line for line in err.splitlines() if line.startswith("attnprobe: ")] or [""])[-1]
+        if code in (2, 3) and named not in last:
+            raise Broken(f"code {code} without the name {named}: {last[:200]!r}")
         if any(ord(letter) < 32 and letter not in "\n\t" for letter in out + err):
             raise Broken("a control character reaches the terminal")
         after = tree(tmp_path)
         changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-        changed = [name for name in changed if not name.startswith(inside)]
+        changed = [name for name in changed if not f"{name}{os.sep}".startswith(inside)]
         if changed:
             raise Broken(f"touched outside its folder: {sorted(changed)[:3]}")
         return code

@@ -25,7 +25,7 @@ from attnprobe.records.file import (
     write_json,
     write_text,
 )
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.records.read import Malformed, malformed_notes, read_inputs, read_records
 
 
 def record(key, **fields):
@@ -300,3 +300,12 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
     actual = {record["key"]: record["n"] for record in read_inputs(tmp_path).records}
     assert [key for key in actual if key != "shared"] == [f"own-{number}" for number in sorted(numbers)]
     assert actual["shared"] == 9
+
+
+def test_the_first_malformed_lines_are_named_and_the_others_counted():
+    lines = [Malformed(Path("r.jsonl"), number, None, "wrong") for number in range(6)]
+    assert malformed_notes(lines, "is left out")[-2:] == [
+        "r.jsonl:4: wrong; it is left out",
+        "1 more lines are no records",
+    ]
+    assert malformed_notes(lines[:5], "is left out")[-1] == "r.jsonl:4: wrong; it is left out"

@@ -96,7 +96,9 @@ def test_efficient_attention_equals_performer_pytorch_without_a_projection(size)
     qkv = make(score=size**2, n=14, n_k=19)
     module = package().FastAttention(qkv.p, no_projection=True).double()
     expected = module(qkv.q[None], qkv.k[None], qkv.v[None])[0]
-    assert (run("efficient", qkv).output - expected).abs().max() <= TOLERANCE
+    approx = run("efficient", qkv)
+    assert (approx.output - expected).abs().max() <= TOLERANCE
+    assert approx.diagnostics["visited"].tolist() == [qkv.p * (14 + 19)] * qkv.h
 
 
 @pytest.mark.parametrize(
