@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "commands",
+    "generated",
 ]
 exclude_patterns = ["_extensions"]
 

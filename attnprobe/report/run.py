@@ -66,7 +66,7 @@ class Run:
     def frame(self) -> DataFrame:
         """The run as a tidy pandas frame: a row for each cell and head, or for each entry that a cell has for a head.
 
-        Its columns are those of ``docs/reference/records.md``.
+        Its columns are those of the reference page of records.
         """
         from .frame import frame_of
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import click
 import pytest
 import torch
+from generated import generated_pages, write_pages
+from method_pages import method_pages
 from paths import ROOT
 from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, seeded
 
@@ -33,7 +35,7 @@ from attnprobe.sources.text import EMBEDDED_SHA256
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "start/tutorial.md"
 PAGE, KERNELS_PAGE, DATA_PAGE = (DOCS / f"guide/{name}.md" for name in ("add-a-method", "kernels", "data"))
-METRICS_PAGE, METHODS = DOCS / "reference/metrics.md", DOCS / "reference/methods"
+METRICS_PAGE = DOCS / "reference/metrics.md"
 KERNELS_RESULTS = DOCS / "results/kernels.md"
 INSTALL = DOCS / "start/install.md"
 EVERY = {**BUILT_IN, **KERNELS}
@@ -167,30 +169,26 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
 
 
-def test_the_methods_pages_are_the_registrys(run, tmp_path):
-    assert run("methods", "--pages", str(tmp_path))[0] == 0
-    made, kept = ({path.name: path.read_text() for path in folder.iterdir()} for folder in (tmp_path, METHODS))
-    assert made.keys() == kept.keys() == {"index.md", *(f"{name.replace(':', '-')}.md" for name in EVERY)}
-    assert made == kept
-
-
 def test_a_methods_page_has_its_options_claims_and_errors():
-    page = (METHODS / "nystromformer.md").read_text()
+    pages = method_pages()
+    page = pages["nystromformer.md"]
+    assert pages.keys() == {"index.md", *(f"{name.replace(':', '-')}.md" for name in EVERY)}
     assert "| `inverse` | `schulz` | schulz \\| pinv | `schulz` is `n_iter` steps" in page
     assert "- exact at full budget (d=n, inverse=pinv)" in page and "## Errors\n\nUnsupported: d above n." in page
     for name, entry in EVERY.items():
-        text = (METHODS / f"{name.replace(':', '-')}.md").read_text()
+        text = pages[f"{name.replace(':', '-')}.md"]
         for option in entry.options:
             row = next(line for line in text.splitlines() if line.startswith(f"| `{option}` |"))
             assert not row.endswith("|  |"), f"{name}: {option} has no meaning"
         assert "Options:" not in text and "Raises:" not in text
 
 
-def test_pages_of_methods_go_into_a_folder(run, tmp_path):
-    (tmp_path / "file").write_text("")
-    code, _, err = run("methods", "--pages", str(tmp_path / "file"))
-    assert code == 2 and "file" in err
-    assert run("methods", "skyformer", "--pages", str(tmp_path))[0] == 2
+def test_generated_pages_are_written_once(tmp_path):
+    write_pages(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == generated_pages().keys()
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
+    write_pages(tmp_path)
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
 
 
 def test_the_metrics_page_has_every_metric_of_every_command():
@@ -222,7 +220,8 @@ def test_the_data_pages_recipe_makes_the_files_of_these_hashes():
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
 def test_links_and_pictures_of_every_page_exist(page):
     for path in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / path).exists(), path
+        there = (page.parent / path).resolve()
+        assert there.exists() or str(there.relative_to(DOCS / "reference")) in generated_pages(), path
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda page: page.name)

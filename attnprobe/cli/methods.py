@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ..completion import complete_methods, plugin_names
-from ..method_index import method_list
-from ..options import debug_option, format_option
+from .completion import complete_methods, plugin_names
+from .method_index import method_list
+from .options import debug_option, format_option
 
 EPILOG = """\b
 In Python:
@@ -19,35 +18,26 @@ In Python:
 
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
-@click.option(
-    "--pages", metavar="DIR", help="Write the reference page of every built-in method, and an index, into DIR."
-)
 @click.option("--long", is_flag=True, help="Also list targets, the meaning of the budget d, cost and tags.")
 @format_option
 @debug_option
-def command(name: str | None, pages: str | None, long: bool, format_: str, debug: bool) -> None:
+def command(name: str | None, long: bool, format_: str, debug: bool) -> None:
     """List the methods by family, one per line. With NAME, explain one method.
 
     --format other than table prints all facts of each method.
     """
-    from ...tables.view import check_format
-    from ..streams import answer
+    from ..tables.view import check_format
+    from .streams import answer
 
     check_format(format_)
-    if name is None and pages is None and format_ == "table" and not long:
+    if name is None and format_ == "table" and not long:
         return answer(method_list(plugin_names()))
-    from ...errors import UsageError
-    from ...methods import by_family, get
-    from ...methods.user import plugins
-    from ...tables.terminal import stdout_width
-    from ...tables.view import flat_view
-    from ..streams import note
+    from ..methods import by_family, get
+    from ..methods.user import plugins
+    from ..tables.terminal import stdout_width
+    from ..tables.view import flat_view
+    from .streams import note
 
-    if pages is not None:
-        if name is not None or format_ not in ("table", "md"):
-            raise UsageError("--pages writes every method's page, as Markdown; drop the name and --format")
-        _write_pages(Path(pages))
-        return
     entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
         others, lines = plugins.every()
@@ -76,19 +66,3 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "tags": ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in row["tags"]),
         "options": ", ".join(row["options"]) or "–",
     }
-
-
-def _write_pages(folder: Path) -> None:
-    """Write the index and the methods' pages into ``folder``, and print its name."""
-    from ...errors import UsageError
-    from ..streams import answer
-    from .pages import method_pages
-
-    pages = method_pages()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--pages {folder}: {error.strerror or error}") from error
-    answer(f"{len(pages)} pages in {folder}")

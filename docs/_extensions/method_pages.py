@@ -1,6 +1,6 @@
 """The reference pages of the methods, as Markdown: an index by family, and a page for each method.
 
-They are made from the registry and the methods' docstrings, and are in ``docs/reference/methods``.
+They are made from the registry and the methods' docstrings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from attnprobe.methods import FAMILIES, by_family
 
 COLUMNS = ("method", "paper", "target", "d means", "cost per head", "random?", "needs V?", "causal?", "compared with")
 INTRODUCTION = """# Methods
@@ -39,8 +41,6 @@ OTHER_FORMS = {"causal_target": "yardstick", "prefill": "prefill"}  # of methods
 
 def method_pages() -> dict[str, str]:
     """The text of every page by the name of its file; the registry is the only source."""
-    from ...methods import by_family
-
     return {"index.md": index_page(), **{file_name(entry): method_page(entry) for entry in by_family(kernels=True)}}
 
 
@@ -50,8 +50,6 @@ def file_name(entry: Any) -> str:
 
 def index_page() -> str:
     """Every method in a table of its family, and the table of contents of the site."""
-    from ...methods import FAMILIES, by_family
-
     entries = by_family(kernels=True)
     lines = [INTRODUCTION]
     for family in FAMILIES:

@@ -1,22 +1,15 @@
-"""docs/reference/records.md and records.schema.json, made of the types of records.
-
-After a change of a type: ``python tests/support/records_reference.py``, and review the difference.
-"""
+"""The reference page of records, and their JSON Schema, made of the types of records."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from paths import ROOT
-
 from attnprobe.experiments import EXPERIMENTS
 from attnprobe.experiments.shapes import shape_of
 from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
 from attnprobe.report.frame import COLUMNS
 
-FOLDER = ROOT / "docs/reference"
-PAGE, SCHEMA = FOLDER / "records.md", FOLDER / "records.schema.json"
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
 SHARED += ("draws_hash", "seconds")
@@ -124,7 +117,7 @@ def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
     return "\n".join(actual)
 
 
-def page() -> str:
+def records_page() -> str:
     first = SHAPES["error"].json_schema()
     text = [INTRO, table(("column", "content"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
     text.append("\n## Every record\n")
@@ -155,7 +148,7 @@ def page() -> str:
     return "\n".join(text) + "\n"
 
 
-def schema() -> str:
+def records_schema() -> str:
     """The JSON Schema of a record of any command."""
     one_of, definitions = [], {}
     for command, shape in SHAPES.items():
@@ -170,9 +163,3 @@ def schema() -> str:
         "$defs": definitions,
     }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
-    SCHEMA.write_text(schema(), encoding="utf-8")

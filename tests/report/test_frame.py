@@ -1,13 +1,12 @@
-"""The reference of records is what their types say, and the records of every command are what the schema says."""
+"""The frame of a run, its columns on the page of records, and the schema of records."""
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 
 import pytest
-import records_reference as reference
-from paths import GOLDEN, ROOT
+from paths import GOLDEN
+from record_pages import records_page, records_schema
 
 from attnprobe import AttnprobeError, SourceError, UsageError, open_run
 from attnprobe.experiments import EXPERIMENTS
@@ -15,22 +14,22 @@ from attnprobe.experiments.shapes import shape_of
 from attnprobe.report.frame import COLUMNS
 
 RUNS = GOLDEN / "runs"
-SAME = f"pydantic=={version('pydantic')}" in (ROOT / "constraints.txt").read_text().split()
 
 
-@pytest.mark.skipif(not SAME, reason="another version of pydantic words its schema otherwise")
-def test_the_page_and_the_schema_are_of_the_types():
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "python tests/support/records_reference.py"
-    assert reference.SCHEMA.read_text(encoding="utf-8") == reference.schema(), (
-        "python tests/support/records_reference.py"
-    )
+def test_the_page_describes_the_records_of_every_command():
+    page = records_page()
+    for command in EXPERIMENTS:
+        _, _, section = page.partition(f"## Records of {command}\n")
+        section = section.partition("\n## ")[0]
+        for name in shape_of(command).columns:
+            assert f"| `{name}` |" in section, (command, name)
+    assert "| `key` | text | hash of everything that determines the cell's result |" in page
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_the_records_of_a_command_are_what_the_schema_says(command):
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(reference.SCHEMA.read_text(encoding="utf-8"))
-    check = jsonschema.Draft202012Validator(schema)
+    check = jsonschema.Draft202012Validator(json.loads(records_schema()))
     for line in (RUNS / command / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert check.is_valid(record)
