@@ -11,8 +11,8 @@ from torch import Tensor
 DRIFT_METRICS = {
     "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
     "logits_drift": "‖Z~ − Z‖_F / ‖Z‖_F of the logits Z where words are predicted",
-    "kl": "mean KL(p ‖ p~) of the predicted distributions, in nats",
-    "top1_agreement": "the share of predictions whose likeliest word is the same",
+    "kl": "mean KL(p ‖ p~) of the predicted distributions, in nats; no causal one at the last token",
+    "top1_agreement": "the share of these predictions whose likeliest word is the same",
     "loss": "mean −log p~ of the words themselves, in nats",
     "loss_own": "the same of the unmodified model",
     "loss_change": "loss − loss_own",

@@ -209,6 +209,13 @@ DRIFTS: tuple[Column, ...] = (
     ),
     Column("loss change", _mean("loss_change"), "nats over the model's own"),
     Column("perplexity change", _mean("perplexity_change"), "over the model's own", spare=4),
+    Column(
+        "± of change",
+        lambda row: significant(statistic(row, "perplexity_change", "se"), 2),
+        "s.e. of the perplexity change",
+        more="over windows of the differences of both perplexities in the same window, so it is paired",
+        spare=4,
+    ),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
 ONE_LAYER = "drift with this layer alone replaced"
