@@ -87,6 +87,7 @@ class Method:
         max_n: the longest sequence that it takes; None for no limit.
         square: whether it needs as many keys as queries.
         validate: ``(target, **options)``, raises `UsageError` for options that contradict each other.
+        caution: ``(d, **options)``, the reason why a budget means little with these options; None if it does not.
         exact_at: ``n -> (d, options)`` at which it is exact, for methods with the tag ``exact_at_full_budget``.
         small: the options of checks on few tokens, because one default block would have all of them.
         joint: whether heads choose keys together, so that the result of a head depends on the other heads.
@@ -111,6 +112,7 @@ class Method:
     max_n: int | None = None
     square: bool = False
     validate: Callable[..., None] | None = None
+    caution: Callable[..., str | None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
     small: Mapping[str, Any] = field(default_factory=dict)
     joint: bool = False
@@ -190,6 +192,12 @@ class Method:
         if self.validate is not None:
             self.validate(target, **{name: chosen.get(name, option.default) for name, option in known.items()})
         return chosen
+
+    def warning(self, d: int | None, options: Mapping[str, Any]) -> str | None:
+        """The reason why a budget means little with these options; None if it means what it says."""
+        if self.caution is None or d is None:
+            return None
+        return self.caution(d, **{name: options.get(name, option.default) for name, option in self.options.items()})
 
     def check_budget(self, d: int | None, n_q: int, n_k: int) -> int | None:
         """``d`` as an integer, or None for a method without a budget.

@@ -60,8 +60,17 @@ def prepared(
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         tell_left_out(request.layer, source, plan.methods, notify)
+        _tell_cautions(plan, notify)
         parts.append((source, plan))
     return parts
+
+
+def _tell_cautions(plan: ErrorPlan, notify: Callable[[str], None]) -> None:
+    """Say once of each method that a budget means little with its options."""
+    for one in plan.methods:
+        reasons = [one.entry.warning(d, one.options) for d in plan.d] if one.entry.budget is not None else []
+        if why := next(filter(None, reasons), None):
+            notify(f"{one.label}: {why}")
 
 
 def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:

@@ -8,6 +8,12 @@ from ..base import Approximation
 from .base import Selection, attend, check_positive, keys_of_pages, page_means, row_pages, selector, working
 
 
+def _caution(d: int, *, block: int) -> str | None:
+    if d > block:
+        return None
+    return f"every d up to block={block} gives the same rows, each with its own block alone; choose a smaller block"
+
+
 @selector(
     name="moba",
     paper="Lu et al., MoBA",
@@ -18,6 +24,7 @@ from .base import Selection, attend, check_positive, keys_of_pages, page_means, 
     oracle="identity: blocks of one key are top-k with the own key",
     validate=lambda target, *, block: check_positive("moba", block=block),
     small={"block": 3},
+    caution=_caution,
 )
 def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 512) -> Approximation:
     """The softmax of each row over its own block and the blocks with the largest gates ``q · mean(k in block)``.

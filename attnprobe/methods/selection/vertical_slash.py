@@ -22,6 +22,15 @@ def _check(target: str, *, vertical: float, probe: int, first: int, near: int) -
             raise UsageError(f"vertical-slash: {name}={value} is below {least}")
 
 
+def _caution(d: int, *, vertical: float, probe: int, first: int, near: int) -> str | None:
+    columns = int(d * vertical)
+    if columns > first and d - columns > near:
+        return None
+    forced = [f"{columns} columns are the first ones (first={first})"] if columns <= first else []
+    forced += [f"{d - columns} diagonals are the nearest ones (near={near})"] if d - columns <= near else []
+    return f"at d={d} all {' and all '.join(forced)}, whatever the queries"
+
+
 @selector(
     name="vertical-slash",
     paper="Jiang et al., MInference (vertical-slash head)",
@@ -35,6 +44,7 @@ def _check(target: str, *, vertical: float, probe: int, first: int, near: int) -
     exact_at=lambda n: (2 * n, {}),
     validate=_check,
     small={"probe": 3, "first": 1, "near": 1},
+    caution=_caution,
 )
 def vertical_slash(
     qkv: QKV,
