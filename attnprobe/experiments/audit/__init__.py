@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...gates.check import Gated
+from ...tables.metrics import Metric, share
 from ..base import Experiment
-from .gates import GATED
 from .request import AuditOutput, AuditRequest
 
 __all__ = ["EXPERIMENT", "AuditOutput", "AuditRequest", "measure_guarantees"]
@@ -14,7 +15,20 @@ EXPERIMENT = Experiment(
     request=AuditRequest,
     output=AuditOutput,
     plots=("calibration",),
-    gated=GATED,
+    gated=Gated(
+        (
+            share("holds", "larger"),
+            share("violated"),
+            share("undecided"),
+            share("biased"),
+            share("rate"),
+            share("worst"),
+            share("upper"),
+            Metric("bias_z", None),
+            Metric("ess", "larger"),
+            share("capped"),
+        )
+    ),
     examples=(
         "--method performer --d 256 --epsilon 0.1,0.5 --delta 0.05 --queries last:64 --plot",
         "--method bigbird --rows --stop --fail-above violated=0",

@@ -13,9 +13,9 @@ from ...figures.looks import COLOURS, GREY
 from ...figures.words import sentence
 from ...linalg.exceedance import VERDICTS
 from ...tables.labels import file_tag, source_heading
+from ...tables.long import Row
 from ...tables.results import at_budget
 from ...tables.table import grouped_by
-from .rows import AuditRow, StatementRow, is_statement
 
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 4.5},
@@ -29,7 +29,7 @@ SPREAD = 0.7  # of the width of a δ: how far apart its heads stand
 MOST = 1.3  # upper end of the axis of probabilities
 
 
-def audit_figures(rows: Sequence[AuditRow | StatementRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``calibration-nN`` for each (source, n): measured against promised probabilities of an error above ε.
 
     A panel for each method, budget and quantity, and one dot per head, layer and window (the worst row where rows are
@@ -39,7 +39,7 @@ def audit_figures(rows: Sequence[AuditRow | StatementRow], drawing: Drawing, out
         The files' paths.
     """
     paths: list[Path] = []
-    for group in grouped_by(list(filter(is_statement, rows)), "source", "n"):
+    for group in grouped_by([row for row in rows if row["head"] is not None], "source", "n"):
         epsilons = sorted({row["epsilon"] for row in group})
         colours = {epsilon: COLOURS[place % len(COLOURS)] for place, epsilon in enumerate(epsilons)}
         lead = ", ".join(filter(None, [source_heading(group[0]), f"n = {group[0]['n']}"]))
@@ -56,9 +56,7 @@ def audit_figures(rows: Sequence[AuditRow | StatementRow], drawing: Drawing, out
     return paths
 
 
-def _page(
-    page: Sequence[Sequence[StatementRow]], drawing: Drawing, caption: Sequence[str], colours: dict[float, str]
-) -> Sheet:
+def _page(page: Sequence[Sequence[Row]], drawing: Drawing, caption: Sequence[str], colours: dict[float, str]) -> Sheet:
     from matplotlib.lines import Line2D
 
     names = [f"{at_budget(group[0])}\n{group[0]['quantity']}" for group in page]
@@ -74,7 +72,7 @@ def _page(
     return sheet
 
 
-def _panel(axis: Any, group: Sequence[StatementRow], colours: dict[float, str]) -> None:
+def _panel(axis: Any, group: Sequence[Row], colours: dict[float, str]) -> None:
     """The heads of one method and quantity, side by side above each δ; a share of zero lies on the lower edge."""
     deltas = sorted({row["delta"] for row in group})
     least = min(1 / (2 * max(row["trials"] for row in group)), deltas[0] / 3)

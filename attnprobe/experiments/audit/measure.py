@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from ...errors import Unsupported, UsageError
 from ...methods import approximate
 from ...metrics.guarantees import GuaranteeReference
 from ...qkv import QKV
-from ...run.cells import Place, PlannedCells, Result, key_of
+from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import NOT_FINITE
-from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
+from ...run.method_cells import MethodCell, head_of, method_cells
+from ...run.plan import ErrorPlan, Group, refused
 from ...run.prepare import draft_plan, prepared
 from ...timings import Timings
 from .record import SHAPE
@@ -25,19 +26,6 @@ from .tally import Tally
 
 LOOK = 20  # repeats between two looks of a test that stops by itself
 SHOWN = 50  # repeats between two words on the progress
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """One method at one budget, on one layer of one window."""
-
-    key: str
-    request: MethodRequest
-    d: int | None
-
-    @property
-    def name(self) -> str:
-        return self.request.label
 
 
 class AuditCells(PlannedCells):
@@ -55,30 +43,25 @@ class AuditCells(PlannedCells):
         super().__init__(request, parts, partial(_cells, request))
         self._reference: tuple[QKV, GuaranteeReference] | None = None
 
-    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
-        plan = self.plan_of(place)
-        return {
-            **method_facts(cell.request),
-            "target": plan.target,
-            "d": cell.d,
-            "repeat": 0,
-            "seed": plan.seed,
+    def head(self, place: Place, cell: MethodCell) -> dict[str, Any]:
+        assert cell.request is not None
+        return head_of(self, place, cell) | {
             "reference": False,
-            "requested": True,
             "family": cell.request.entry.family,
             "repeats": self.request.repeats,
             "confidence": self.request.confidence,
             "anytime": self.request.stop,
         }
 
-    def work(self, place: Place, cell: _Cell) -> Cost:
+    def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
         work, size = work_of_method(n, cell.d, heads)
         work += self.request.matrix * work_of_decompositions(n, heads, 1)[0] / 3  # the norm of a difference
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan, request = self.plan_of(place), self.request
+        assert cell.request is not None
         if (why := refused(cell.request, plan.target, inputs.n_k, cell.d)) is not None:
             raise Unsupported(why)
         if "deterministic" in cell.request.entry.tags:
@@ -121,26 +104,8 @@ class AuditCells(PlannedCells):
 
 def _cells(
     request: AuditRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
-) -> Iterator[_Cell]:
+) -> Iterator[MethodCell]:
     """Every method at every budget."""
-    for method in plan.methods:
-        for d in plan.d if method.entry.budget is not None else (None,):
-            key = key_of(
-                "audit",
-                method,
-                facts,
-                group,
-                layer,
-                target=plan.target,
-                heads=plan.heads,
-                d=d,
-                seed=plan.seed,
-                repeats=request.repeats,
-                epsilon=request.epsilon,
-                delta=request.delta,
-                confidence=request.confidence,
-                stop=request.stop,
-                rows=request.rows,
-                matrix=request.matrix,
-            )
-            yield _Cell(key, method, d)
+    names = ("repeats", "epsilon", "delta", "confidence", "stop", "rows", "matrix")
+    options = {name: getattr(request, name) for name in names}
+    return method_cells("audit", plan.methods, plan, group, layer, facts, **options)

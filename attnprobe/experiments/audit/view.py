@@ -1,36 +1,43 @@
-"""What ``attnprobe audit`` shows: rows per head, their summary per promise, and tables in every format."""
+"""The view of ``attnprobe audit``: a row for each promise and head, their summary, its tables and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
+from ...linalg.exceedance import VERDICTS
 from ...tables.labels import source_heading
-from ...tables.numbers import brief, method_label, per_cent, significant
+from ...tables.long import CELL, Row, known, long_rows, summarised
+from ...tables.long import FIELDS as LONG
+from ...tables.numbers import method_label
+from ...tables.results import at_budget, in_words, lost, sentences
+from ...tables.statistics import describe
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .result import audit_result
-from .rows import FIELDS, AuditSummary, audit_rows, audit_summary
-
-if TYPE_CHECKING:
-    from .record import AuditRecord
+from .record import METRICS, PER_HEAD, SHAPE
 
 ERRORS = {"normaliser": "|D~/D − 1|", "numerator": "‖N~ − N‖/‖N‖", "output": "‖o~ − o‖/‖o‖", "matrix": "‖E‖₂/‖B‖₂"}
+WORDS = {"holds": "hold", "violated": "are violated", "undecided": "are undecided"}
+ENOUGH = 400  # repeats; unbiased vattention at ε = 0.5 seems biased in 4 % of heads then, in 16 % at 60 repeats
+TEST = ("repeats", "trials", "confidence", "anytime")
+PROMISE = ("quantity", "per", "epsilon", "delta")
+FIELDS = (*LONG, *TEST, *PROMISE, *PER_HEAD, *METRICS)
 
 
-def view(recorded: Recorded[AuditRecord]) -> View:
-    """What records of ``attnprobe audit`` show."""
+def view(recorded: Recorded) -> View:
+    """The view of the records of ``attnprobe audit``."""
     from .figures import audit_figures
 
-    rows = audit_rows(recorded.records)
+    rows = long_rows(recorded.records, SHAPE, (*CELL, *TEST))
     summary = audit_summary(rows)
-    draw = lambda folder: audit_figures(rows, recorded.drawing, folder)
+    draw = partial(audit_figures, rows, recorded.drawing)
     return View(
         "audit",
         recorded.header,
         rows,
-        audit_tables(summary),
+        [table for group in grouped_by(summary, "source", "layer", "n") for table in _tables(group)],
         columns=COLUMNS,
         fields=FIELDS,
         title="Promised and measured probabilities of errors",
@@ -41,104 +48,114 @@ def view(recorded: Recorded[AuditRecord]) -> View:
     )
 
 
-def _verdicts(row: AuditSummary) -> str:
+def audit_summary(rows: Sequence[Row]) -> list[Row]:
+    """One entry per (source, method with options, layer, n, d, promise), over heads and windows.
+
+    ``verdicts`` counts them. ``metrics`` describes the numbers of heads, and for each verdict the share of heads with
+    it. Windows with another status have an entry of their own.
+    """
+    return summarised(rows, ("source", "method", "options", "layer", "n", "d", *PROMISE, "status"), _statistics)
+
+
+def _statistics(group: list[Row]) -> Row:
+    """The verdicts and numbers of one promise over heads and windows."""
+    heads = [row for row in group if row["head"] is not None]
+    windows = [row["window"] for row in heads]
+    counts = Counter(row["verdict"] for row in heads)
+    entry: Row = {
+        "at": {name: heads[0][name] for name in PROMISE} if heads else {},
+        "requested": True,
+        "trials": [min(row["trials"] for row in group), max(row["trials"] for row in group)],
+        "values": len(heads),
+        "cells": len({row["window"] for row in group}),
+        "verdicts": {word: counts[word] for word in VERDICTS if counts[word]},
+        "metrics": {},
+    }
+    if heads:
+        most = max(heads, key=lambda row: row["worst"])
+        entry["interval"] = most["lower"], most["upper"]
+        for word in VERDICTS:
+            entry["metrics"][word] = describe([float(row["verdict"] == word) for row in heads], windows)
+        for name in ("rate", "worst", "upper", *METRICS):
+            if known(heads, name):
+                entry["metrics"][name] = describe([row.get(name) for row in heads], windows)
+    return entry
+
+
+def _per_row(row: Row) -> str:
+    return "rows" if row["per"] == "row" else ""
+
+
+def _verdicts(row: Row) -> str:
     if row["status"] == "skipped" or not row["verdicts"]:
         return row["status"]
     return ", ".join(f"{word} {count}/{row['values']}" for word, count in row["verdicts"].items())
 
 
-def _stat(name: str, stat: str, text: Callable[[float | None], str] = brief) -> Callable[[AuditSummary], str]:
-    """A statistic of a metric, if there is one."""
-
-    def cell(row: AuditSummary) -> str:
-        statistics = row["metrics"].get(name)
-        value = None if statistics is None else dict(statistics).get(stat)
-        return text(value) if isinstance(value, float) else ""
-
-    return cell
-
-
-def _interval(row: AuditSummary) -> str:
-    ends = row.get("interval")
-    return "" if ends is None else f"[{per_cent(ends[0])} – {per_cent(ends[1])}]"
-
-
-def _trials(row: AuditSummary) -> str:
+def _trials(row: Row) -> str:
     return " – ".join(map(str, dict.fromkeys(row["trials"])))
 
 
-def _biased(row: AuditSummary) -> str:
+def _biased(row: Row) -> str:
     biased = row["metrics"].get("biased")
-    if biased is None or biased["mean"] is None:
-        return ""
-    return f"{round(biased['mean'] * biased['count'])}/{biased['count']}"
+    return f"{round(biased['mean'] * biased['count'])}/{biased['count']}" if biased else ""
 
 
-def _keys(row: AuditSummary) -> str:
-    read, share = (row["metrics"].get(name) for name in ("keys", "keys_share"))
-    return "" if read is None or share is None else f"{significant(read['mean'])} ({per_cent(share['mean'])})"
-
-
-def _of_rows(row: AuditSummary) -> str:
-    return f"{row['per']}s" if row["per"] == "row" else ""
-
-
-ENOUGH = 400  # repeats; unbiased vattention at ε = 0.5 seems biased in 4 % of heads then, in 16 % at 60 repeats
-METHOD: tuple[Column, ...] = (
-    Column("method", method_label, key=True),
-    Column("d", lambda row: "" if row["d"] is None else str(row["d"]), key=True),
-)
-PROMISES: tuple[Column, ...] = (
+METHOD = (Column("method", method_label, key=True), Column("d", "{d}", key=True))
+PROMISES = (
     *METHOD,
-    Column("error", lambda row: ERRORS.get(row["quantity"] or "", ""), "the error that is promised", key=True),
-    Column("of", _of_rows, "each row is judged by itself", key=True),
-    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", "promised error", key=True),
-    Column(
-        "δ",
-        lambda row: "" if row["delta"] is None else f"{row['delta']:g}",
-        "promised probability of a larger error",
-        key=True,
-    ),
+    Column("error", lambda row: ERRORS.get(row["quantity"], ""), "the error that is promised", key=True),
+    Column("of", _per_row, "each row is judged by itself", key=True),
+    Column("ε", "{epsilon:g}", "promised error", key=True),
+    Column("δ", "{delta:g}", "promised probability of a larger error", key=True),
     Column(
         "verdict",
         _verdicts,
         "with the number of heads",
         more="all verdicts of a line are right together at the stated confidence; a head of rows holds if all rows do",
     ),
-    Column("rate", _stat("rate", "mean", per_cent), "share of repeats with an error above ε, mean over heads"),
-    Column("worst", _stat("worst", "max", per_cent), "rate of the worst head or row"),
-    Column("keys", _keys, "that a row reads, and their share of those that it sees", 1),
-    Column("interval", _interval, "of that rate", 2, more="right for all heads and rows together"),
+    Column("rate", "{metrics[rate][mean]:share}", "share of repeats with an error above ε, mean over heads"),
+    Column("worst", "{metrics[worst][max]:share}", "rate of the worst head or row"),
+    Column(
+        "keys",
+        "{metrics[keys][mean]:4} ({metrics[keys_share][mean]:share})",
+        "that a row reads, and their share of those that it sees",
+        1,
+    ),
+    Column(
+        "interval",
+        "[{interval[0]:share} – {interval[1]:share}]",
+        "of that rate",
+        2,
+        more="right for all heads and rows together",
+    ),
     Column("repeats", _trials, "seeds that were measured", 3),
 )
-NORMALISERS: tuple[Column, ...] = (
+NORMALISERS = (
     *METHOD,
-    Column("bias", _stat("bias", "median"), "mean of D~/D − 1, median over heads"),
-    Column("z", _stat("bias_z", "median"), "bias over its standard error, median"),
+    Column("bias", "{metrics[bias][median]:brief}", "mean of D~/D − 1, median over heads"),
+    Column("z", "{metrics[bias_z][median]:brief}", "bias over its standard error, median"),
     Column("biased", _biased, "heads whose bias is not chance"),
-    Column("s.d.", _stat("normaliser_sd", "median"), "of D~/D over repeats, median over heads", 1),
-    Column("stated / s.d.", _stat("sd_ratio", "median"), "the method's own estimate over the measured s.d."),
-    Column("ESS", _stat("ess", "median"), "effective sample size of the weights"),
-    Column("least π", _stat("least_inclusion", "median"), "smallest probability that a key is used"),
-    Column("capped", _stat("capped", "median", per_cent), "share of rows at the cap of samples"),
+    Column("s.d.", "{metrics[normaliser_sd][median]:brief}", "of D~/D over repeats, median over heads", 1),
+    Column("stated / s.d.", "{metrics[sd_ratio][median]:brief}", "the method's own estimate over the measured s.d."),
+    Column("ESS", "{metrics[ess][median]:brief}", "effective sample size of the weights"),
+    Column("least π", "{metrics[least_inclusion][median]:brief}", "smallest probability that a key is used"),
+    Column("capped", "{metrics[capped][median]:share}", "share of rows at the cap of samples"),
 )
 COLUMNS = (*PROMISES, *NORMALISERS)
 
 
-def audit_tables(summary: Sequence[AuditSummary]) -> list[Table]:
-    """Two tables for each source, layer and n: the promises, and the normalisers of methods that state one."""
-    tables = []
-    for group in grouped_by(summary, "source", "layer", "n"):
-        first = group[0]
-        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(group))
-        tables.append(table_of(f"Promised errors · {where}", group, PROMISES, reasons(group, _name)))
-        known = [values[0] for values in grouped_by(group, "method", "options", "d") if "bias" in values[0]["metrics"]]
-        if known:
-            tables.append(table_of(f"Normalisers D~/D · {where}", known, NORMALISERS, doubts(known)))
+def _tables(group: Sequence[Row]) -> list[Table]:
+    """Up to two tables of one source, layer and n: promises, and the normalisers of methods that state one."""
+    where = joined(source_heading(group[0]), f"layer {group[0]['layer']}", f"n = {group[0]['n']}", counted(group))
+    tables = [table_of(f"Promised errors · {where}", group, PROMISES, reasons(group, at_budget))]
+    methods = [rows[0] for rows in grouped_by(group, "method", "options", "d")]
+    if stated := [row for row in methods if "bias" in row["metrics"]]:
+        tables.append(table_of(f"Normalisers D~/D · {where}", stated, NORMALISERS, doubts(stated)))
     return tables
 
 
-def doubts(rows: Sequence[AuditSummary]) -> list[str]:
+def doubts(rows: Sequence[Row]) -> list[str]:
     """A note on biases that were found in few repeats, in which rare large weights may be missing."""
     found = [row["trials"][0] for row in rows if (row["metrics"].get("biased") or {}).get("mean")]
     if not found or min(found) >= ENOUGH:
@@ -149,5 +166,11 @@ def doubts(rows: Sequence[AuditSummary]) -> list[str]:
     ]
 
 
-def _name(row: AuditSummary) -> str:
-    return " ".join(filter(None, [method_label(row), "" if row["d"] is None else f"d = {row['d']}"]))
+def audit_result(rows: Sequence[Row]) -> str:
+    """How many promises hold, head by head, and which methods are biased."""
+    counts = Counter(known(rows, "verdict"))
+    parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    share = f"Of {counts.total()} promises, head by head, {in_words(parts)}." if parts else ""
+    biased = list(dict.fromkeys(at_budget(row) for row in rows if row.get("biased")))
+    which = f"The normaliser is biased: {', '.join(biased)}." if biased else ""
+    return sentences(share, which, lost(rows, at_budget))

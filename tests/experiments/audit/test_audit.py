@@ -14,14 +14,14 @@ from scipy.stats import binom
 from attnprobe import QKV, approximate, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.audit import AuditRequest, measure_guarantees
-from attnprobe.experiments.audit.result import audit_result
-from attnprobe.experiments.audit.rows import audit_rows, audit_summary
+from attnprobe.experiments.audit.record import SHAPE
 from attnprobe.experiments.audit.tally import Tally
-from attnprobe.experiments.audit.view import doubts
+from attnprobe.experiments.audit.view import audit_result, audit_summary, doubts
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.rng import generator
+from attnprobe.tables.long import CELL, long_rows
 from attnprobe.tables.numbers import per_cent, significant
 
 COIN = """
@@ -100,7 +100,7 @@ def test_a_result_that_is_not_finite_exceeds_every_error(file):
     (lost,) = audited(file, "lost", matrix=False)
     assert lost["status"] == "diverged" and "of head 0" in lost["reason"]
     assert lost["statements"][0]["verdict"] == ["violated"] * 2
-    rows = audit_rows([lost])  # type: ignore[reportArgumentType]  # records have no type before they are read
+    rows = long_rows([lost], SHAPE, (*CELL, "trials"))
     (row,) = audit_summary(rows)
     assert audit_result(rows) == "Of 2 promises, head by head, 2 are violated. Failed or diverged: mine.py:lost."
     assert row["status"] == "diverged" and row["verdicts"] == {"violated": 2}
