@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -90,6 +92,23 @@ def typed_records(monkeypatch):
         assert shape is None or shape.problem(written) is None, shape.problem(written)
 
     monkeypatch.setattr(RecordWriter, "append", checked)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fonts_are_subset_once():
+    """The part of a font that a PDF needs is made once for the same characters. It takes a third of a figure's time."""
+    from matplotlib.backends import _backend_pdf_ps as backend
+
+    subset = backend.get_glyphs_subset
+
+    @functools.lru_cache(maxsize=100)
+    def made(path, glyphs):
+        manager = subset(path, glyphs)
+        return manager, manager.__enter__()  # the font is closed when the manager is forgotten
+
+    backend.get_glyphs_subset = lambda path, glyphs: contextlib.nullcontext(made(path, tuple(glyphs))[1])
+    yield
+    backend.get_glyphs_subset = subset
 
 
 @pytest.fixture
