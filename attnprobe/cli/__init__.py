@@ -127,13 +127,14 @@ def main(args: list[str] | None = None) -> NoReturn:
     The answer is printed last. If the reader of stdout ends early, nothing changes. If the answer cannot be written for
     another reason, such as a full disk, the exit code is 4 in place of 0.
     """
+    own_process = args is None
     args = sys.argv[1:] if args is None else args
     open_streams()
     code = _run(args, debug="--debug" in args)
     if (lost := unwritten()) is not None:
         note(f"stdout: the output could not be written: {lost.strerror or lost}")
         code = code or 4
-    if code == 130 and "ray" in sys.modules:  # its threads may crash an interpreter that ends meanwhile
+    if own_process and code == 130 and "ray" in sys.modules:  # its threads may crash an interpreter that ends meanwhile
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -313,7 +314,7 @@ def test_a_reader_that_goes_away_is_no_error(qkv, tmp_path):
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 8, 512, 16, generator=generator)
+    q, k, v = torch.randn(3, 2, 256, 16, generator=generator)
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
     command = [
         sys.executable,
@@ -345,6 +346,18 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     assert json.loads((tmp_path / "r/manifest.json").read_text())["status"] == "interrupted"
     for line in records.read_text().splitlines():
         json.loads(line)
+
+
+def test_an_interruption_never_ends_the_process_of_a_caller(run, qkv, monkeypatch):
+    entry = METHODS["skyformer"]
+
+    @functools.wraps(entry.function)
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "ray", sys)  # of the caller
+    monkeypatch.setitem(METHODS, "skyformer", replace(entry, function=interrupted))
+    assert run("error", "--qkv", qkv, "--d", "8")[0] == 130
 
 
 def test_timings_show_the_stages_on_stderr(run, qkv):
@@ -403,7 +416,7 @@ def test_every_command_has_help_with_its_python(name):
 def test_no_color_is_honoured(run, qkv, tmp_path):
     assert run("error", "--qkv", qkv, "--d", "8", "--out", "r")[0] == 0
     environment = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "attnprobe", "report", "r"]
+    command = [sys.executable, "-m", "attnprobe", "report", "r", "--plot", "none"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
     assert "skyformer" in out and "\x1b[" not in out
 
@@ -487,14 +500,14 @@ def test_a_budget_that_only_the_mask_forbids_is_exit_2(run, tmp_path):
     "redirect", [">&-", *(pytest.param(to, marks=pytest.mark.slow) for to in ("2>&-", "2>/dev/full"))]
 )
 def test_a_closed_stream_is_no_crash(qkv, tmp_path, redirect):
-    command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --plot --out r {redirect}"
+    command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --plot errors --out r {redirect}"
     assert subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).returncode == 0
 
 
 def test_a_terminal_without_the_symbols_still_gets_its_table(run, qkv, tmp_path):
     assert run("error", "--qkv", qkv, "--d", "8", "--out", "r")[0] == 0
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    command = [sys.executable, "-m", "attnprobe", "report", "r", "--format", "md"]
+    command = [sys.executable, "-m", "attnprobe", "report", "r", "--format", "md", "--plot", "none"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
     assert done.returncode == 0 and b"skyformer" in done.stdout
 
