@@ -112,6 +112,15 @@ def fonts_are_subset_once():
 
 
 @pytest.fixture
+def svg_alone(monkeypatch):
+    """PNG and PDF of figures are empty files, where a test is not about them: they take longer than all else."""
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda *to, **how: save(*to, **how) if how["format"] == "svg" else None)
+
+
+@pytest.fixture
 def here(monkeypatch):
     """What has a time limit is measured in this process all the same, with what a test has planted in it."""
     from attnprobe.run.where.backends import Alone

@@ -286,6 +286,7 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
+@pytest.mark.usefixtures("svg_alone")
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
     from attnprobe.records import file as records
     from attnprobe.run import folder
@@ -344,6 +345,7 @@ def test_the_files_that_are_shipped_hold_together(path):
     assert read_config(path, settings_of).values
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_the_smoke_sweep_needs_no_hub(run, no_hub):
     code, _, err = run("sweep", CONFIGS / "smoke.yaml", "--out", "r")
     assert code == 0 and {one["status"] for one in read_records("r")} == {"ok"}, err

@@ -180,6 +180,7 @@ def report(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("svg_alone")
 def test_every_string_at_once(command, tmp_path, report):
     run = poisoned_run(command, TOGETHER, tmp_path)
     out, _ = report(run, "--plot", "none")

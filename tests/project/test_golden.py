@@ -17,6 +17,7 @@ KNOWN = json.loads(golden.KEYS.read_text(encoding="utf-8"))
 REWRITE = "if that is meant: python tests/golden/rewrite.py, and review the diff"
 
 
+@pytest.mark.usefixtures("svg_alone")
 @pytest.mark.parametrize("command", golden.COMMANDS)
 def test_what_is_shown(command, tmp_path):
     golden.shown(command, tmp_path)

@@ -196,6 +196,7 @@ def survive(command, count, plot, tmp_path):
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.usefixtures("svg_alone")
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)
 
@@ -230,6 +231,7 @@ def report_with_manifest(command, some, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["error", "bench"])
+@pytest.mark.usefixtures("svg_alone")
 def test_a_changed_manifest_is_shown(command, tmp_path):
     whole, some = manifests(command)
     random.Random(0).shuffle(some)

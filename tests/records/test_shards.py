@@ -187,6 +187,7 @@ def test_what_only_a_whole_run_gives_is_refused_of_a_shard(run, file):
         assert code == 2 and "exclude each other" in err and not Path("r").exists()
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):
     Path("c.yaml").write_text(
         f"qkv: {file}\nd: 4\nlayer: 0,2\nwindows: 2\nplot: errors\ngates:\n  - {{metric: output_spectral, max: 0}}\n"

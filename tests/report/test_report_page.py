@@ -29,6 +29,7 @@ from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.view import FORMATS
 
+pytestmark = pytest.mark.usefixtures("svg_alone")
 VOID = {"meta", "br", "img", "hr", "input", "link"}
 
 
@@ -135,7 +136,7 @@ def test_the_page_is_the_same_to_the_byte(tmp_path):
     assert page_of(folder) == first
 
 
-def test_words_of_a_run_never_become_elements(tmp_path):
+def test_words_of_a_run_never_become_elements(page, tmp_path):
     """A method's option, a label, a path, a reason, a manifest: each may say anything."""
     source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
     some = records(source=source, options={"sampler": EVIL}, target=EVIL)
@@ -161,8 +162,7 @@ def test_words_of_a_run_never_become_elements(tmp_path):
     assert [tag for tag, _ in actual.elements].count("script") == 1 == text.count("<script>")
     assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in actual.elements)
     assert "document.title='owned'" in "".join(actual.texts)  # it is shown, as words
-    plain = page_of(a_folder(tmp_path / "plain", records()))
-    assert {tag for tag, _ in actual.elements} <= {tag for tag, _ in Reader(plain).elements} | {"ul", "li", "p"}
+    assert {tag for tag, _ in actual.elements} <= {tag for tag, _ in Reader(page).elements} | {"ul", "li", "p"}
 
 
 def test_cells_sort_by_their_number(page):

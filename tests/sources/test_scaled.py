@@ -173,6 +173,7 @@ def test_factors_are_never_averaged_together(file, tmp_path):
 @pytest.mark.parametrize(
     "command", [pytest.param(name, marks=pytest.mark.slow) if name == "condition" else name for name in KINDS]
 )
+@pytest.mark.usefixtures("svg_alone")
 def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
     code = command_line(
         command,

@@ -403,6 +403,7 @@ def test_the_command_leaves_a_run_that_a_report_rebuilds(run, bench, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
+@pytest.mark.usefixtures("svg_alone")
 def test_memory_has_a_figure_of_its_own(bench):
     code, out, err = bench(
         "--n", "512,1024", "--rounds", 1, "--method", "linear", "--device", "cpu", "--plot", "--out", "r"

@@ -523,6 +523,7 @@ def run(run):
     return lambda *args: run("condition", *args)
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     code, out, err = run(
         "--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json", "--out", "r"

@@ -234,6 +234,7 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     measured(source, tmp_path, "a", **request)
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
     """A record that was the second repeat of one run is the first of another, whose figure shows it."""
     measured(source, tmp_path, repeats=2)
@@ -265,6 +266,7 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
         assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
     entry = METHODS["performer"]
     bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
@@ -361,6 +363,7 @@ def inside(axis):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("svg_alone")
 def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     session = measured(
@@ -403,6 +406,7 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("svg_alone")
 def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     for name, change in {
@@ -456,6 +460,7 @@ def kept(tmp_path, maps, exact_maps=None, **fields):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("svg_alone")
 def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     exact_maps = np.array([[[0.1, 0.01], [0.01, 0.05]]])
@@ -480,6 +485,7 @@ def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypa
         assert "skyformer\nd = 4 (used 3.5)" in actual
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_heads_and_columns_beyond_the_page_are_said(tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     maps = np.full((14, 8, 8), 0.125)
@@ -599,6 +605,7 @@ MAPS = {*files_of("maps-layer0-n70")}
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
+@pytest.mark.usefixtures("svg_alone")
 def test_plot_draws_what_it_names(command, tmp_path, args, expected):
     code, _, err = command(*args)
     assert code == 0 and names(tmp_path) == expected
@@ -630,6 +637,7 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     assert {"mine.svg", "maps-notes.txt"} <= names(tmp_path)
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path):
     command("--plot", "maps")
     command("--method", "performer")
@@ -638,6 +646,7 @@ def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path)
     assert names(tmp_path) == ERRORS | MAPS
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_maps_come_with_the_timings_and_leave_stdout_alone(command):
     code, out, err = command("--format", "json", "--plot", "maps", "--timings")
     assert code == 0 and "maps" in [line.split()[0] for line in err.splitlines()]

@@ -62,6 +62,7 @@ def hollow(axis):
     return [(line.get_color(), list(zip(*line.get_data(), strict=True))) for line in lines]
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     paths = paper_figure(rows, Drawing(), tmp_path)
@@ -82,6 +83,7 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, pages):
     """The method is found whatever its case, accents and hyphens; "initialized" is initialized-qkv."""
     rows, _ = summarise(a_sweep())
@@ -144,6 +146,7 @@ def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
     assert shown == [(0, "softmax")]
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_another_metric_has_no_papers_values(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))

@@ -148,6 +148,7 @@ def test_leading_values_say_that_they_are(run, qkv):
         assert row["entropy_rank"] is None and row["rank_99"] is None and row["stable_rank"] > 1
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_two_weights_stand_side_by_side(run, tiny_bert, text_file, tmp_path):
     args = (
         "--model",
@@ -227,6 +228,7 @@ def test_lists_of_matrices_and_methods():
         parse_of(["softmax,"])
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_figures_draw_what_rows_hold(tmp_path):
     row = {
         "of": "softmax",

@@ -337,6 +337,7 @@ def test_what_cannot_be_loaded_is_one_line_and_exit_2(run, qkv, tmp_path, text, 
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_every_command_takes_a_file(run, qkv, mine):
     rows = {}
     for name, args in {
