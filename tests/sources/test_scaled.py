@@ -18,7 +18,7 @@ from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.experiments.spectrum.rows import spectrum_rows
+from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gates

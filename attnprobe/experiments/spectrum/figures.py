@@ -16,10 +16,10 @@ from ...figures.looks import COLOURS, GREY, looks_of
 from ...figures.methods import rank_of, where
 from ...figures.words import escaped
 from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.numbers import method_label
-from ...tables.rows import Named, Sourced, part
 from ...tables.table import counted, gathered
-from .rows import SpectrumRow, matrix_label, moduli
+from .view import matrix_label, moduli
 
 Place = tuple[int, int]  # layer, n
 
@@ -59,7 +59,7 @@ NAMES = {
 }
 
 
-def spectrum_figures(rows: Sequence[SpectrumRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
 
     ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, on logarithmic axes. ``cumulative`` shows complete
@@ -89,7 +89,7 @@ def spectrum_figures(rows: Sequence[SpectrumRow], drawing: Drawing, out_dir: str
 
 def _page(
     places: Sequence[Place],
-    rows: Sequence[SpectrumRow],
+    rows: Sequence[Row],
     name: str,
     drawing: Drawing,
     looks: Mapping[Any, dict[str, Any]],
@@ -125,7 +125,7 @@ def _page(
     return sheet
 
 
-def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
+def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Median and band of ``σ_i / σ₁``, drawn at ranks that are evenly spaced on a logarithmic axis."""
     values = _stacked(rows)
     i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
@@ -136,7 +136,7 @@ def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> N
     _banded(axis, i, band, look, marks)
 
 
-def _cumulative(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
+def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Median and band of the growing share, from 0 at rank 0."""
     sums = np.cumsum(_stacked(rows) ** (1 if rows[0]["kind"] == "eigen" else 2), axis=1)
     shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
@@ -156,7 +156,7 @@ def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequen
     axis.plot(i, middle, **shown, markevery=marks)
 
 
-def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
+def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
     """Logarithmic axes. If values reach float64's rounding, the panel marks the level below which they are noise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -188,7 +188,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
         panels[0].text(1, ROUNDING / 1.5, "float64 rounding", **look)
 
 
-def _cumulative_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
+def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
     for panel in panels:
@@ -199,7 +199,7 @@ def _cumulative_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> Non
         panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
+def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
     """The style of each (matrix, weights): colour and marker of the matrix or method, line style of the weights.
 
     Budgets of a method share its style; smaller ones are paler.
@@ -226,12 +226,12 @@ def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
     return looks
 
 
-def _method(row: SpectrumRow) -> Named:
+def _method(row: Row) -> Row:
     """The matrix of the spectrum, as a method."""
     return {"method": row["of"], "options": row.get("options") or {}}
 
 
-def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     """The legend: a colour and marker for each matrix, and a line style for each of several weights."""
     from matplotlib.lines import Line2D
 
@@ -250,24 +250,24 @@ def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> d
     return keys
 
 
-def _look(row: SpectrumRow) -> tuple[str, Any]:
+def _look(row: Row) -> tuple[str, Any]:
     """The key of a line: matrix and weights."""
     return matrix_label(row), row.get("source")
 
 
-def _stacked(rows: Sequence[SpectrumRow]) -> Any:
+def _stacked(rows: Sequence[Row]) -> Any:
     """The moduli of all heads, (rows, values), cut at the shortest."""
     values = [moduli(row) for row in rows]
     shortest = min(map(len, values))
     return np.array([one[:shortest] for one in values])
 
 
-def _kinds(rows: Sequence[SpectrumRow]) -> list[str]:
+def _kinds(rows: Sequence[Row]) -> list[str]:
     """The weights, which differ by line style."""
-    headings = list(dict.fromkeys(heading for row in rows if (heading := source_heading(part(Sourced, row)))))
+    headings = list(dict.fromkeys(heading for row in rows if (heading := source_heading(row))))
     return [f"Kinds of line: {', '.join(headings)}."] if len(headings) > 1 else []
 
 
-def _over(rows: Sequence[SpectrumRow]) -> str:
+def _over(rows: Sequence[Row]) -> str:
     counts = {f"{name}s": len({row[name] for row in rows}) for name in ("head", "window")}
     return f"median, with a band from p10 to p90, over {counted([counts])}"

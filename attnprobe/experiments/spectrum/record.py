@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, lists_of, per_head
+from ...records.shapes import Count, Number, PerHead, Place, Shape, per_head
 
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
@@ -50,12 +50,15 @@ class SpectrumRecord(Place):
     closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals reached their width")]]
 
 
-VALUES = ("singular_values", "eigenvalues", "error", "upper")
+NUMBERS = (
+    *("of", "kind", "singular_values", "eigenvalues", "size", "complete", "log_scale", "duplicates", "seed"),
+    *("stable_rank", "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99"),
+    *("d_spectral", "d_frobenius", "frobenius", "error", "upper", "passes", "closed", "draws_hash", "seconds"),
+)
 
 
 def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
-    ranks = flat("d_spectral", record.get("d_spectral")) | flat("d_frobenius", record.get("d_frobenius"))
-    yield ranks | lists_of(record, VALUES)
+    yield {name: value for name, value in record.items() if name in ("head", *NUMBERS)}
 
 
 COLUMNS = {

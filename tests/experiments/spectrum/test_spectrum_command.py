@@ -15,8 +15,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_of
 from attnprobe.experiments.spectrum.request import shares
-from attnprobe.experiments.spectrum.rows import moduli, spectrum_rows
-from attnprobe.experiments.spectrum.view import spectrum_tables
+from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 from attnprobe.tables.terminal import plain_tables
