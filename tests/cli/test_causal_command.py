@@ -33,6 +33,7 @@ def loaded(decoder, **options):
     return load_qkv(decoder[1], text=str(decoder[3]), device="cpu", notify=lambda line: None, **options)
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp_path):
     code, out, _ = run(
         "error",

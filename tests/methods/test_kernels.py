@@ -256,6 +256,7 @@ def mine(tmp_path, qkv):
     return tmp_path / "mine.py"
 
 
+@pytest.mark.usefixtures("svg_alone")
 def test_a_users_kernel_is_judged_in_its_own_dtype(run, qkv, mine):
     base = (
         "error",
@@ -279,8 +280,8 @@ def test_a_users_kernel_is_judged_in_its_own_dtype(run, qkv, mine):
     assert "ratio_to_framework" not in rows["nystromformer"]["metrics"] and "kernel_dtype" not in rows["nystromformer"]
     code, out, _ = run(*base)
     assert code == 0 and "kernels · " in out and "× framework" in out and "matrix errors skipped" not in out
-    for form in ("md", "latex"):
-        code, out, _ = run("report", "r", "--format", form)
+    for form, figures in (("md", "all"), ("latex", "none")):
+        code, out, _ = run("report", "r", "--format", form, "--plot", figures)
         assert code == 0 and "kernels" in out and "eager softmax attention in the kernel's dtype" in out
     records = {one["method"]: one for one in read_records("r")}
     assert len(records["mine.py:half"]["metrics"]["cosine"]) == len(records["mine.py:half"]["heads"])
