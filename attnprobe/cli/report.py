@@ -81,18 +81,19 @@ def command(
     """
     from ..errors import UsageError, unknown
     from ..experiments import experiment
-    from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import STYLES
     from ..files import path_of, reading
     from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
+    from ..tables.metrics import ERROR
     from .streams import note
 
     output = output_of(**shown)
     kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
-    if metric is not None and metric not in GATED.names:
-        raise unknown("metric", metric, GATED.names)
+    names = [one.name for one in ERROR]
+    if metric is not None and metric not in names:
+        raise unknown("metric", metric, names)
     if style not in STYLES:
         raise unknown("style", style, STYLES)
     if out is not None and not out.strip():

@@ -19,7 +19,7 @@ from attnprobe.compare.runs import DIRECTED, compare_runs
 from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
@@ -442,7 +442,7 @@ NEITHER |= {"keys", "support", "k_50", "k_90", "k_99"}
 def test_every_metric_that_is_gated_or_compared_says_how():
     gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]
     every = [metric for one in gated for metric in one.metrics] + list(TABLE.values())
-    assert set(DIRECTED) == set(GATED.names) - NEITHER
+    assert set(DIRECTED) == set(EXPERIMENT.gated.names) - NEITHER
     assert all(one.better in ("smaller", "larger", None) for one in every)
     assert all(one.scale in ("relative", "absolute", "complement") for one in every)
     assert all(one == TABLE.get(one.name, one) for one in every), "a metric of two commands is one"
@@ -537,7 +537,7 @@ def test_metrics_by_default_and_by_name():
         assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in expected]
     one = [*both, cell(method="mss")]
     assert [row["method"] for row in compare_runs(one, one, ["bad_rows"]).rows] == ["skyformer"]
-    for metric in set(GATED.names) - NEITHER:
+    for metric in set(EXPERIMENT.gated.names) - NEITHER:
         run_ = [cell(metric=metric)]
         assert only(run_, run_, metric)["verdict"] == "same"
 

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.gates.check import Gate, GateResult, check
 from attnprobe.gates.parse import parse_gate, parse_gates
@@ -45,8 +45,8 @@ def messages(records, *gates):
 
 
 def test_gate_forms():
-    assert parse_gate("output_spectral=0.5", GATED) == Gate("output_spectral", "mean", max=0.5)
-    assert parse_gate(" bad_rows.max = 0 ", GATED) == Gate("bad_rows", "max", max=0.0)
+    assert parse_gate("output_spectral=0.5", EXPERIMENT.gated) == Gate("output_spectral", "mean", max=0.5)
+    assert parse_gate(" bad_rows.max = 0 ", EXPERIMENT.gated) == Gate("bad_rows", "max", max=0.0)
     for text, message in [
         ("output_spektral=1", "did you mean 'output_spectral'"),
         ("output_spectral.medain=1", "did you mean 'median'"),
@@ -61,11 +61,11 @@ def test_gate_forms():
         ("output_cosine_min=1", "larger is better"),
     ]:
         with pytest.raises(UsageError, match=re.escape(message)):
-            parse_gate(text, GATED)
+            parse_gate(text, EXPERIMENT.gated)
 
 
 def test_the_mappings_of_a_config():
-    assert parse_gates([], GATED) == []
+    assert parse_gates([], EXPERIMENT.gated) == []
     every = {
         "metric": "output_cosine_min",
         "stat": "p10",
@@ -76,14 +76,14 @@ def test_the_mappings_of_a_config():
         "max": 1,
         "min": -0.5,
     }
-    (gate,) = parse_gates([every], GATED)
+    (gate,) = parse_gates([every], EXPERIMENT.gated)
     assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
     assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"
     words = {"target": "softmax", "weights": ["pretrained", "initialized"]}
-    (gate,) = parse_gates([{"metric": "delta", "max": 1, **words}], GATED)
+    (gate,) = parse_gates([{"metric": "delta", "max": 1, **words}], EXPERIMENT.gated)
     assert gate == Gate("delta", max=1, target=("softmax",), weights=("pretrained", "initialized"))
     assert str(gate) == "delta.mean <= 1 for target=softmax weights=pretrained,initialized"
-    assert parse_gates(({"metric": "bad_rows", "max": 0},), GATED) == [Gate("bad_rows", max=0)]
+    assert parse_gates(({"metric": "bad_rows", "max": 0},), EXPERIMENT.gated) == [Gate("bad_rows", max=0)]
 
 
 WRONG = {
@@ -144,7 +144,7 @@ WRONG = {
 @pytest.mark.parametrize(("entries", "says"), WRONG.values(), ids=WRONG)
 def test_a_wrong_gate_is_one_clear_line(entries, says):
     with pytest.raises(UsageError) as error:
-        parse_gates(entries, GATED)
+        parse_gates(entries, EXPERIMENT.gated)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 

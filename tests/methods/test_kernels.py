@@ -11,7 +11,7 @@ from inputs import make
 
 from attnprobe import QKV, approximate, kernel_errors, method
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
 from attnprobe.records.read import read_records
@@ -114,7 +114,7 @@ def test_every_number_is_its_formula():
     got = qkv.v.new_zeros(2, 50, qkv.p_v).copy_(exact(qkv, torch.bfloat16)) * 1.01
     got[0, 7] += 0.3
     actual = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0100001)
-    assert list(actual) == list(KERNEL_METRICS) and set(KERNEL_METRICS) <= set(GATED.names)
+    assert list(actual) == list(KERNEL_METRICS) and set(KERNEL_METRICS) <= set(EXPERIMENT.gated.names)
     stricter = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0099999)
     assert not stricter["rows_within"].any()
     for head in range(2):

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.experiments.error import ErrorRequest
-from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gates
 from attnprobe.gates.plan import impossible_reason
@@ -88,10 +87,10 @@ def test_a_run_of_records_alone_leaves_nothing_out(tmp_path):
 
 def test_a_limit_may_be_the_largest_float_and_no_more():
     largest = sys.float_info.max
-    [gate] = parse_gates([{"metric": "output_spectral", "max": largest}], GATED)
+    [gate] = parse_gates([{"metric": "output_spectral", "max": largest}], EXPERIMENT.gated)
     assert gate.max == largest
     with pytest.raises(UsageError, match="not a finite number"):
-        parse_gates([{"metric": "output_spectral", "max": 2 * int(largest)}], GATED)
+        parse_gates([{"metric": "output_spectral", "max": 2 * int(largest)}], EXPERIMENT.gated)
 
 
 def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():

@@ -14,8 +14,7 @@ from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
-from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error import EXPERIMENT, ErrorRequest, measure_errors
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.experiments.spectrum.view import spectrum_rows
@@ -243,7 +242,7 @@ def test_gates_narrow_by_factor():
         for s, v in ((1, 0.0), (4.0, 7.0))
     ]
     gates = parse_gates(
-        [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], GATED
+        [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], EXPERIMENT.gated
     )
     actual = check(rows, gates)
     assert [(one.gate.scale_inputs, one.passed) for one in actual] == [
@@ -259,7 +258,7 @@ def test_gates_narrow_by_factor():
     )
     assert impossible_reason(gates[1], {"scale_inputs": (1.0, 4.0)}, {}) is None
     with pytest.raises(UsageError, match="expected a number or a list"):
-        parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], GATED)
+        parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], EXPERIMENT.gated)
 
 
 @pytest.mark.parametrize("key", ["scale-inputs", "scale_inputs"])

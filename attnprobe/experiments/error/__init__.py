@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...gates.check import Gated
+from ...tables.metrics import ERROR
 from ..base import Experiment
-from .gates import GATED
 from .request import ErrorOutput, ErrorRequest
 
 __all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
@@ -15,7 +16,7 @@ EXPERIMENT = Experiment(
     output=ErrorOutput,
     plots=("errors", "maps", "positions"),
     more_plots=("papers", "heads", "cost"),
-    gated=GATED,
+    gated=Gated(ERROR),
     keeps=("maps",),
     examples=(
         "--method skyformer,nystromformer --n 1024 --d 32,64,128 --plot",

@@ -1,10 +1,11 @@
-"""The columns of `error`'s tables of methods."""
+"""The columns of `error`'s tables: of methods, of kernels and of row metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...records.file import LOWER_BOUND
+from ...tables.long import Row
 from ...tables.methods import (
     FAMILY,
     OPEN,
@@ -18,87 +19,66 @@ from ...tables.methods import (
     shown,
     statistic,
 )
-from ...tables.numbers import per_cent, significant
+from ...tables.numbers import method_label, significant
 from ...tables.table import Best, Column
-from .rows import ErrorRow
 
 
-def statistic_cell(metric: str, name: str, digits: int = 3) -> Callable[[ErrorRow], str]:
-    """The cell of a statistic of a metric."""
-    return lambda row: significant(statistic(row, metric, name), digits)
-
-
-def _factor(row: ErrorRow) -> str:
-    factor = row.get("scale_inputs")
-    return "" if factor is None else f"{factor:g}"
-
-
-def _budget(row: ErrorRow) -> str:
+def _budget(row: Row) -> str:
     d, realised = row.get("d"), row.get("realised_d")
     used = "" if realised is None or realised == d else f" ({realised:.1f})".replace(".0)", ")")
     return budget(row) + used
 
 
-def _absolute(row: ErrorRow) -> str:
+def _absolute(row: Row) -> str:
     mean, spread = shown(row, "output_spectral", "mean"), shown(row, "output_spectral", "se", 2)
     return f"{mean} ± {spread}" if spread else mean
 
 
-def _relative(row: ErrorRow) -> str:
+def _relative(row: Row) -> str:
     median, low, high = (shown(row, "output_spectral_relative", name, 3) for name in ("median", "p10", "p90"))
     return f"{median} [{low} – {high}]" if median else ""
 
 
-def _matrix(row: ErrorRow) -> str:
+def _matrix(row: Row) -> str:
     if row.get("matrix_skipped"):
         return "–"
     median = shown(row, "matrix_spectral_relative", "median", 3)
     return OPEN + median if is_open(row) and not median.startswith(OPEN) else median
 
 
-def is_open(row: ErrorRow) -> bool:
+def is_open(row: Row) -> bool:
     """Whether an interval of a matrix error did not close."""
     known = statistic(row, "matrix_spectral_relative", "median") is not None
     return known and bool(row.get("matrix_open")) and not row.get("matrix_skipped")
 
 
-def _vmean_ratio(row: ErrorRow) -> float | None:
+def _vmean_ratio(row: Row) -> float | None:
     return (row.get("over_vmean") or {}).get("output_spectral")
 
 
-def _over_vmean(row: ErrorRow) -> str:
+def _over_vmean(row: Row) -> str:
     ratio = significant(_vmean_ratio(row), 3)
     return OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio
 
 
-def _sum(row: ErrorRow, metric: str) -> int:
+def _sum(row: Row, metric: str) -> int:
     """A count summed over heads, windows and repeats."""
     return round((statistic(row, metric, "mean") or 0.0) * (statistic(row, metric, "count") or 0))
 
 
-def _bad_rows(row: ErrorRow) -> str:
+def _bad_rows(row: Row) -> str:
     return "" if statistic(row, "bad_rows", "mean") is None else str(_sum(row, "bad_rows"))
 
 
-def _guarded_rows(row: ErrorRow) -> str:
+def _guarded_rows(row: Row) -> str:
     return str(_sum(row, "guarded_rows")) if statistic(row, "guarded_rows", "mean") else ""
 
 
-def _delta(row: ErrorRow) -> str:
-    median, most = (significant(statistic(row, "delta", name), 2) for name in ("median", "max"))
-    return f"{median} ({most})" if median else ""
-
-
-def _used(row: ErrorRow) -> str:
-    low, high = (significant(statistic(row, f"realised_d_{name}", "mean"), 3) for name in ("p10", "p90"))
-    return f"{low} – {high}" if low else ""
-
-
-def _seconds(row: ErrorRow) -> float | None:
+def _seconds(row: Row) -> float | None:
     return None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
 
 
-def _milliseconds(row: ErrorRow) -> str:
+def _milliseconds(row: Row) -> str:
     seconds = _seconds(row)
     return significant(None if seconds is None else 1e3 * seconds, 3)
 
@@ -107,11 +87,16 @@ SPREAD = "over heads, windows, repeats"
 RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 METHOD = Column("method", lambda row: marked(row, label(row)), key=True)
 BUDGET = Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
-METHOD_COLUMNS: tuple[Column, ...] = (
+METHOD_COLUMNS = (
     METHOD,
     FAMILY,
     Column(
-        "scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s", key=True
+        "scores\ntimes",
+        "{scale_inputs:g}",
+        "the factor s of --scale-inputs",
+        spare=9,
+        more="Q and K are each times √s",
+        key=True,
     ),
     BUDGET,
     Column(
@@ -172,15 +157,21 @@ METHOD_COLUMNS: tuple[Column, ...] = (
     Column("guarded\nrows", _guarded_rows, "replaced by the method", spare=1, more="summed as bad rows are"),
     Column(
         "inverse\nresidual",
-        statistic_cell("inverse_residual", "median", 2),
+        "{metrics[inverse_residual][median]:2}",
         "‖I − NZ‖_F/√d of core N, inverse Z",
         spare=6,
         more="median; repeated landmarks count",
     ),
-    Column("δ\nmedian (max)", _delta, "the spectral shift of a head", spare=6, short="δ"),
+    Column(
+        "δ\nmedian (max)",
+        "{metrics[delta][median]:2} ({metrics[delta][max]:2})",
+        "the spectral shift of a head",
+        spare=6,
+        short="δ",
+    ),
     Column(
         "visited\nof n_q·n_k",
-        lambda row: per_cent(statistic(row, "visited_fraction", "mean")),
+        "{metrics[visited_fraction][mean]:share}",
         "scores or features computed, over queries times keys",
         spare=6,
         short="visited",
@@ -188,7 +179,7 @@ METHOD_COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "used\np10 – p90",
-        _used,
+        "{metrics[realised_d_p10][mean]:3} – {metrics[realised_d_p90][mean]:3}",
         "quantiles over rows of the keys that a row has",
         spare=8,
         short="used",
@@ -196,7 +187,7 @@ METHOD_COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "scored\na row",
-        statistic_cell("scored", "mean"),
+        "{metrics[scored][mean]:3}",
         "scores computed to choose the keys of a row",
         spare=7,
         short="scored",
@@ -204,7 +195,7 @@ METHOD_COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "keys\nread",
-        statistic_cell("kv_read", "mean"),
+        "{metrics[kv_read][mean]:3}",
         "rows of K and V loaded for a query",
         spare=7,
         short="keys read",
@@ -215,7 +206,120 @@ METHOD_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def error_columns(rows: Sequence[ErrorRow]) -> list[Column]:
+def _one_minus_cosine(row: Row) -> str:
+    """One minus the mean cosine. The digits of a cosine near 1 are all nines."""
+    mean = statistic(row, "cosine", "mean")
+    return "" if mean is None else significant(max(1 - mean, 0.0), 2)
+
+
+def _within(row: Row) -> str:
+    mean, tolerance = statistic(row, "rows_within", "mean"), row.get("row_tolerance")
+    return "" if mean is None else f"{100 * mean:.2f} % ({tolerance:g})"
+
+
+ROWS = "quantiles over rows of ‖E_i‖ / ‖O_i‖"
+FRAMEWORK = "max |E| over eager attention's"
+EAGER = "eager softmax attention in the kernel's dtype; median and worst head"
+KERNEL_COLUMNS = (
+    Column(
+        "kernel",
+        method_label,
+        "E = O~ − O, of O in float64",
+        more="O is the exact output of Q, K and V rounded to the kernel's dtype; medians unless said otherwise",
+        key=True,
+    ),
+    Column("in", "{kernel_dtype}", "the dtype that the kernel works in", spare=1, key=True),
+    Column("1 − cosine", _one_minus_cosine, "mean over heads", spare=6),
+    Column("max |E|", "{metrics[max_abs][max]:3}", "over all heads"),
+    Column("‖E‖F / ‖O‖F", "{metrics[relative_frobenius][median]:3}", "median over heads"),
+    Column("row p50", "{metrics[row_error_p50][median]:3}", ROWS, spare=3),
+    Column("row p99", "{metrics[row_error_p99][median]:3}", ROWS, spare=5),
+    Column("row p99.9", "{metrics[row_error_p99_9][median]:3}", ROWS, spare=2),
+    Column("rows within", _within, "share within the tolerance"),
+    Column(
+        "× framework",
+        "{metrics[ratio_to_framework][median]:3}",
+        FRAMEWORK,
+        more=EAGER,
+    ),
+    Column("worst", "{metrics[ratio_to_framework][max]:3}", FRAMEWORK, more=EAGER),
+    Column(
+        "× framework F",
+        "{metrics[ratio_to_framework_frobenius][median]:3}",
+        "the same of ‖E‖F",
+        spare=4,
+    ),
+)
+
+
+def _divergence(row: Row) -> str:
+    """The mean divergence, with the number of heads that have one if not all do."""
+    mean, count = significant(statistic(row, "kl", "mean"), 3), statistic(row, "kl", "count")
+    return f"{mean} ({count} of {row['values']})" if count and count < row["values"] else mean
+
+
+OVER_HEADS = "mean over rows and heads"
+MASS = "the exact weight of the keys that the method uses"
+ROW_COLUMNS = (
+    METHOD,
+    BUDGET,
+    Column(
+        "mass",
+        "{metrics[mass][mean]:3}",
+        MASS,
+        more=f"{OVER_HEADS}; 1 minus it is the lost mass, which is the total variation of a renormalised selection",
+    ),
+    Column(
+        "p10",
+        "{metrics[mass_p10][mean]:3}",
+        "mass of the rows at the 10 % quantile",
+        more="mean over heads",
+    ),
+    Column(
+        "of best",
+        "{metrics[mass_efficiency][mean]:3}",
+        "mass over the most that as many keys hold",
+        spare=1,
+        more="it separates the choice of keys from their number",
+    ),
+    Column("recall", "{metrics[recall_k][mean]:3}", "share of the largest keys that are used", spare=4),
+    Column("TV", "{metrics[tv][mean]:3}", "total variation of the rows", spare=3, best=best_of("tv", "mean")),
+    Column(
+        "KL",
+        _divergence,
+        "of rows, in nats (heads that have it)",
+        spare=6,
+        more="a head has none if one of its rows has a negative weight",
+    ),
+    Column(
+        "row error\np50",
+        "{metrics[row_error_p50][mean]:3}",
+        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
+        short="p50",
+        best=best_of("row_error_p50", "mean"),
+    ),
+    Column(
+        "\np99",
+        "{metrics[row_error_p99][mean]:3}",
+        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
+        best=best_of("row_error_p99", "mean"),
+    ),
+    Column(
+        "ln D~ / D\nmean ± s.d.",
+        ("{metrics[log_normaliser_error][mean]:2}", " ± {metrics[log_normaliser_error_sd][mean]:2}"),
+        "bias and noise of the log normaliser",
+        spare=5,
+        short="ln D",
+    ),
+    Column("keys", "{metrics[keys][mean]:3}", "with a weight, mean", spare=2),
+    Column("k 90", "{metrics[k_90][mean]:3}", "the least keys with a mass of 0.9", spare=2),
+    Column("needle", "{metrics[needle_mass_kept][mean]:3}", "weight of the needle's keys", spare=2),
+    STATUS,
+)
+COLUMNS = tuple(dict.fromkeys((*METHOD_COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS)))
+
+
+def error_columns(rows: Sequence[Row]) -> list[Column]:
     """The columns that tables may have. Those of families and factors need several of them."""
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]

@@ -25,9 +25,9 @@ from ...figures.methods import (
 )
 from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.methods import mark
 from ...tables.table import gathered
-from .rows import ErrorRow
 
 HEIGHT = 2.3  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -43,7 +43,7 @@ SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
 
 
-def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
+def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method computes, its time, and the keys that it reads.
 
     Entries and time have a panel each, and so has every further cost that a method states. There is a row of panels for
@@ -73,7 +73,7 @@ def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path,
 
 def _page(
     places: Sequence[tuple[Any, ...]],
-    rows: Sequence[ErrorRow],
+    rows: Sequence[Row],
     metric: str,
     costs: Sequence[Cost],
     drawing: Drawing,
@@ -104,7 +104,7 @@ def _page(
     return sheet
 
 
-def _caption(rows: Sequence[ErrorRow], metric: str) -> list[str]:
+def _caption(rows: Sequence[Row], metric: str) -> list[str]:
     lines = [
         f"Median of the {in_words(metric)}, {formula(metric)}, against the entries of the n x n matrix that a method "
         "computes, and against its median time.",
@@ -118,7 +118,7 @@ def _caption(rows: Sequence[ErrorRow], metric: str) -> list[str]:
 
 def _panel(
     axis: Any,
-    rows: Sequence[ErrorRow],
+    rows: Sequence[Row],
     metric: str,
     cost: tuple[str, str, float],
     styles: Mapping[str, dict[str, Any]],
@@ -151,16 +151,16 @@ def _panel(
         handles.setdefault(label, point)
 
 
-def _error(row: ErrorRow, metric: str) -> float | None:
+def _error(row: Row, metric: str) -> float | None:
     median = (row["metrics"].get(metric) or {}).get("median")
     return median if median is not None and median <= HUGE else None
 
 
-def _cost(row: ErrorRow, name: str, statistic: str, factor: float) -> float | None:
+def _cost(row: Row, name: str, statistic: str, factor: float) -> float | None:
     """A row's cost; None if it has none or if the cost is not positive."""
     value = (row["metrics"].get(name) or {}).get(statistic)
     return factor * value if value else None
 
 
-def _place(row: ErrorRow) -> tuple[Any, ...]:
+def _place(row: Row) -> tuple[Any, ...]:
     return source_heading(row), row.get("layer"), row.get("n"), row.get("target")

@@ -41,9 +41,9 @@ from ...figures.methods import (
 )
 from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.methods import family, mark
 from ...tables.table import gathered
-from .rows import ErrorRow
 
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the title of a panel of a family
 
@@ -53,8 +53,8 @@ MOST_BANDS = 3  # methods; more than that have bars, because their bands would o
 
 
 def error_figure(
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     drawing: Drawing,
     out_dir: str | Path,
     name: str = "output_spectral",
@@ -116,8 +116,8 @@ def _height(styles: Mapping[str, Any], split: bool, dots: bool) -> float:
 
 def _page(
     places: Sequence[Place],
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     name: str,
     drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
@@ -182,8 +182,8 @@ def _page(
 
 def _caption(
     name: str,
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     budgets: Sequence[int],
     styles: Mapping[str, dict[str, Any]],
     dots: bool,
@@ -200,12 +200,12 @@ def _caption(
     return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
-def _median(row: ErrorRow, name: str) -> float:
+def _median(row: Row, name: str) -> float:
     """The median of a row that has one."""
     return row["metrics"][name]["median"] or 0.0
 
 
-def _span(rows: Sequence[ErrorRow], name: str) -> tuple[float, float]:
+def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
     """The range of the panels of families: a factor of 100 around V-Mean's error, or around the middle of all."""
     middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
@@ -221,12 +221,12 @@ def _beyond(label: str, line: Any, low: float, high: float) -> str:
     return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
 
 
-def _corner(row: ErrorRow) -> tuple[Any, ...]:
+def _corner(row: Row) -> tuple[Any, ...]:
     """Where methods are compared: layer, n, target, source."""
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 
-def _at(row: ErrorRow, place: Place, titles: Mapping[str, str]) -> bool:
+def _at(row: Row, place: Place, titles: Mapping[str, str]) -> bool:
     """Whether a panel shows the row. The panels of all families show the references."""
     if _corner(row) != place[:4]:
         return False
@@ -235,8 +235,8 @@ def _at(row: ErrorRow, place: Place, titles: Mapping[str, str]) -> bool:
 
 def line_panel(
     axis: Any,
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     name: str,
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],
@@ -294,8 +294,8 @@ def line_panel(
 
 def dot_panel(
     axis: Any,
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     name: str,
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],

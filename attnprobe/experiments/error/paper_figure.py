@@ -25,10 +25,10 @@ from ...figures.methods import (
 )
 from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.methods import mark
 from ...tables.table import gathered
 from .papers import METRIC, Reference, folded, paper_values, reference_notes
-from .rows import ErrorRow
 
 ACROSS, DOWN = 4, 4  # panels of a figure
 HEIGHT = 2.1  # inches of a panel
@@ -36,7 +36,7 @@ PAPER = "hollow: paper"
 
 
 def paper_figure(
-    rows: Sequence[ErrorRow],
+    rows: Sequence[Row],
     drawing: Drawing,
     out_dir: str | Path,
     metric: str = METRIC,
@@ -78,7 +78,7 @@ def paper_figure(
 def _page(
     lines: Sequence[tuple[Any, ...]],
     lengths: Sequence[int],
-    rows: Sequence[ErrorRow],
+    rows: Sequence[Row],
     metric: str,
     drawing: Drawing,
     references: Sequence[Reference],
@@ -127,8 +127,8 @@ def _page(
 
 def _panel(
     axis: Any,
-    shown: Sequence[ErrorRow],
-    rows: Sequence[ErrorRow],
+    shown: Sequence[Row],
+    rows: Sequence[Row],
     metric: str,
     references: Sequence[Reference],
     styles: Mapping[str, dict[str, Any]],
@@ -182,21 +182,21 @@ def _panel(
     return values
 
 
-def _mean(row: ErrorRow, metric: str) -> float | None:
+def _mean(row: Row, metric: str) -> float | None:
     mean = (row["metrics"].get(metric) or {}).get("mean")
     return mean if mean is not None and mean <= HUGE else None
 
 
-def _line(row: ErrorRow) -> tuple[Any, ...]:
+def _line(row: Row) -> tuple[Any, ...]:
     """The row of panels that a row stands in."""
     return _weights(row), row.get("layer"), row.get("target")
 
 
-def _weights(row: ErrorRow) -> str:
+def _weights(row: Row) -> str:
     return source_heading(row) or (f"weights {row['weights']}" if row.get("weights") else "")
 
 
-def _title(row: ErrorRow) -> str:
+def _title(row: Row) -> str:
     """The panel's title, in at most two lines."""
     weights = _weights(row).replace("$", r"\$")
     place = [f"layer {row['layer']}", f"n = {row['n']}", *([] if row["target"] == "softmax" else [row["target"]])]

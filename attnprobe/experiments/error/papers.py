@@ -16,8 +16,8 @@ from typing import Any
 
 from ...errors import UsageError, nearest
 from ...files import MIB, path_of, read_regular, reading
+from ...tables.long import Row
 from ...tables.numbers import method_label
-from .rows import ErrorRow
 
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
 LARGEST = 64 * MIB  # of a file
@@ -96,7 +96,7 @@ def folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", plain.lower())
 
 
-def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
+def weights_of(init: str, rows: Iterable[Row]) -> str | None:
     """The run's weights that a paper's word for weights means; None if the run lacks them.
 
     >>> weights_of("initialized", [{"weights": "initialized"}, {"weights": "initialized-qkv"}])
@@ -106,7 +106,7 @@ def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
     return next((word for word in WEIGHTS.get(init.lower(), (init.lower(),)) if word in there), None)
 
 
-def paper_values(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorRow]) -> list[Value]:
+def paper_values(row: Row, references: Sequence[Reference], rows: Sequence[Row]) -> list[Value]:
     """The paper's points for a row's method, weights and n, by d. Only layer 0 and target softmax have any."""
     if row.get("layer") != 0 or row.get("target") != "softmax":
         return []
@@ -120,7 +120,7 @@ def paper_values(row: ErrorRow, references: Sequence[Reference], rows: Sequence[
     return [values[d] for d in sorted(values)]
 
 
-def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[dict[str, Any]]:
+def reference_rows(rows: Sequence[Row], references: Sequence[Reference]) -> list[dict[str, Any]]:
     """Measured values beside those of a paper's figure, a row for each point of both."""
     entries = []
     for row in rows:
@@ -150,7 +150,7 @@ def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) ->
     )
 
 
-def reference_notes(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[str]:
+def reference_notes(rows: Sequence[Row], references: Sequence[Reference]) -> list[str]:
     """A line for each file: the weights that its words mean in this run, and the points that the run lacks."""
     lines = []
     ours = {folded(row["method"]) for row in rows}

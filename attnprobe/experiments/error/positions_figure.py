@@ -11,13 +11,13 @@ from ...figures.files import chunks, drawn
 from ...figures.kit import Sheet, canvas, legend, legend_columns, legend_inches, plain_ticks
 from ...figures.methods import flagged, legend_text, panel_title, rank_of, styles_of, text_label, where
 from ...tables.labels import source_heading
-from .rows import ErrorRow
+from ...tables.long import Row
 
 HEIGHT = 2.2  # inches of a panel
 PANELS = (("mass", "mass of the keys used"), ("row_error", "relative error of a row"))
 
 
-def positions_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the mass and the row error of each method over the position of the query.
 
     A row of panels for each (source, layer, n), a line for each method and budget; larger budgets have larger markers.
@@ -42,7 +42,7 @@ def positions_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | 
 
 def _page(
     places: Sequence[tuple[Any, ...]],
-    rows: Sequence[ErrorRow],
+    rows: Sequence[Row],
     drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
 ) -> Sheet:
@@ -74,7 +74,7 @@ def _page(
 
 def _line(
     axis: Any,
-    row: ErrorRow,
+    row: Row,
     name: str,
     style: Mapping[str, Any],
     budgets: Sequence[int],
@@ -88,7 +88,7 @@ def _line(
         handles[text_label(row)] = line
 
 
-def _caption(rows: Sequence[ErrorRow]) -> list[str]:
+def _caption(rows: Sequence[Row]) -> list[str]:
     lines = [
         "Left: the exact weight of the keys that a method uses. Right: ‖o~ − o‖ / ‖o‖.",
         "Points are means over the queries with 2^a to 2^(a+1) − 1 tokens up to their own.",
@@ -98,5 +98,5 @@ def _caption(rows: Sequence[ErrorRow]) -> list[str]:
     return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
-def _place(row: ErrorRow) -> tuple[Any, ...]:
+def _place(row: Row) -> tuple[Any, ...]:
     return source_heading(row), row.get("layer"), row.get("n")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, flat, lists_of, per_head, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, lists_of, per_head, unequal
 
 
 class ErrorRecord(Place):
@@ -64,10 +64,12 @@ def _profile_problems(profile: dict[str, Any], heads: Sequence[int]) -> Iterator
 
 def _rows(record: ErrorRecord) -> Iterator[dict[str, Any]]:
     lists = {**record["metrics"], **lists_of(record, PER_HEAD)}
-    profile = dict(record.get("profile") or {})
-    keys = {"profile[keys]": profile.pop("keys")} if profile else {}
+    keys, means = None, dict(record.get("profile") or {})
+    if means:
+        keys = means.pop("keys")
     for index, head in enumerate(record["heads"]):
-        yield {"head": head, **by_name(lists, index), **keys, **flat("profile", by_name(profile, index))}
+        profile = {} if keys is None else {"profile": {"keys": keys, **by_name(means, index)}}
+        yield {"head": head, **by_name(lists, index), **profile}
 
 
 COLUMNS = {

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.labels import identity, scale_of, source_labels
+from ...tables.long import Row
 from ...tables.metrics import ERROR
-from ...tables.rows import MethodRow
 from ...tables.statistics import (
     RATIOS,
+    STATISTICS,
     describe,
-    fields_of,
     finite,
     fragile_statistics,
     per_head,
@@ -41,48 +39,20 @@ UNGATED = (  # metrics that no gate limits
 )
 
 
-class Kernel(TypedDict, total=False):
-    """The dtype and tolerance that a kernel is compared at."""
-
-    kernel_dtype: str | None
-    row_tolerance: float | None
-
-
-class Profiled(TypedDict, total=False):
-    """Row metrics by position.
-
-    ``keys`` lists ``2^a`` for queries with ``2^a … 2^(a+1) - 1`` tokens up to their own, and each metric its means over
-    these queries, heads, windows and repeats; null without a finite value.
-    """
-
-    profile: Mapping[str, Sequence[float | None]]
-
-
-class ErrorRow(MethodRow, Kernel, Profiled):
-    """One method at one budget on one layer, over heads, windows and repeats."""
-
-    method: str
-    layer: int
-    n: int
-    realised_d: float | None
-    scale_inputs: float
-    repeats: int
-    cells: int
-    values: int
-    duplicates: int
-    matrix_open: int | None
-    matrix_skipped: str | None
-    fragile: Mapping[str, Sequence[str]]
-    over_vmean: Mapping[str, float | None]
-
-
+OWN = (
+    *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
+    *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),
+    *("duplicates", "matrix_open", "matrix_skipped", "kernel_dtype", "row_tolerance", "profile", "fragile"),
+    "over_vmean",
+)
 FIELDS = (
-    *fields_of(ErrorRow, [*(metric.name for metric in ERROR), *UNGATED]),
+    *OWN,
+    *(f"{name}.{statistic}" for name in (*(metric.name for metric in ERROR), *UNGATED) for statistic in STATISTICS),
     *(f"over_vmean.{name}" for name in RATIOS),
 )
 
 
-def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[ErrorRow]]:
+def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
     """The rows of `error`'s JSON and its bounds, from the records of one run.
 
     A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
@@ -98,6 +68,9 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[Erro
     It is null if V-Mean was not measured there. ``fragile`` lists for each metric the statistics that are not
     reproducible (see `fragile_statistics`). Rows are ordered by source, layer, n, target, the method's first
     appearance, and d; references come last. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+
+    ``profile`` has row metrics by position: its ``keys`` lists 2^a for queries that see 2^a to 2^(a+1) - 1 keys, and
+    each metric its means over these queries, heads, windows and repeats; null without a finite value.
 
     >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
     >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
@@ -135,7 +108,7 @@ def _place(record: ErrorRecord, labels: Mapping[str, str | None]) -> tuple[Any, 
     return label, record.get("layer"), record.get("n"), record.get("target")
 
 
-def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> ErrorRow:
+def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> Row:
     """One row from the cells that differ only in window, repeat and heads."""
     first = cells[0]
     names = sorted({name for cell in cells for name in cell.get("metrics") or {}})  # as in records that were read back
@@ -175,7 +148,7 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
         "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
         "matrix_open": _matrix_open(cells),
         "matrix_skipped": next((why for cell in cells if (why := cell.get("matrix_skipped"))), None),
-        **_kernel(first),
+        **{name: value for name, value in first.items() if name in ("kernel_dtype", "row_tolerance")},
         **_profile(cells),
         "metrics": metrics,
         "fragile": {name: numbers for name in names if (numbers := fragile_statistics(cells, name))},
@@ -183,12 +156,7 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
     }
 
 
-def _kernel(record: ErrorRecord) -> Kernel:
-    """The dtype and tolerance in the record of a kernel."""
-    return cast(Kernel, {name: record[name] for name in Kernel.__annotations__ if name in record})
-
-
-def _profile(cells: Sequence[ErrorRecord]) -> Profiled:
+def _profile(cells: Sequence[ErrorRecord]) -> Row:
     """The means of the cells' profiles, which have the same positions."""
     profiles: list[Mapping[str, Any]] = [profile for cell in cells if (profile := cell.get("profile"))]
     if not profiles:

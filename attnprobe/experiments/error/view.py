@@ -7,25 +7,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...tables.console import Header
-from ...tables.methods import OPEN, caption, grouped, marks_legend, notes, rivals, statistic
-from ...tables.table import Table, table_of
+from ...tables.long import Row
+from ...tables.methods import (
+    OPEN,
+    caption,
+    grouped,
+    is_fragile,
+    label,
+    marks_legend,
+    notes,
+    rivals,
+    statistic,
+)
+from ...tables.numbers import significant
+from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.table import Table, grouped_by, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import METHOD_COLUMNS, error_columns, is_open
+from .columns import COLUMNS, KERNEL_COLUMNS, ROW_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
-from .kernel_columns import KERNEL_COLUMNS
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
 from .positions_figure import positions_figure
-from .result import error_result
-from .row_columns import ROW_COLUMNS
-from .rows import FIELDS, ErrorRow, summarise
+from .rows import FIELDS, summarise
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
+
+MEDIAN = f"{METRIC}_relative"  # what the result and the first figure are of
 
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
@@ -37,8 +49,8 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
 
 
 def errors_view(
-    rows: Sequence[ErrorRow],
-    bounds: Sequence[ErrorRow],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
@@ -61,14 +73,11 @@ def errors_view(
     )
 
 
-def _figures(
-    recorded: Recorded[ErrorRecord], rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]
-) -> dict[str, Figure]:
+def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Sequence[Row]) -> dict[str, Figure]:
     drawing, records, metric = recorded.drawing, recorded.records, recorded.metric
-    leading = f"{METRIC}_relative"  # of the table too
 
     def errors(folder: Path) -> list[Path]:
-        names = dict.fromkeys([leading, metric or leading])
+        names = dict.fromkeys([MEDIAN, metric or MEDIAN])
         return [path for name in names for path in error_figure(rows, bounds, drawing, folder, name)]
 
     def papers(folder: Path) -> list[Path]:
@@ -77,8 +86,8 @@ def _figures(
     def maps(folder: Path) -> list[Path]:
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
-    heads = lambda folder: head_figures(records, drawing, folder, metric or leading)
-    cost = lambda folder: cost_figure(rows, drawing, folder, metric or leading)
+    heads = lambda folder: head_figures(records, drawing, folder, metric or MEDIAN)
+    cost = lambda folder: cost_figure(rows, drawing, folder, metric or MEDIAN)
     positions = lambda folder: positions_figure(rows, drawing, folder)
     nothing = "no requested method has an error to draw"
     figures = {
@@ -93,10 +102,7 @@ def _figures(
     return figures
 
 
-COLUMNS = tuple(dict.fromkeys((*METHOD_COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS)))
-
-
-def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:
+def error_tables(rows: Sequence[Row], bounds: Sequence[Row]) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
@@ -109,7 +115,7 @@ def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[T
     ]
 
 
-def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[str]:
+def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
     """What the marks and the bounds mean."""
     parts = marks_legend(rows)
     if any(row["target"] == "gaussian" for row in rows):
@@ -123,7 +129,87 @@ def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[s
     return parts
 
 
-def _is_drawn(row: ErrorRow) -> bool:
+def _is_drawn(row: Row) -> bool:
     """Whether the row has a standard error over randomly drawn weights."""
     drawn = str(row.get("weights") or "").startswith("initialized")
     return drawn and statistic(row, "output_spectral", "se") is not None
+
+
+def error_result(rows: Sequence[Row]) -> str:
+    """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
+
+    Methods tie if their medians differ by no more than the standard errors of both. The spread over heads, windows and
+    repeats gives these standard errors (see `Value.of_median`). As in the tables, rows with a mark and medians that are
+    not reproducible do not compete.
+    """
+    known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
+    places = grouped_by(known, "source", "layer", "n", "target")
+    compared = [group for group in places if any(not row["reference"] for row in group)]
+    if len(compared) == 1:
+        text = _of_one(compared[0])
+    else:
+        values = [_at(_competing(group), _budgets(group)[-1]) for group in compared]
+        text = led(values, "the smallest median error at the largest d")
+    return sentences(text, lost(rows, lambda row: at_budget(row, label)))
+
+
+def _of_one(rows: Sequence[Row]) -> str:
+    """The sentences of one table."""
+    methods = [row for row in rows if not row["reference"]]
+    budgets = _budgets(rows)
+    d = budgets[-1]
+    values, competing = _at(rows, d), _competing(rows)
+    alone = len({label(row) for row in methods}) == 1
+    best = best_of(values if alone else _at(competing, d))
+    where = "" if d is None else f" at d = {d}"
+    vmean = next((_median(row) for row in rows if row["reference"] and row["method"] == "vmean"), None)
+    size = _size(methods, best[0], d, values[best[0]], vmean) if best else ""
+    winners = {name for budget in budgets for name in best_of(_at(competing, budget))}
+    if not best:
+        text = f"No method has a sound median error{where}: see the notes."
+    elif alone:
+        text = f"{best[0]}{where}: the median error is {size}."
+    elif len(best) > 1:
+        text = f"{in_words(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
+    elif winners == set(best) and len(budgets) > 1:
+        text = f"{best[0]} has the smallest median error at every d;{where} it is {size}."
+    else:
+        text = f"{best[0]} has the smallest median error{where}: {size}."
+    worse = [name for name, one in values.items() if vmean is not None and _is_worse(one, vmean)]
+    return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
+
+
+def _size(methods: Sequence[Row], name: str, d: int | None, median: Value, vmean: Value | None) -> str:
+    """A median error in words."""
+    row = next(row for row in methods if label(row) == name and row["d"] in (None, d))
+    sign = OPEN if is_fragile(row, MEDIAN, "median") else ""
+    of_vmean = "" if not vmean or not vmean.value else significant(median.value / vmean.value, 2)
+    size = f"{sign}{significant(median.value, 2)} of ‖BV‖₂"
+    return f"{size}, {of_vmean} of V-Mean's median" if of_vmean else size
+
+
+def _is_worse(one: Value, vmean: Value) -> bool:
+    """Whether a median error is larger than V-Mean's and does not tie with it."""
+    return one.value > vmean.value and not one.ties(vmean)
+
+
+def _budgets(rows: Sequence[Row]) -> list[int | None]:
+    """The budgets of methods from small to large; a single None if no method has one."""
+    budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
+    return [*sorted(budgets)] or [None]
+
+
+def _competing(rows: Sequence[Row]) -> list[Row]:
+    """The rows among which the best is chosen, as the tables choose it."""
+    return [row for row in rows if rivals(row) is not None and not is_fragile(row, MEDIAN, "median")]
+
+
+def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:
+    """The median errors of methods at a budget, and of those without one."""
+    medians = {label(row): _median(row) for row in rows if not row["reference"] and row["d"] in (None, d)}
+    return {name: median for name, median in medians.items() if median is not None}
+
+
+def _median(row: Row) -> Value | None:
+    stats = row["metrics"].get(MEDIAN)
+    return None if stats is None else Value.of_median(stats)

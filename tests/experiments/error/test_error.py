@@ -18,9 +18,9 @@ from error_records import a_run, cell
 from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error import error_figure as figures_file
 from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
 from attnprobe.figures.drawing import Drawing
@@ -441,7 +441,7 @@ def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
     (line,) = [line for line in text.splitlines() if "mss" in line]
     assert "0.019 (0.025)" in line
     assert all("(0.025)" not in line for line in text.splitlines() if "skyformer" in line)
-    assert parse_gate("delta.max=0.1", GATED) == Gate("delta", "max", max=0.1)
+    assert parse_gate("delta.max=0.1", EXPERIMENT.gated) == Gate("delta", "max", max=0.1)
 
 
 def with_matrix(one, relative=(0.25, 0.5), open_=(False, False)):
