@@ -8,7 +8,7 @@ from attnprobe.experiments.bench.result import bench_result
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import error_result
 from attnprobe.experiments.inject.result import inject_result
-from attnprobe.experiments.stability.result import stability_result
+from attnprobe.experiments.stability.view import stability_result
 from attnprobe.tables.methods import rivals
 from attnprobe.tables.results import Value, best_of, tie_rule
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from ...gates.check import KEYS, Gated
+from ...tables.metrics import Metric
 from ..base import Experiment
-from .gates import GATED
 from .request import StabilityOutput, StabilityRequest
 
 __all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stability"]
 
+GATED = Gated(
+    (Metric("ratio"), Metric("ratio_before_norm"), Metric("tau"), Metric("loss"), Metric("gradient_norm")),
+    keys=("task", *KEYS),
+)
 EXPERIMENT = Experiment(
     name="stability",
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",

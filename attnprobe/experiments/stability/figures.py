@@ -13,9 +13,9 @@ from ...figures.kit import Sheet, grid, legend, legend_columns, legend_inches
 from ...figures.methods import HUGE, styles_of, text_label
 from ...figures.words import sentence
 from ...tables.labels import file_tag
+from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
-from .names import SELF_ATTENTION, stability_label
-from .rows import StabilityRow
+from .view import SELF_ATTENTION, stability_label
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 HEIGHT = 2.1  # inches of a panel
@@ -23,7 +23,7 @@ CONDITION = "condition number of the inverted core, B or C"
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
-def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
     A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds. The
@@ -45,13 +45,13 @@ def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: s
     return paths
 
 
-def _pages(rows: Sequence[StabilityRow], drawing: Drawing) -> list[Sequence[str]]:
+def _pages(rows: Sequence[Row], drawing: Drawing) -> list[Sequence[str]]:
     """The quantities of each figure."""
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     return chunks(names, 2 * drawing.sizes.down(HEIGHT))
 
 
-def _figure(rows: Sequence[StabilityRow], names: Sequence[str], drawing: Drawing) -> Sheet:
+def _figure(rows: Sequence[Row], names: Sequence[str], drawing: Drawing) -> Sheet:
     from matplotlib.ticker import MaxNLocator
 
     first = rows[0]
@@ -84,7 +84,7 @@ def _figure(rows: Sequence[StabilityRow], names: Sequence[str], drawing: Drawing
     return sheet
 
 
-def _condition(row: StabilityRow) -> Sequence[float | None]:
+def _condition(row: Row) -> Sequence[float | None]:
     """The condition number of the matrix that the method inverts, step by step."""
     inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
     name = inverted[-1] if inverted else EXACT.get(row["method"])

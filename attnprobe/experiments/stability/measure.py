@@ -14,10 +14,10 @@ from ...run.inputs import InputKeeper
 from ...run.plan import Group, method_facts
 from ...timings import Timings
 from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, unsupported_reason
-from .record import SHAPE
+from .record import SHAPE, STEP_METRICS
 from .request import StabilityRequest
 from .tasks import TASKS, TaskSource
-from .training import STEP_METRICS, Step
+from .training import Step
 from .trajectory import Training
 
 HEADS = (0, 1)

@@ -8,7 +8,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, flat
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name
+
+STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
 
 
 class Condition(TypedDict):
@@ -60,7 +62,7 @@ def _problems(record: StabilityRecord) -> Iterator[str]:
 
 def _rows(record: StabilityRecord) -> Iterator[dict[str, Any]]:
     metrics = record["metrics"]
-    setting = flat("paper_setting", record["paper_setting"])
+    setting = {"paper_setting": record["paper_setting"]}
     length = max((len(values) for values in metrics.values()), default=0)
     for step in range(length):
         at = {name: values[step] for name, values in metrics.items() if step < len(values)}

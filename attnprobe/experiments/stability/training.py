@@ -20,7 +20,6 @@ from torch.nn import functional
 from .classifier import HEAD, Classifier, Weights
 
 BETAS = (0.9, 0.999)
-STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
 
 Examples = Sequence[tuple[Sequence[Tensor], int]]
 AttendAt = Callable[[int, int, int, Tensor, Tensor, Tensor], Tensor]  # step, sequence, layer, q, k, v

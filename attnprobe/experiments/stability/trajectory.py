@@ -19,9 +19,10 @@ from ...run.plan import MethodRequest
 from ...sources import SourceSpec
 from .classifier import Classifier
 from .plan import LAYERS, OWN, check_condition_tokens, own_target, unsupported_reason
+from .record import STEP_METRICS
 from .request import StabilityRequest
 from .tasks import TaskSource, open_task
-from .training import STEP_METRICS, Step, training_steps
+from .training import Step, training_steps
 
 SHOWN = ("B", "C")  # exact matrices, on the Q and K of a method's own training
 
