@@ -1862,8 +1862,8 @@ THEORY = [
         "theorems",
         "axis",
         "experiments/theory/curves.py",
-        'extend(v for v in map(decode_inf, point["details"][name]) if',
-        'extend(v for v in map(decode_inf, point["details"][name][:1]) if',
+        "if 0 < value < math.inf:",
+        'if 0 < value < math.inf and point["head"] == 0:',
         "a curve shows the first head and not the median of all",
     ),
     Fault(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...gates.check import KEYS, Gated
+from ...tables.metrics import Metric, share
 from ..base import Experiment
-from .gates import GATED
 from .request import TheoryOutput, TheoryRequest
 
 __all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
@@ -14,7 +15,18 @@ EXPERIMENT = Experiment(
     request=TheoryRequest,
     output=TheoryOutput,
     plots=("theory",),
-    gated=GATED,
+    gated=Gated(
+        (
+            share("holds", "larger"),
+            share("violated"),
+            share("vacuous"),
+            share("assumption_not_met"),
+            Metric("measured", None),
+            Metric("bound", None),
+            Metric("slack", "larger"),
+        ),
+        keys=("theorem", *KEYS),
+    ),
     examples=(
         "--list",
         "--theorem skyformer-theorem-2 --d 64,128 --plot",

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks, drawn
 from ...figures.kit import Sheet, columns_of, grid, legend, legend_columns, logarithmic, powers_of_two
 from ...figures.looks import COLOURS, looks_of
 from ...records.file import decode_inf
-from ...tables.labels import source_heading, with_source
+from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.numbers import method_label
-from ...tables.rows import Named, Quantiles, Sourced, part
+from ...tables.rows import Quantiles
 from ...tables.statistics import quantiles
 from ...tables.table import gathered
-from .record import Finding
-
-if TYPE_CHECKING:
-    from .record import TheoryRecord
 
 Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
-
-
-class Place(Named):
-    """The place of a finding."""
-
-    theorem: str
-    n: int
-    layer: int
-    window: int
-
-
-class Point(Place, Sourced, Finding):
-    """A finding and its place."""
 
 
 PER_PAGE = 12  # panels
@@ -46,7 +30,7 @@ STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
 
-def theory_curves(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: Path) -> list[Path]:
+def theory_curves(points: Sequence[Row], drawing: Drawing, out_dir: Path) -> list[Path]:
     """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat, the d that
@@ -55,7 +39,6 @@ def theory_curves(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: Pa
     source. ``theory-layers``: the part of V that is not of rank one, after attention, with a panel for each n and
     source.
     """
-    points = list(_points(records))
     layer = lambda point: (point["layer"], f"layer {point['layer']}")
     dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
     paths = _figure(dimension, "theory-dimension", drawing, DIMENSION, layer, _dimension, out_dir)
@@ -111,28 +94,22 @@ def _of_length(words: Words, n: int) -> Words:
     return words[0], f"{words[1]} n = {n}."
 
 
-def _points(records: Sequence[TheoryRecord]) -> Iterable[Point]:
-    """Every finding with its place."""
-    for record, source in with_source(records):
-        for finding in record["findings"]:
-            yield {**part(Place, record), **part(Sourced, source), **finding}
-
-
-def _first_of(points: Sequence[Point]) -> list[Point]:
-    """One point for each source, layer, n, window and ε. Findings of several budgets or events repeat a dimension."""
-    first: dict[tuple[Any, ...], Point] = {}
+def _first_of(points: Sequence[Row]) -> list[Row]:
+    """One point for each source, layer, n, window, head and ε: findings of several budgets or events repeat it."""
+    first: dict[tuple[Any, ...], Row] = {}
     for point in points:
-        first.setdefault((*(point[name] for name in ("source", "layer", "n", "window")), point["at"]["epsilon"]), point)
+        place = (point[name] for name in ("source", "layer", "n", "window", "head"))
+        first.setdefault((*place, point["at"]["epsilon"]), point)
     return list(first.values())
 
 
 def _figure(
-    points: Sequence[Point],
+    points: Sequence[Row],
     stem: str,
     drawing: Drawing,
     words: Words,
-    place_of: Callable[[Point], tuple[int, str]],
-    draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
+    place_of: Callable[[Row], tuple[int, str]],
+    draw: Callable[[Any, Sequence[Row]], dict[str, Any]],
     out_dir: Path,
 ) -> list[Path]:
     """Pages of panels with one legend: a panel for each place and source, those of one place side by side."""
@@ -141,7 +118,7 @@ def _figure(
     place = lambda point: (place_of(point)[0], sources.index(point["source"]))
     panels = sorted(gathered(points, place), key=lambda group: place(group[0]))
 
-    def page(shown: Sequence[Sequence[Point]]) -> Sheet:
+    def page(shown: Sequence[Sequence[Row]]) -> Sheet:
         names = [", ".join(filter(None, [source_heading(group[0]), place_of(group[0])[1]])) for group in shown]
         sheet, axes = grid(drawing, words[0], [words[1]], names, WIDTH, HEIGHT, columns)
         handles: dict[str, Any] = {}
@@ -157,7 +134,7 @@ def _figure(
     return drawn(chunks(panels, most), page, out_dir / stem, drawing)
 
 
-def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+def _dimension(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
     """d_stat against ε = λ/‖C‖, a line for each n."""
     from matplotlib.ticker import LogLocator
 
@@ -181,7 +158,7 @@ def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     return handles
 
 
-def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+def _tokens(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
     """d_stat and the sufficient d against n, a colour for each ε."""
     handles = {}
     lengths = sorted({point["n"] for point in points})
@@ -199,9 +176,9 @@ def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     return handles
 
 
-def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+def _failure(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
     """The share of errors above ε, a line for each method and budget."""
-    groups: dict[str, list[Point]] = {}
+    groups: dict[str, list[Row]] = {}
     for point in points:
         method = point["at"].get("method") or method_label(point)
         groups.setdefault(f"{method} d = {point.get('d')}", []).append(point)
@@ -209,8 +186,8 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     looks = looks_of((label.partition(":")[0], label) for label in methods)
     handles = {}
     for name, group in groups.items():
-        once = {point["window"]: point for point in group}  # each ε repeats the errors
-        heads = [[decode_inf(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
+        once = {(point["window"], point["head"]): point for point in group}  # each ε repeats the errors
+        heads = [[decode_inf(x) for x in point["details"]["errors"]] for point in once.values()]
         steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
         if not steps:
             continue
@@ -236,7 +213,7 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     return handles
 
 
-def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+def _collapse(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
     """Residuals of V and of BV, their quotient and its bound, against the layer."""
     from matplotlib.ticker import MaxNLocator
 
@@ -248,7 +225,7 @@ def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         ("bound", "its bound", "-"),
     )
     for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
-        detailed: list[Point] = [
+        detailed = [
             {**point, "details": {**point["details"], "measured": point["measured"], "bound": point["bound"]}}
             for point in points
         ]
@@ -261,12 +238,14 @@ def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     return handles
 
 
-def _curve(points: Sequence[Point], x: Callable[[Point], float], name: str) -> Curve:
+def _curve(points: Sequence[Row], x: Callable[[Row], float], name: str) -> Curve:
     """Quantiles over heads and windows at each x, of finite positive values."""
     groups: dict[float, list[float]] = {}
     for point in points:
-        groups.setdefault(x(point), []).extend(v for v in map(decode_inf, point["details"][name]) if 0 < v < math.inf)
-    return [(at, quantiles(values)) for at, values in sorted(groups.items()) if values]
+        value = decode_inf(point["details"][name])
+        if 0 < value < math.inf:
+            groups.setdefault(x(point), []).append(value)
+    return [(at, quantiles(values)) for at, values in sorted(groups.items())]
 
 
 def _line(axis: Any, curve: Curve, colour: str, style: str, band: bool = True) -> Any:

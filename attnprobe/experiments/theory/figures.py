@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks, drawn
@@ -13,14 +13,11 @@ from ...figures.kit import Sheet, grid, legend, legend_columns, logarithmic
 from ...figures.looks import COLOURS, GREY
 from ...figures.methods import HUGE
 from ...figures.words import sentence
-from ...records.file import decode_inf
 from ...tables.labels import file_tag, source_heading
+from ...tables.long import Row
 from ...tables.table import grouped_by
 from .curves import theory_curves
-from .rows import VERDICTS, FindingRow, is_finding, theory_rows
-
-if TYPE_CHECKING:
-    from .record import TheoryRecord
+from .record import VERDICTS
 
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
@@ -34,14 +31,7 @@ NEAR = 100  # the largest ratio on a linear axis
 BEYOND = "#f3ece4"  # the bound
 
 
-class ShownRow(FindingRow):
-    """The measured value and the bound, as numbers."""
-
-    bound: float
-    measured: float
-
-
-def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the findings, and the curves of `theory_curves`.
 
     ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem and sense, one
@@ -52,13 +42,10 @@ def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: s
     Returns:
         The files' paths.
     """
-    rows: list[ShownRow] = [
-        {**row, "bound": decode_inf(row["bound"]), "measured": decode_inf(row["measured"])}
-        for row in filter(is_finding, theory_rows(records))
-        if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
-    ]
+    findings = [row for row in rows if row["head"] is not None]
+    known = [row for row in findings if None not in (row["verdict"], row["bound"], row["measured"])]
     paths: list[Path] = []
-    for group in grouped_by(rows, "source", "n"):
+    for group in grouped_by(known, "source", "n"):
         budgets = sorted({row["d"] for row in group if row["d"] is not None})
         colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
         lead = ", ".join(filter(None, [source_heading(group[0]), f"n = {group[0]['n']}"]))
@@ -72,11 +59,11 @@ def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: s
         stem = Path(out_dir) / f"theory-bounds-n{group[0]['n']}{file_tag(group[0]['source'])}"
         most = min(PER_PAGE, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
         paths += drawn(chunks(grouped_by(group, "theorem", "sense"), most), draw, stem, drawing)
-    return paths + theory_curves(records, drawing, Path(out_dir))
+    return paths + theory_curves(findings, drawing, Path(out_dir))
 
 
 def _page(
-    page: Sequence[Sequence[ShownRow]], drawing: Drawing, caption: Sequence[str], colours: Mapping[int | None, str]
+    page: Sequence[Sequence[Row]], drawing: Drawing, caption: Sequence[str], colours: Mapping[int | None, str]
 ) -> Sheet:
     """A panel for each theorem and sense."""
     from matplotlib.lines import Line2D
@@ -95,7 +82,7 @@ def _page(
     return sheet
 
 
-def _panel(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
+def _panel(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
     """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
     if len({row["bound"] for row in group}) == 1 and math.isfinite(group[0]["bound"]):
         _flat(axis, group, sense, colours)
@@ -113,7 +100,7 @@ def _panel(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[in
     axis.set_ylabel("measured")
 
 
-def _flat(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
+def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
     """Measured values side by side in each layer, and their common bound as a line."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
@@ -145,9 +132,9 @@ def _flat(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int
 
 def _points(
     axis: Any,
-    group: Sequence[ShownRow],
+    group: Sequence[Row],
     colours: Mapping[int | None, str],
-    at: Callable[[ShownRow], tuple[float, float]],
+    at: Callable[[Row], tuple[float, float]],
 ) -> None:
     for verdict in VERDICTS:
         for d, colour in colours.items():

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from ...records.file import decode_inf
-from ...records.shapes import Count, Facts, Number, Place, Shape, flat, lists_of, shallow, unequal
+from ...records.shapes import Count, Facts, Number, Place, Shape, by_name, lists_of, shallow, unequal
 
 Real = Number | Literal["inf", "-inf"] | None
 Reals = list[Real]
 NUMBERS = ("bound", "measured", "lower", "upper", "rounding", "slack")
 PER_HEAD = ("met", "vacuous", "verdict", *NUMBERS)
+STATEMENT = ("d", "at", "assumption", "promise", "sense")
+REQUESTED = ("budgets", "epsilon")
+VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
+LOST = "nothing to compare: what was measured or its bound is NaN"
 
 
 class Finding(TypedDict):
@@ -76,24 +80,28 @@ def _problems(record: TheoryRecord) -> Iterator[str]:
 
 
 def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
-    requested = {name: record.get(name) for name in ("budgets", "epsilon", "refused")}
+    requested = {name: record.get(name) for name in REQUESTED}
     for finding in record["findings"]:
-        facts: Mapping[str, Any] = {**finding}
-        statement = {name: facts[name] for name in ("d", "assumption", "promise", "sense") if name in facts}
+        statement = {name: finding.get(name) for name in STATEMENT}
         lists = lists_of(finding, PER_HEAD)
         for index, head in enumerate(record["heads"]):
-            row = {**requested, **statement, **flat("at", finding["at"]), "head": head}
-            for name in PER_HEAD:
-                value = lists[name][index] if name in lists else None
-                row[name] = decode_inf(value) if name in NUMBERS else value
-            yield row | {f"details[{name}]": values[index] for name, values in finding["details"].items()}
+            own = dict.fromkeys(PER_HEAD) | by_name(lists, index)
+            numbers = {name: decode_inf(own[name]) for name in NUMBERS if own[name] is not None}
+            details = by_name(finding["details"], index)
+            lost = own["verdict"] is None
+            state = {"status": "diverged", "reason": LOST} if lost else {"status": "ok", "reason": None}
+            yield {**requested, **statement, "head": head, **own, **numbers, "details": details, **state}
+    nothing = {**requested, "head": None, "at": {}}
+    for one in record.get("refused") or ():
+        yield {**nothing, "d": one["d"], "status": "skipped", "reason": one["reason"]}
+    if record["status"] not in ("ok", "diverged"):  # findings include diverged ones
+        yield nothing
 
 
 COLUMNS = {
-    "theorem": "the theorem; a cell has a row for each statement and head",
+    "theorem": "the theorem; a cell has a row for each statement and head, and one for each refused budget",
     "budgets": "the list of requested budgets",
     "epsilon": "the list of requested ε",
-    "refused": "the list of budgets that could not be evaluated",
     "at[NAME]": "a parameter of the statement",
     "assumption": "the assumption",
     "promise": "the bound as a formula",

@@ -16,7 +16,7 @@ from showing import files_of, view_of
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.experiments.theory.rows import theory_rows, theory_summary
+from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
@@ -217,7 +217,7 @@ def test_draws_come_from_the_streams_of_head_layer_and_window(file, tmp_path):
 
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):
-    rows = theory_rows(measured(file, tmp_path).records)
+    rows = view_of("theory", measured(file, tmp_path).records).rows
     contract = {"theorem", "layer", "head", "n", "d", "assumption", "promise", "measured", "slack", "verdict"}
     assert all(contract <= set(row) for row in rows)
     assert len(rows) == HEADS * (2 + 4 + 2)
@@ -319,9 +319,9 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     records = measured(file, tmp_path, methods=("nystromformer,performer",), d=(16, 64)).records
     rows = theory_rows(records)
     worst = [row for row in rows if row["theorem"] == "worst"]
-    skipped = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
+    skipped = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row.get("verdict") is None]
     assert skipped == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
-    assert {(row["method"], row["d"]) for row in worst if row["verdict"]} == {
+    assert {(row["method"], row["d"]) for row in worst if row.get("verdict")} == {
         ("nystromformer", 16),
         ("performer", 16),
         ("performer", 64),
@@ -345,7 +345,7 @@ def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path
     record = measured(file, tmp_path, theorems=("worst",)).records[0]
     assert (record["status"], len(record["findings"])) == ("ok", 1)
     assert record["refused"] == [{"d": None, "reason": "d=16 is an unlucky number"}]
-    (row,) = [row for row in theory_rows([record]) if row["verdict"] is None]
+    (row,) = [row for row in theory_rows([record]) if row.get("verdict") is None]
     assert (row["status"], row["reason"]) == ("skipped", "d=16 is an unlucky number")
     with pytest.raises(UsageError, match="unlucky"):
         measured(file, tmp_path, "s", theorems=("worst",), d=(16,))
@@ -357,7 +357,7 @@ def test_a_theorem_that_raises_is_a_row_and_the_loop_goes_on(run, file, tmp_path
     assert code == 4 and "✗ layer 0 n = 48: failed, RuntimeError: the lemma has a bad day" in out, err
     record = next(r for r in read_records("r") if r["theorem"] == "broken")
     assert record["status"] == "failed" and len(record["findings"]) == 1  # what was found before
-    rows = [row for row in theory_rows([record]) if row["verdict"] is None]
+    rows = [row for row in theory_rows([record]) if row.get("verdict") is None]
     assert len(rows) == 1 and rows[0]["head"] is None
     THEOREMS.pop("broken")
     KINDS["broken"], kept = first, KINDS["broken"]

@@ -10,7 +10,7 @@ import pytest
 from showing import view_of
 
 from attnprobe.experiments.theory.figures import theory_figures
-from attnprobe.experiments.theory.rows import theory_rows, theory_summary
+from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import COLOURS
@@ -63,7 +63,7 @@ def drawn(monkeypatch, tmp_path):
     def draw(records):
         kept = {}
         monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: [kept.setdefault(stem.name, sheet.figure)])
-        theory_figures(records, Drawing(), tmp_path)
+        theory_figures(theory_rows(records), Drawing(), tmp_path)
         return kept
 
     return draw
