@@ -153,13 +153,9 @@ def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
     for status in STATUSES:
         if 0 < statuses[status] < len(records):
             yield {"value": statuses[status], "name": status, "kind": status}
-    if all(view.command == "stability" for view in views):
-        for name in ("task", "method", "seed"):
-            yield _tile(len({record[name] for record in records}), name)
-    else:
-        yield _tile(len({head for record in records for head in record["heads"]}), "head")
-        yield _tile(len({record["layer"] for record in records}), "layer")
-        yield _tile(len({record["window"] for record in records}), "text window")
+    for name, field in dict.fromkeys(tile for view in views for tile in view.tiles):
+        values = (record.get(field) for record in records)
+        yield _tile(len({one for value in values for one in (value if isinstance(value, list) else [value])}), name)
     lengths = sorted({record["n"] for record in records})
     yield {"value": ", ".join(map(str, lengths)), "name": "tokens n", "kind": ""}
 

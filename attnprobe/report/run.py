@@ -200,14 +200,10 @@ def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _first(record: Mapping[str, Any]) -> int | None:
-    """The order of cells that no user requests: lower bounds, V-Mean, then exact matrices, all before methods."""
-    if record.get("method") == LOWER_BOUND:
-        return -3
-    if record["command"] == "bench" and record["method"] == "exact":
-        return -3
-    if record["command"] in ("error", "bench") and not record["requested"]:
-        return -2
-    return -1 if record["command"] == "condition" and record.get("method") is None else None
+    """The order of cells that no user requests, all before methods: lower bounds and exact attention, then others."""
+    if record.get("requested", True):
+        return None
+    return -2 if record.get("method") == LOWER_BOUND or record.get("family") == "exact" else -1
 
 
 def _methods(plan: Mapping[str, Any]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from .terminal import plain_tables
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
 Draw = Callable[[Path], list[Path]]
+TILES = (("head", "heads"), ("layer", "layer"), ("text window", "window"))
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class View:
         columns: all columns that the tables may have, also those that are empty in this run. fields: the names of all
             fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
+        tiles: what a page counts: names, and the fields of records whose different values are counted.
         companions: other views, whose tables are written too. run: the run's folder, where there is one.
     """
 
@@ -66,6 +68,7 @@ class View:
     judged: Sequence[AnyRow] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
+    tiles: Sequence[tuple[str, str]] = TILES
     companions: Sequence[View] = ()
     run: str | None = None
 

@@ -125,6 +125,7 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
         result=stability_result(rows),
         summary=summary,
         judged=summary,
+        tiles=[(name, name) for name in ("task", "method", "seed")],
         figures={"stability": Figure("stability", draw, "nothing was trained that could be drawn")},
     )
 
