@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest
@@ -28,13 +28,20 @@ class Gated:
     """The metrics and places that a command's gates may name.
 
     Attributes:
-        metrics: with their better directions. over_all_n: names of metrics that are over all n together. keys: of a
-            gate in a sweep's file.
+        metrics: with their better directions. over_all_n: names of metrics that are over all n together.
+        subjects: further fields of rows, each with a name, that a gate in a sweep's file may select by.
+        without: places that no gate may name.
     """
 
     metrics: tuple[Metric, ...]
     over_all_n: tuple[str, ...] = ()
-    keys: tuple[str, ...] = KEYS
+    subjects: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of a gate in a sweep's file."""
+        return (*self.subjects, *(key for key in KEYS if key not in self.without))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,7 +60,7 @@ class Gate:
     ``method`` is a label of the command line: a name alone means every choice of options, and ``NAME:k=v,…`` the rows
     with exactly these options. The places, `PLACES`, have the allowed values; None means every value. A word of
     ``weights`` is a value of ``--weights``, or the label of a source if several share the word (see `source_labels`).
-    ``theorem`` names one of `theory`, ``task`` one of `stability`.
+    ``subjects`` has the names that are meant of the further fields of a command's rows; None means every name.
     """
 
     metric: str
@@ -67,8 +74,7 @@ class Gate:
     target: tuple[str, ...] | None = None
     weights: tuple[str, ...] | None = None
     scale_inputs: tuple[float, ...] | None = None
-    theorem: str | None = None
-    task: str | None = None
+    subjects: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def limit(self) -> str:
@@ -88,7 +94,7 @@ class Gate:
         ' for mss d=64,128 weights=pretrained'
         """
         places = (f"{name}={_joined(value)}" for name in PLACES if (value := getattr(self, name)))
-        where = " ".join(filter(None, [self.task, self.theorem, self.method, *places]))
+        where = " ".join(filter(None, [*self.subjects.values(), self.method, *places]))
         return f" for {where}" if where else ""
 
     def __str__(self) -> str:
@@ -100,7 +106,7 @@ class Gate:
             return False
         if not all(self.meets(name, row) for name in PLACES):
             return False
-        if self.theorem not in (None, row.get("theorem")) or self.task not in (None, row.get("task")):
+        if any(name not in (None, row.get(field)) for field, name in self.subjects.items()):
             return False
         return self.method is None or _is_method(self.method, row)
 
@@ -180,7 +186,7 @@ def _result(gate: Gate, row: AnyRow) -> GateResult:
     for side, limit in (("lower", gate.min), ("upper", gate.max)):
         if limit is not None and problem is None:
             value, problem, undecided = _compared(gate, row, side, limit)
-    return GateResult(gate, _where(row), value, problem or "", _seconds(row), undecided)
+    return GateResult(gate, _where(gate, row), value, problem or "", _seconds(row), undecided)
 
 
 def _compared(gate: Gate, row: AnyRow, side: str, limit: float) -> tuple[float | None, str | None, bool]:
@@ -220,9 +226,9 @@ def _seconds(row: AnyRow) -> float | None:
     return None
 
 
-def _where(row: AnyRow) -> str:
+def _where(gate: Gate, row: AnyRow) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
-    subject = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
+    subject = [*map(row.get, gate.subjects), method_label(row) if row.get("method") else None]
     at = at_label(row.get("at") or {}, row.get("method"))
     return " ".join(filter(None, [*subject, *places, at, source_heading(row)]))
 
@@ -231,7 +237,7 @@ def _nothing(gate: Gate, rows: Sequence[AnyRow]) -> str:
     """The reason why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
-    for name, name_of_gate in (("theorem", gate.theorem), ("task", gate.task)):
+    for name, name_of_gate in gate.subjects.items():
         have = {row.get(name) or "" for row in rows}
         if name_of_gate is not None and name_of_gate not in have:
             return f"no row of the {name} '{name_of_gate}'{nearest(name_of_gate, have)}"

@@ -48,8 +48,8 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     if not math.isfinite(limit):
         raise UsageError(f"{flag} {text}: '{value}' is not a finite number")
     if least:
-        return Gate(metric, statistic or "mean", min=limit)
-    return Gate(metric, statistic or "mean", max=limit)
+        return Gate(metric, statistic or "mean", min=limit, subjects=dict.fromkeys(gated.subjects))
+    return Gate(metric, statistic or "mean", max=limit, subjects=dict.fromkeys(gated.subjects))
 
 
 def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
@@ -57,7 +57,7 @@ def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Seque
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
     rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``, ``stability`` a ``task``.
+    words or lists of them, ``scale_inputs`` numbers, and each of `Gated.subjects` a name.
 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
@@ -106,8 +106,8 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
         raise UsageError(f"{where}: {metric} describes all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places: dict[str, Any] = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
-    names: dict[str, Any] = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
-    return Gate(metric, stat, most, least, **names, **places)
+    subjects = {name: _text(entry, name, where) for name in gated.subjects}
+    return Gate(metric, stat, most, least, _text(entry, "method", where), **places, subjects=subjects)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...gates.check import KEYS, Gated
+from ...gates.check import Gated
 from ...tables.metrics import Metric
 from ..base import Experiment
 from .request import StabilityOutput, StabilityRequest
@@ -11,7 +11,7 @@ __all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stabili
 
 GATED = Gated(
     (Metric("ratio"), Metric("ratio_before_norm"), Metric("tau"), Metric("loss"), Metric("gradient_norm")),
-    keys=("task", *KEYS),
+    subjects=("task",),
 )
 EXPERIMENT = Experiment(
     name="stability",

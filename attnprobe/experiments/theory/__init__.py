@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...gates.check import KEYS, Gated
+from ...gates.check import Gated
 from ...tables.metrics import Metric, share
 from ..base import Experiment
 from .request import TheoryOutput, TheoryRequest
@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
             Metric("bound", None),
             Metric("slack", "larger"),
         ),
-        keys=("theorem", *KEYS),
+        subjects=("theorem",),
     ),
     examples=(
         "--list",
