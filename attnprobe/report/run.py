@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..experiments import EXPERIMENTS
+from ..experiments import EXPERIMENTS, subjects_of
 from ..experiments.shapes import read_run
 from ..files import path_of
 from ..records.file import LOWER_BOUND, missing_maps
@@ -178,7 +178,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
             at("n", record["n"]),
             record["window"],
             at("layers", record["layer"]),
-            at("theorems", record.get("theorem")),
+            *(at(f"{name}s", record.get(name)) for name in subjects_of(record["command"])),
             method,
             at("d", record.get("d")),
             record.get("repeat") or 0,
