@@ -36,7 +36,7 @@ class Pace:
             self.before = self.first = done
         if self.first == self.before:  # no progress before this report
             self.begin, self.first = monotonic(), done
-        if done - self.first < LEAST * total:
+        if done - self.first <= LEAST * total:
             return None
         return (monotonic() - self.begin) * (total - done) / (done - self.first)
 
