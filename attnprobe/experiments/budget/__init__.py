@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from ...gates.check import Gated
+from ...tables.metrics import Metric, share
 from ..base import Experiment
-from .gates import GATED
 from .request import BudgetOutput, BudgetRequest
 
 __all__ = ["EXPERIMENT", "BudgetOutput", "BudgetRequest", "measure_budgets"]
 
+GATED = Gated(
+    (Metric("d"), Metric("d_over_n"), share("unreached"), share("counterexamples")),
+    without=("d",),  # d is the result
+)
 EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,19 +15,16 @@ from ...figures.heat import EMPTY, colour_bar, colours, heat_map
 from ...figures.kit import Sheet, canvas
 from ...figures.words import formula, sentence
 from ...tables.labels import file_tag, source_heading
+from ...tables.long import Row
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by
-from .rows import HeadRow, budget_rows, is_of_head
-
-if TYPE_CHECKING:
-    from .record import BudgetRecord
 
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
 LEAST = 0.13  # inches of a cell
 NUMBERED = 0.17  # inches of a cell that says its number
 
 
-def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def budget_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw d over layers and heads: ``budget-nN`` for each (source, n, target, metric), a map per method and ε.
 
     A cell is the largest d over windows, on one logarithmic colour scale. Hatched cells do not reach ε in some window.
@@ -36,7 +33,7 @@ def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: s
     Returns:
         The files' paths.
     """
-    rows = list(filter(is_of_head, budget_rows(records)))
+    rows = [row for row in rows if row["head"] is not None]
     several = [name for name in ("target", "metric") if len({row[name] for row in rows}) > 1]
     paths: list[Path] = []
     for group in grouped_by(rows, "source", "n", "target", "metric"):
@@ -52,11 +49,11 @@ def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: s
     return paths
 
 
-def _epsilon(row: HeadRow) -> float:
+def _epsilon(row: Row) -> float:
     return row["epsilon"]
 
 
-def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[float], drawing: Drawing) -> Sheet:
+def _figure(rows: Sequence[Row], methods: Sequence[str], epsilons: Sequence[float], drawing: Drawing) -> Sheet:
     """A map for each of some methods and ε."""
     first = rows[0]
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
@@ -92,7 +89,7 @@ def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[
     return sheet
 
 
-def _marked(axis: Any, group: Sequence[HeadRow], layers: Sequence[int], heads: Sequence[int]) -> Any:
+def _marked(axis: Any, group: Sequence[Row], layers: Sequence[int], heads: Sequence[int]) -> Any:
     """The largest d over windows, (layers, heads), NaN where there is none; hatches and rings are drawn."""
     from matplotlib.patches import Rectangle
 

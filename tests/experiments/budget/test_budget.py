@@ -18,8 +18,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.figures import budget_figures
-from attnprobe.experiments.budget.rows import budget_rows, budget_summary
-from attnprobe.experiments.budget.view import COLUMNS, budget_files
+from attnprobe.experiments.budget.view import COLUMNS, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
@@ -687,5 +686,5 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(run, file, tmp_path):
 def test_a_figure_has_at_most_six_methods_below_each_other(tmp_path):
     first = open_run(golden.RUNS / "budget").records["budget"][0]
     records = [{**first, "method": f"method {number}", "options": {}} for number in range(8)]
-    paths = budget_figures(records, Drawing("paper", False, ()), tmp_path)
+    paths = budget_figures(budget_rows(records), Drawing("paper", False, ()), tmp_path)
     assert [path.name for path in paths if path.suffix == ".svg"] == ["budget-n24.svg", "budget-n24-2.svg"]
