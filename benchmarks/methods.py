@@ -19,7 +19,7 @@ import tempfile
 from measuring import Goal, arguments, finish
 
 from attnprobe.experiments.bench import BenchRequest, measure_bench
-from attnprobe.experiments.bench.rows import EXACT
+from attnprobe.experiments.bench.calls import EXACT
 from attnprobe.report import open_run, views
 from attnprobe.tables.numbers import method_label
 from attnprobe.tables.view import View

@@ -11,7 +11,7 @@ from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.timed import _blank, _noise, timed_drafts
 from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
-from attnprobe.experiments.bench.rows import timed_rows
+from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS
 
 RECORDS = GOLDEN / "runs/bench/records.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from error_records import cell
 
-from attnprobe.experiments.bench.result import bench_result
+from attnprobe.experiments.bench.view import bench_result
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import error_result
 from attnprobe.experiments.inject.result import inject_result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from ...figures.looks import EXACT, GREY, LOOKS
 from ...figures.methods import MOST_IN_PANEL, family_panels, rank_of, styles_of, text_label
 from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag, source_heading
+from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
-from .rows import ERROR, BenchRow, frontier
+from .timing import ERROR
 
 Draw = Callable[[Any], Sheet]  # of a page
 
@@ -42,7 +43,7 @@ BLACK = {"color": LOOKS[EXACT][0], "marker": LOOKS[EXACT][1], "linewidth": 2.0, 
 EXACT_LABEL = "exact attention, fused"
 
 
-def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw costs and errors, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
@@ -66,7 +67,7 @@ def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Pat
     return paths
 
 
-def _growths(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
+def _growths(rows: Sequence[Row], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
     """Each cost against n, for each budget: the stem of its files, its pages and how each is drawn."""
     for d in list(dict.fromkeys(row["d"] for row in rows if row["d"] is not None)) or [None]:
         budget = "" if d is None else f", d = {d}"
@@ -84,14 +85,14 @@ def _across(drawing: Drawing) -> int:
     return min(3, drawing.sizes.across(WIDTH))
 
 
-def _panels(rows: Sequence[BenchRow]) -> list[str | None]:
+def _panels(rows: Sequence[Row]) -> list[str | None]:
     """The titles of the panels of families; None for one panel of all methods."""
     if len(set(map(text_label, rows))) <= MOST_IN_PANEL:
         return [None]
     return list(dict.fromkeys(family_panels(rows).values()))
 
 
-def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
+def _paretos(rows: Sequence[Row], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
     """Error against costs, for each n."""
     for group in grouped_by(rows, "n"):
         if sum(map(_is_drawn, group)) > 1:
@@ -100,7 +101,7 @@ def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, 
             yield f"pareto-n{group[0]['n']}", [group], draw
 
 
-def _lead(rows: Sequence[BenchRow]) -> str:
+def _lead(rows: Sequence[Row]) -> str:
     """The facts that all panels of a figure share."""
     first, heads = rows[0], max(row["heads"] for row in rows)
     parts = [source_heading(first), f"layer {first['layer']}", f"{heads} head{'s' * (heads != 1)}"]
@@ -109,7 +110,7 @@ def _lead(rows: Sequence[BenchRow]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _growth(rows: Sequence[BenchRow], panels: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
+def _growth(rows: Sequence[Row], panels: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
     """One cost against n."""
     _, factor, label = COSTS[cost]
     priced = [row for row in rows if row[cost]]
@@ -164,17 +165,17 @@ def _growth(rows: Sequence[BenchRow], panels: Sequence[str | None], cost: str, d
     return sheet
 
 
-def _slope(rows: Sequence[BenchRow], cost: str) -> float | None:
+def _slope(rows: Sequence[Row], cost: str) -> float | None:
     """The exponent of a method's cost."""
     return exponent({row["n"]: row[cost] for row in rows})
 
 
-def _of(rows: Sequence[BenchRow], panel: str | None, titles: Mapping[str, str]) -> list[BenchRow]:
+def _of(rows: Sequence[Row], panel: str | None, titles: Mapping[str, str]) -> list[Row]:
     """The rows of a panel."""
     return [row for row in rows if panel is None or titles[text_label(row)] == panel]
 
 
-def _curve(rows: Sequence[BenchRow], cost: str, factor: float) -> tuple[list[int], list[float]]:
+def _curve(rows: Sequence[Row], cost: str, factor: float) -> tuple[list[int], list[float]]:
     points = sorted((row["n"], factor * row[cost]) for row in rows)
     return [n for n, _ in points], [value for _, value in points]
 
@@ -199,11 +200,11 @@ def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
     axis.grid(color="#e3e3e3", linewidth=0.6)
 
 
-def _is_drawn(row: BenchRow) -> bool:
+def _is_drawn(row: Row) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
+def _pareto(rows: Sequence[Row], drawing: Drawing, lead: str) -> Sheet:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     costs = [cost for cost in COSTS if any(row[cost] for row in points)]
@@ -249,7 +250,7 @@ def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
 
 
 def _cloud(
-    axis: Any, rows: Sequence[BenchRow], cost: str, highest: float, styles: Mapping[str, Any], handles: dict[str, Any]
+    axis: Any, rows: Sequence[Row], cost: str, highest: float, styles: Mapping[str, Any], handles: dict[str, Any]
 ) -> None:
     """The points of all methods, joined by method in the order of budgets, and the frontier."""
     factor = COSTS[cost][1]
@@ -267,3 +268,16 @@ def _cloud(
     if best:
         x, y = zip(*best, strict=True)
         axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.0, alpha=0.8, zorder=1.5)
+
+
+def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The (cost, error) pairs that no other pair beats in both, by cost.
+
+    >>> frontier([(1.0, 0.5), (2.0, 0.6), (3.0, 0.1), (3.0, 0.2)])
+    [(1.0, 0.5), (3.0, 0.1)]
+    """
+    best: list[tuple[float, float]] = []
+    for cost, error in sorted(points):
+        if not best or error < best[-1][1]:
+            best.append((cost, error))
+    return best

@@ -1,12 +1,18 @@
-"""The growth of a cost with n: its exponent, and the n from which one cost is below another."""
+"""The growth of costs with n: their exponents, and the n from which one cost is below another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import log
-from statistics import linear_regression
+from statistics import linear_regression, quantiles
+
+from ...figures.looks import EXACT
+from ...tables.long import Row
+from ...tables.table import grouped_by
 
 FIT_FROM = 2048  # tokens; below it, constant costs would distort the fit
+PLACE = ("source", "layer", "target", "backward")  # where costs are compared
+GROWN = ("method", "options", "family", "target", "weights", "source", "layer", "backward", "d", "reference")
 
 
 def growth(cost: str) -> str:
@@ -46,3 +52,57 @@ def faster_from(method: Mapping[int, float], exact: Mapping[int, float]) -> floa
         return float(lengths[0])
     (n_0, gap_0), (n_1, gap_1) = ((lengths[place], gaps[place]) for place in (slower, slower + 1))
     return float(n_0 * (n_1 / n_0) ** (gap_0 / (gap_0 - gap_1)))
+
+
+def half_range(values: Sequence[float]) -> float | None:
+    """Half the range between the quartiles; None for a single value."""
+    if len(values) < 2:
+        return None
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return (third - first) / 2
+
+
+def bench_summary(rows: Sequence[Row]) -> list[Row]:
+    """One entry per (source, layer, target, backward, method, options, d): the growth of time and memory with n.
+
+    ``time_exponent`` and ``memory_exponent`` are those of `exponent`; ``time_exponent_spread`` is the spread over
+    rounds. ``faster_from`` and ``smaller_from`` are the n from which it takes less time, and less memory, than exact
+    attention. ``growth`` is that of the leading cost. ``lengths`` and ``memory_lengths`` count the measured n.
+    """
+    groups = grouped_by(rows, *PLACE, "method", "options", "d")
+    exact = {_place(group[0]): group for group in groups if group[0]["method"] == EXACT}
+    summary = []
+    for group in groups:
+        reference = exact.get(_place(group[0]), [])
+        seconds, memory = _at(group, "seconds"), _at(group, "peak_bytes")
+        entry = {
+            **{name: group[0].get(name) for name in GROWN},
+            "growth": growth(group[0]["cost"] or ""),
+            "time_exponent": exponent(seconds),
+            "memory_exponent": exponent(memory),
+            "time_exponent_spread": _exponent_spread(group),
+            "faster_from": None if group is reference else faster_from(seconds, _at(reference, "seconds")),
+            "smaller_from": None if group is reference else faster_from(memory, _at(reference, "peak_bytes")),
+            "lengths": len(seconds),
+            "memory_lengths": len(memory),
+            "longest_n": max(seconds, default=None),
+        }
+        summary.append(entry)
+    return summary
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in PLACE)
+
+
+def _at(rows: Sequence[Row], cost: str) -> dict[int, float]:
+    return {row["n"]: value for row in rows if (value := row[cost])}
+
+
+def _exponent_spread(rows: Sequence[Row]) -> float | None:
+    """The spread of the exponents of the rounds, each fitted alone."""
+    timed = [row for row in rows if row["seconds"]]
+    rounds = min((len(row["seconds_rounds"]) for row in timed), default=0)
+    each = [exponent({row["n"]: row["seconds_rounds"][place] for row in timed}) for place in range(rounds)]
+    found = [one for one in each if one is not None]
+    return half_range(found) if len(found) == len(each) else None

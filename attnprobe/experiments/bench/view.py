@@ -1,14 +1,18 @@
-"""The view of ``attnprobe bench``: costs for each n, how they grow, and what to choose."""
+"""The view of ``attnprobe bench``: its tables, what to choose, what gates judge, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+from ...figures.looks import EXACT
 from ...grammar.lists import parse_positive
+from ...tables.cell import cell_text
 from ...tables.labels import source_heading
+from ...tables.long import Row
 from ...tables.methods import (
     FAMILY,
     STATUS,
@@ -23,50 +27,47 @@ from ...tables.methods import (
     several_families,
     shown,
 )
-from ...tables.numbers import method_label, per_cent, significant
+from ...tables.numbers import method_label, significant
+from ...tables.results import Value, at_budget, in_words, lost, sentences, tie_rule
+from ...tables.results import best_of as fastest_of
+from ...tables.statistics import STATISTICS, describe
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .gate_rows import bench_judged
-from .growth import FIT_FROM
-from .result import bench_result
-from .rows import (
-    ERROR,
-    EXACT,
-    FIELDS,
-    BenchRow,
-    BenchSummary,
-    Choice,
-    bench_choices,
-    bench_summary,
-    timed_rows,
-)
-from .timing import conditions, disturbances
-
-if TYPE_CHECKING:
-    from .record import BenchRecord
+from . import ERRORS, GATED
+from .growth import FIT_FROM, PLACE, bench_summary
+from .timing import ERROR, METHOD, OF_CALLS, STATE, conditions, disturbances, timed_rows
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # defaults without a manifest
+OF_ROUNDS = ("rounds", "seconds_spread", "seconds_rounds", "ratio_to_exact", "ratio_rounds", "ratio_spread")
+OF_HEADS = ("visited", "visited_fraction", "scored", "kv_read", "error")
+FIELDS = (
+    *(*METHOD, *STATE, "weights", "source", "heads", "windows", "fragile"),
+    *(*OF_CALLS, *OF_ROUNDS, *OF_HEADS, "noise_floor"),
+    *(f"{name}.{statistic}" for name in ERRORS for statistic in STATISTICS),
+)
+EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
+CHOSEN = ("method", "options", "d", "seconds", "ratio_to_exact", "peak_bytes", "error")
+ONCE = ("peak_bytes", "flops", "visited_fraction", "scored", "kv_read")  # costs without rounds
 
 
-def view(recorded: Recorded[BenchRecord]) -> View:
+def view(recorded: Recorded) -> View:
     """The view of the records of ``attnprobe bench``, with the conditions of their times in the header."""
     from .figures import bench_figures
 
     rows = timed_rows(recorded.records)
     summary = bench_summary(rows)
     limits = [_limits(recorded.config, name) for name in LIMITS]
-    choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
+    choices = bench_choices(rows, *limits)
     above = recorded.header
     warnings = [*above.warnings, *disturbances(recorded.records, rows)]
-    header = replace(above, remarks=conditions(recorded.records), warnings=warnings)
-    draw = lambda folder: bench_figures(rows, recorded.drawing, folder)
+    draw = partial(bench_figures, rows, recorded.drawing)
     return View(
         "bench",
-        header,
+        replace(above, remarks=conditions(recorded.records), warnings=warnings),
         rows,
-        bench_tables(rows, summary, choices),
-        bench_legend(rows),
+        _tables(rows, summary, choices),
+        _legend(rows),
         title="Cost of attention approximations",
         result=bench_result(rows),
         summary=summary,
@@ -78,79 +79,118 @@ def view(recorded: Recorded[BenchRecord]) -> View:
     )
 
 
+def bench_choices(rows: Sequence[Row], epsilons: Sequence[float], under_ms: Sequence[float]) -> list[Row]:
+    """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
+
+    An entry's ``limit`` is ``error`` or ``ms``, and ``value`` its value; ``method`` is None if none is within it.
+    References and rows with a non-finite error are not chosen, nor are methods that take as long as exact attention.
+    """
+    choices = []
+    for group in grouped_by([row for row in rows if _has_both(row)], *PLACE, "n"):
+        cheaper = [row for row in group if row["ratio_to_exact"] is None or row["ratio_to_exact"] < 1]
+        limits = [("error", value, [row for row in cheaper if row["error"] <= value], "seconds") for value in epsilons]
+        limits += [
+            ("ms", value, [row for row in cheaper if 1e3 * row["seconds"] <= value], "error") for value in under_ms
+        ]
+        for limit, value, within, least in limits:
+            best: Row = min(within, key=itemgetter(least), default={})
+            choice = {name: group[0][name] for name in (*PLACE, "weights", "n")}
+            choice |= {"limit": limit, "value": value, "of": len(group)}
+            choices.append(choice | {name: best.get(name) for name in CHOSEN})
+    return choices
+
+
+def _has_both(row: Row) -> bool:
+    """Whether it is a method's, with a time and an error."""
+    return not row["reference"] and row["status"] == "ok" and bool(row["seconds"]) and row["error"] is not None
+
+
 def _limits(config: Mapping[str, Any], name: str) -> list[float]:
     """The limits of the tables of choices, from the run's manifest or by default."""
     limits = (config.get(name) or {}).get("value") or LIMITS[name]
     return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
 
 
-def bench_legend(rows: Sequence[BenchRow]) -> list[str]:
+def bench_judged(rows: Sequence[Row], summary: Sequence[Row]) -> list[Row]:
+    """Rows for `check`: one for each row of `timed_rows`, and one without n for each entry of `bench_summary`.
+
+    A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, costs without rounds as one value, and
+    errors over heads. An entry's describe the metrics of all n together. ``judges`` names the metrics that a row has,
+    so that a gate on an exponent judges only entries.
+    """
+    judged = []
+    for row in rows:
+        metrics = {name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()}
+        metrics |= {name: _over_rounds([row[name]]) for name in ONCE}
+        metrics |= {"seconds": _over_rounds(row["seconds_rounds"]), "ratio_to_exact": _over_rounds(row["ratio_rounds"])}
+        judged.append({**row, "judges": EACH_N, "metrics": metrics})
+    curves = [_curve(row) for row in rows if row["requested"]]
+    for entry in summary:
+        grown = {
+            "n": None,
+            "status": "ok",
+            "requested": _curve(entry) in curves,
+            "judges": GATED.over_all_n,
+            "metrics": {name: _over_rounds([entry[name]]) for name in GATED.over_all_n},
+        }
+        judged.append({**entry, **grown})
+    return judged
+
+
+def _curve(row: Row) -> list[Any]:
+    return [row[name] for name in (*PLACE, "method", "options", "d")]
+
+
+def _over_rounds(values: Sequence[float | None]) -> Row:
+    """Statistics over rounds, each of which is a sample of its own."""
+    return {**describe(values, range(len(values))), "of": len(values)}
+
+
+def _legend(rows: Sequence[Row]) -> list[str]:
     """The meaning of rows and marks."""
-    parts = []
-    if any(row["backward"] for row in rows):
-        parts.append("A call is a forward pass and the gradient of the output's sum.")
-    return [*parts, *marks_legend(rows)]
+    backward = any(row["backward"] for row in rows)
+    calls = ["A call is a forward pass and the gradient of the output's sum."] if backward else []
+    return [*calls, *marks_legend(rows)]
 
 
-def bench_tables(rows: Sequence[BenchRow], summary: Sequence[BenchSummary], choices: Sequence[Choice]) -> list[Table]:
+def _tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
     """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
     columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
     tables = [table_of(caption(group), group, columns, notes(group), rows, rivals) for group in grouped(rows)]
     several = [row for row in summary if row["lengths"] > 1]
     for group in grouped_by(several, "source", "layer", "target"):
-        tables.append(table_of(f"Growth with n · {_where(group[0])}", _references_last(group), GROWTH))
+        references_last = sorted(group, key=itemgetter("reference"))
+        tables.append(table_of(f"Growth with n · {_where(group[0])}", references_last, GROWTH))
     for group in grouped_by(choices, "source", "layer", "target", "limit"):
         title, columns = CHOICES[group[0]["limit"]]
         tables.append(table_of(f"{title} · {_where(group[0])}", group, columns))
     return tables
 
 
-def _where(row: BenchSummary | Choice) -> str:
+def _where(row: Row) -> str:
     return joined(source_heading(row), f"layer {row['layer']}", f"target {row['target']}")
 
 
-def _references_last(group: Sequence[BenchSummary]) -> list[BenchSummary]:
-    """Methods in their order, then references."""
-    return sorted(group, key=lambda row: row["reference"])
-
-
-def _name(row: BenchRow | BenchSummary) -> str:
+def _name(row: Row) -> str:
     return "exact (fused)" if row["method"] == EXACT else reference_label(row)
 
 
-def _scaled(value: float | None, factor: float = 1.0) -> str:
-    """A number in units of ``1 / factor``."""
-    return "" if value is None else significant(factor * value, 3)
+def _ratio(row: Row) -> str:
+    return "" if row["method"] == EXACT else cell_text(["{ratio_to_exact:3}", " ± {ratio_spread:2}"], row)
 
 
-def _milliseconds(row: BenchRow | Choice) -> str:
-    return _scaled(row["seconds"], 1e3)
-
-
-def _mib(row: BenchRow | Choice) -> str:
-    return _scaled(row["peak_bytes"], 2.0**-20)
-
-
-def _time(row: BenchRow) -> str:
-    spread = row["seconds_spread"]
-    return _milliseconds(row) + ("" if spread is None else f" ± {significant(1e3 * spread, 2)}")
-
-
-def _ratio(row: BenchRow) -> str:
-    if row["method"] == EXACT or row["ratio_to_exact"] is None:
-        return ""
-    spread = row["ratio_spread"]
-    return significant(row["ratio_to_exact"], 3) + ("" if spread is None else f" ± {significant(spread, 2)}")
+def _gradient(row: Row) -> str:
+    return (row["gradient"] or "") if row["backward"] else ""
 
 
 PRODUCTS = "counted, and as the leading cost says; a multiply-add is two"
-COSTS: tuple[Column, ...] = (
+COSTS = (
     Column("method", lambda row: marked(row, _name(row)), key=True),
     FAMILY,
     Column("d", "{d}", key=True),
     Column(
         "time ms\nmedian ± spread",
-        _time,
+        ("{seconds:3ms}", " ± {seconds_spread:2ms}"),
         "of all heads",
         short="time",
         more="draws and output included; median of the rounds ± half the range of their quartiles",
@@ -163,32 +203,23 @@ COSTS: tuple[Column, ...] = (
         more="which computes exact attention in the same dtype and round",
         best=Best(itemgetter("ratio_to_exact"), itemgetter("ratio_spread")),
     ),
-    Column("memory\nMiB", _mib, "peak beyond Q, K and V", short="memory", best=Best(itemgetter("peak_bytes"))),
     Column(
-        "GFLOP\ncounted",
-        lambda row: _scaled(row["flops"], 1e-9),
-        "of matrix products",
-        spare=1,
-        short="GFLOP",
-        more=PRODUCTS,
+        "memory\nMiB",
+        "{peak_bytes:3MiB}",
+        "peak beyond Q, K and V",
+        short="memory",
+        best=Best(itemgetter("peak_bytes")),
     ),
-    Column(
-        "GFLOP\nleading", lambda row: _scaled(row["leading_flops"], 1e-9), "of matrix products", 2, "GFLOP", PRODUCTS
-    ),
-    Column(
-        "visited\nof n²",
-        lambda row: per_cent(row["visited_fraction"]),
-        "scores or features computed, over n²",
-        spare=3,
-        short="visited",
-    ),
-    Column("scored\na row", lambda row: _scaled(row["scored"]), "to choose the keys of a row", spare=4, short="scored"),
+    Column("GFLOP\ncounted", "{flops:3G}", "of matrix products", 1, "GFLOP", PRODUCTS),
+    Column("GFLOP\nleading", "{leading_flops:3G}", "of matrix products", 2, "GFLOP", PRODUCTS),
+    Column("visited\nof n²", "{visited_fraction:share}", "scores or features computed, over n²", 3, "visited"),
+    Column("scored\na row", "{scored:3}", "to choose the keys of a row", 4, "scored"),
     Column(
         "keys\nread",
-        lambda row: _scaled(row["kv_read"]),
+        "{kv_read:3}",
         "rows of K and V loaded for a query",
-        spare=4,
-        short="keys read",
+        4,
+        "keys read",
         more="by the query heads of a KV head together",
     ),
     Column(
@@ -199,30 +230,15 @@ COSTS: tuple[Column, ...] = (
         more="median over heads; references are not chosen from",
         best=best_of(ERROR, "median"),
     ),
-    Column(
-        "gradient\nreaches",
-        lambda row: (row["gradient"] or "") if row["backward"] else "",
-        "of Q, K and V, those that a gradient reaches",
-        spare=4,
-        short="gradient",
-    ),
+    Column("gradient\nreaches", _gradient, "of Q, K and V, those that a gradient reaches", 4, "gradient"),
     STATUS,
 )
 
 
-def _exponent(name: Literal["time_exponent", "memory_exponent"]) -> Callable[[BenchSummary], str]:
-    return lambda row: "" if row[name] is None else f"{row[name]:.2f}"
-
-
-def _time_exponent(row: BenchSummary) -> str:
-    spread = row["time_exponent_spread"]
-    return _exponent("time_exponent")(row) + ("" if spread is None else f" ± {spread:.2f}")
-
-
-def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
+def _crossing(name: str, lengths: str) -> Callable[[Row], str]:
     """The n from which a method costs less; known only if several n were measured."""
 
-    def cell(row: BenchSummary) -> str:
+    def cell(row: Row) -> str:
         if row["method"] == EXACT or not row[lengths]:
             return ""
         return f"> {row['longest_n']}" if row[name] is None else f"{row[name]:.0f}"
@@ -233,33 +249,33 @@ def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
 EXPONENTS = f"exponents for n ≥ {FIT_FROM}"
 SLOPE = "the slope of log cost over log n by least squares, ± the spread of those of the rounds"
 FROM = "cheaper than exact attention from there on"
-GROWTH: tuple[Column, ...] = (
+GROWTH = (
     Column("method", _name, key=True),
     Column("d", "{d}", key=True),
-    Column("claimed", lambda row: row["growth"], "growth of the leading cost"),
-    Column("time ~ n^", _time_exponent, EXPONENTS, more=SLOPE),
-    Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS, more=SLOPE),
+    Column("claimed", "{growth}", "growth of the leading cost"),
+    Column("time ~ n^", ("{time_exponent:.2f}", " ± {time_exponent_spread:.2f}"), EXPONENTS, more=SLOPE),
+    Column("memory ~ n^", "{memory_exponent:.2f}", EXPONENTS, more=SLOPE),
     Column("faster from n", _crossing("faster_from", "lengths"), FROM),
     Column("smaller from n", _crossing("smaller_from", "memory_lengths"), FROM),
 )
 
 
-def _chosen(row: Choice) -> str:
+def _chosen(row: Row) -> str:
     return f"none of {row['of']}" if row["method"] is None else method_label(row)
 
 
-def _choices(limit: str) -> tuple[Column, ...]:
+def _choices(limit: str) -> Sequence[Column]:
     return (
         Column("n", "{n}", key=True),
-        Column(limit, lambda row: f"{row['value']:g}", "the largest value allowed", short="limit", key=True),
+        Column(limit, "{value:g}", "the largest value allowed", short="limit", key=True),
         Column("method", _chosen, key=True),
         Column("d", "{d}", key=True),
-        Column("time ms", _milliseconds, short="time"),
-        Column("time / exact", lambda row: _scaled(row["ratio_to_exact"])),
-        Column("MiB", _mib, short="memory"),
+        Column("time ms", "{seconds:3ms}", short="time"),
+        Column("time / exact", "{ratio_to_exact:3}"),
+        Column("MiB", "{peak_bytes:3MiB}", short="memory"),
         Column(
             "error",
-            lambda row: _scaled(row["error"]),
+            "{error:3}",
             "‖E‖₂ / ‖BV‖₂ of the output",
             more="median over heads; chosen from methods that are faster than exact attention",
         ),
@@ -271,3 +287,33 @@ CHOICES = {
     "ms": ("Smallest error under a time", _choices("ms ≤")),
 }
 COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for column in columns))
+
+
+def bench_result(rows: Sequence[Row]) -> str:
+    """The fastest methods at the largest n, and the number of methods that take less time than exact attention.
+
+    Methods tie if their medians over rounds differ by no more than the spreads of both.
+    """
+    timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
+    n = max((row["n"] for row in timed), default=0)
+    ratios: dict[str, Value] = {}
+    for row in timed:
+        name = at_budget(row)
+        if row["n"] == n and (name not in ratios or row["ratio_to_exact"] < ratios[name].value):
+            ratios[name] = Value(row["ratio_to_exact"], row["ratio_spread"])
+    if not ratios:
+        return lost(rows, at_budget)
+    best = fastest_of(ratios)
+    faster = sum(ratio.value < 1 for ratio in ratios.values())
+    verb = "takes" if len(best) == 1 else "take"
+    tie = tie_rule(ratios, best, "spreads over rounds")
+    size = significant(ratios[best[0]].value, 2)
+    least = f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."
+    if not faster:
+        none = f"At n = {n}, none of {len(ratios)} methods and budgets is faster than exact attention; {least}"
+        return sentences(none, lost(rows, at_budget))
+    return sentences(
+        f"At n = {n}, {least}",
+        f"{faster} of {len(ratios)} methods and budgets are faster than exact attention.",
+        lost(rows, at_budget),
+    )

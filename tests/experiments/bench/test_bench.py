@@ -16,13 +16,13 @@ from showing import files_of, view_of
 
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
+from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
-from attnprobe.experiments.bench.gate_rows import bench_judged
-from attnprobe.experiments.bench.gates import GATED as BENCH
-from attnprobe.experiments.bench.growth import exponent, faster_from, growth
-from attnprobe.experiments.bench.rows import bench_choices, bench_summary, frontier, timed_rows
+from attnprobe.experiments.bench.figures import frontier
+from attnprobe.experiments.bench.growth import bench_summary, exponent, faster_from, growth
 from attnprobe.experiments.bench.timing import disturbances
+from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
