@@ -379,8 +379,7 @@ def test_records_of_several_sources_are_never_averaged_together(run, together, c
         for label, one in alone.items():
             for row in one.get(name, ()):
                 assert row.get("source") is None
-                tells = {"weights": label} if command == "spectrum" else {"source": label}
-                expected.append({**row, **tells})
+                expected.append({**row, "source": label})
         assert result.get(name, []) == expected
 
 

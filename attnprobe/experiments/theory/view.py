@@ -136,8 +136,8 @@ QUANTILES = "median over heads and windows"
 SLACK = "factor between measured and bound, above 1 where the promise holds"
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
 VERDICTS_IN_WORDS = (
-    "the first that applies: assumption not met, so nothing is promised; vacuous, the bound promises no more than is "
-    "true of every matrix; violated, beyond the measured interval and its rounding; holds"
+    "the first that applies: assumption not met, so nothing is promised; vacuous, the bound is true of every matrix "
+    "or of an approximation by zeros; violated, beyond the measured interval and its rounding; holds"
 )
 ENDS = "quantiles, where they differ"
 NUMBER_COLUMNS = (
