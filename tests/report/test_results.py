@@ -7,7 +7,7 @@ from error_records import cell
 from attnprobe.experiments.bench.view import bench_result
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import error_result
-from attnprobe.experiments.inject.result import inject_result
+from attnprobe.experiments.inject.view import inject_result
 from attnprobe.experiments.stability.view import stability_result
 from attnprobe.tables.methods import rivals
 from attnprobe.tables.results import Value, best_of, tie_rule

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from ...gates.check import Gated
+from ...tables.metrics import Metric, cosine, share
 from ..base import Experiment
-from .gates import GATED
 from .request import InjectOutput, InjectRequest
 
 __all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
 
+GATED = Gated(
+    (
+        Metric("drift"),
+        Metric("logits_drift"),
+        Metric("kl"),
+        share("top1_agreement", "larger"),
+        Metric("loss"),
+        Metric("loss_own"),
+        Metric("loss_change"),
+        Metric("perplexity"),
+        Metric("perplexity_own"),
+        Metric("perplexity_change"),
+        cosine("embedding_cosine"),
+        Metric("local_error"),
+        Metric("greedy_match", better="larger"),
+    )
+)
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",

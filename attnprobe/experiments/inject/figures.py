@@ -13,10 +13,11 @@ from ...figures.files import chunks, drawn
 from ...figures.kit import Sheet, columns_of, grid, legend, legend_below, legend_columns, logarithmic
 from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
 from ...tables.labels import file_tag
+from ...tables.long import Row
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .rows import InjectRow, inject_points, mean
+from .view import inject_points, mean
 
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
@@ -28,7 +29,7 @@ DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 
 
-def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the rows of layers that were replaced one by one, for each (source, n).
 
     ``inject-layers-nN``: the drift of each layer alone, and that of all layers together; a line for each method, a
@@ -60,12 +61,12 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
     return paths
 
 
-def _budgets(rows: Sequence[InjectRow]) -> list[int | None]:
+def _budgets(rows: Sequence[Row]) -> list[int | None]:
     """The budgets, one panel each. Methods without a budget are in every panel."""
     return [*sorted({row["d"] for row in rows if row["d"] is not None})] or [None]
 
 
-def _steps(rows: Sequence[InjectRow], drawing: Drawing, budgets: Sequence[int | None]) -> Sheet:
+def _steps(rows: Sequence[Row], drawing: Drawing, budgets: Sequence[int | None]) -> Sheet:
     """The KL divergence of each step of decoding, a panel for each budget."""
     title = "KL divergence of each step of decoding: mean over windows and repeats"
     prefix, styles = rows[0]["prefix"] or 0, styles_of(rows)
@@ -91,7 +92,7 @@ def _steps(rows: Sequence[InjectRow], drawing: Drawing, budgets: Sequence[int | 
     return sheet
 
 
-def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
+def _profile(rows: Sequence[Row], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
     """The drift of each layer alone, and of all layers."""
     title = "Drift with a method in one layer, and in all: mean over windows and repeats"
     caption = [
@@ -101,7 +102,7 @@ def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawin
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
-    def draw(axis: Any, group: Sequence[InjectRow], style: dict[str, Any]) -> Any:
+    def draw(axis: Any, group: Sequence[Row], style: dict[str, Any]) -> Any:
         alone = sorted((spots[row["layer"]], _drift(row)) for row in group if row["layer"] is not None)
         (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
         for row in group:
@@ -119,7 +120,7 @@ def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawin
     return _figure(rows, panels, drawing, (title, caption), draw, finish, lambda key, group: key)
 
 
-def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
+def _local(rows: Sequence[Row], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
     """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     word = "" if rho is None else f" Over all {len(rows)} points it is {rho:+.2f}."
@@ -130,7 +131,7 @@ def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing)
         f"ρ is their rank correlation.{word} {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
     ]
 
-    def draw(axis: Any, group: Sequence[InjectRow], style: dict[str, Any]) -> Any:
+    def draw(axis: Any, group: Sequence[Row], style: dict[str, Any]) -> Any:
         points = [(_local_error(row), _drift(row)) for row in group]
         return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
 
@@ -140,7 +141,7 @@ def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing)
         errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
         axis.set_xlim(min(errors) / 1.6, max(errors) * 1.6)
 
-    def name(key: str, group: Sequence[InjectRow]) -> str:
+    def name(key: str, group: Sequence[Row]) -> str:
         own = rank_correlation(*zip(*inject_points(group), strict=True))
         return key if own is None else f"{key}, ρ = {own:+.2f}"
 
@@ -148,13 +149,13 @@ def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing)
 
 
 def _figure(
-    rows: Sequence[InjectRow],
+    rows: Sequence[Row],
     panels: Sequence[Panel],
     drawing: Drawing,
     words: tuple[str, Sequence[str]],
-    draw: Callable[[Any, Sequence[InjectRow], dict[str, Any]], Any],
+    draw: Callable[[Any, Sequence[Row], dict[str, Any]], Any],
     finish: Callable[[Any], None],
-    name: Callable[[str, Sequence[InjectRow]], str],
+    name: Callable[[str, Sequence[Row]], str],
 ) -> Sheet:
     """Panels on one scale, each with its legend below it."""
     styles = styles_of(rows)
@@ -181,39 +182,39 @@ def _figure(
     return sheet
 
 
-def _pages(rows: Sequence[InjectRow], drawing: Drawing) -> list[Sequence[Panel]]:
+def _pages(rows: Sequence[Row], drawing: Drawing) -> list[Sequence[Panel]]:
     """The panels of each figure."""
     panels = _panels(rows, len({text_label(row) for row in rows}))
     return chunks(panels, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
 
 
-def _drift(row: InjectRow) -> float:
+def _drift(row: Row) -> float:
     return mean(row, "drift") or 0.0
 
 
-def _local_error(row: InjectRow) -> float:
+def _local_error(row: Row) -> float:
     return mean(row, "local_error") or 0.0
 
 
-def _lowest(rows: Sequence[InjectRow]) -> float:
+def _lowest(rows: Sequence[Row]) -> float:
     """The smallest drift that is drawn."""
     ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN
 
 
-def _beneath(group: Sequence[InjectRow], lowest: float) -> str:
+def _beneath(group: Sequence[Row], lowest: float) -> str:
     """The legend's note on a method below its panel."""
     most = max(_drift(row) for row in group)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 
-def _panels(rows: Sequence[InjectRow], methods: int) -> list[Panel]:
+def _panels(rows: Sequence[Row], methods: int) -> list[Panel]:
     """A panel for each budget, or each family and budget of many methods. Methods without a budget are in all."""
     families = list(dict.fromkeys(map(family, rows))) if methods > MOST_IN_PANEL else [None]
     return [(d, one) for one in families for d in _budgets(rows)]
 
 
-def _in(row: InjectRow, panel: Panel) -> bool:
+def _in(row: Row, panel: Panel) -> bool:
     return row["d"] in (None, panel[0]) and panel[1] in (None, family(row))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Record, Shape, flat, lists_of, unequal
+from ...records.shapes import Count, Number, PerHead, Record, Shape, lists_of, unequal
 
 
 class Budgets(TypedDict):
@@ -78,8 +78,8 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
     shared |= {
         "layers": record["layers"],
         **lists_of(record, ["global_layers"]),
-        **flat("steps", record.get("steps")),
-        **flat("budgets", record.get("budgets")),
+        "steps": record.get("steps"),
+        "budgets": record.get("budgets"),
     }
     for layer, errors in record["local"].items():
         for head, error in zip(record["heads"], errors, strict=True):

@@ -15,10 +15,9 @@ from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, 
 from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
-from attnprobe.experiments.inject.gates import GATED
-from attnprobe.experiments.inject.rows import inject_rows, inject_summary
+from attnprobe.experiments.inject.view import inject_rows, inject_summary
 from attnprobe.records.budgets import read_budgets
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -667,6 +666,7 @@ def planted(layer, drift, local, method="a", d=8):
         "heads": [0],
         "status": "ok",
         "metrics": {"drift": [drift], "local_error": [local]},
+        "local": {},
         "budgets": None,
         "repeat": 0,
     }
