@@ -1925,8 +1925,8 @@ THEORY = [
         "theorems",
         "half-norm",
         "theorems/schroder2026.py",
-        "log_query = qkv.scale * SQUARED_TEMPERATURE * q.square().sum(-1) / 2",
-        "log_query = qkv.scale * q.square().sum(-1) / 2",
+        "log_row = qkv.scale * squared * q.square().sum(-1) / 2",
+        "log_row = qkv.scale * q.square().sum(-1) / 2",
         "the bound of WildCat's entries lacks the temperature",
     ),
     Fault(
