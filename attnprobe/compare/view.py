@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
-from ..tables.statistics import fields_of
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
 from .rows import Change, Verdict
@@ -137,5 +136,5 @@ TESTED: tuple[Column, ...] = (Column("p", lambda row: significant(row["p_adjuste
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: row["reason"] or ""))
-FIELDS = fields_of(Change)
+FIELDS = tuple(Change.__annotations__)
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

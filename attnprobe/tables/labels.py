@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
-from .rows import AnyRow, Where
+from .rows import AnyRow
 
 if TYPE_CHECKING:
     from ..records.shapes import Record
@@ -63,12 +63,12 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
     return dict(labels)
 
 
-def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
+def with_source(records: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
     """Each record, with the source fields of its rows."""
     labels = source_labels(records)
     for record in records:
         facts = record.get("source") or {}
-        where: Where = {
+        where = {
             "weights": facts.get("weights"),
             "source": labels[identity(facts)],
             "scale_inputs": scale_of(facts),

@@ -65,16 +65,6 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
         }
 
 
-def fields_of(row: type[Any], metrics: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names of the fields that rows of a type may have in CSV: its own, then ``METRIC.STAT`` of each metric.
-
-    >>> fields_of(Quantiles, ["loss"])[:5]
-    ('p10', 'median', 'p90', 'loss.mean', 'loss.se')
-    """
-    own = (name for name in row.__annotations__ if name != "metrics")
-    return (*own, *(f"{metric}.{name}" for metric in metrics for name in STATISTICS))
-
-
 def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
     """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with bad rows.
 
