@@ -35,7 +35,7 @@ def test_a_variable_that_no_command_reads_is_named_with_the_nearest(run, monkeyp
 def test_what_another_command_or_the_program_itself_reads_is_no_mistake(run, monkeypatch):
     for name in (*environment.OWN, "ATTNPROBE_METHOD", "ATTNPROBE_RAY_ADDRESS", "ATTNPROBE_STRICT"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setenv("ATTNPROBE_PAGES", "")  # of `methods`
+    monkeypatch.setenv("ATTNPROBE_LONG", "")  # of `methods`
     assert run("doctor")[2] == ""
 
 
