@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from string import Formatter
 from typing import Any
 
@@ -12,25 +14,18 @@ UNITS = {"ms": 1e3, "MiB": 2.0**-20, "G": 1e-9}  # what a value in seconds, byte
 NAMED: Mapping[str, Callable[[Any], str]] = {"brief": brief, "share": per_cent}
 
 
-class Cell(Formatter):
-    """Python's format strings, with the numbers of tables. A specification is one of
+def formatted(value: Any, specification: str) -> str:
+    """A value as tables show it. The specification is one of
 
     - ``brief`` and ``share``: see `brief` and `per_cent`.
     - ``3``, ``3ms``, ``3MiB``, ``3G``: so many significant digits, in a unit of `UNITS`.
     - ``.2f``, ``+.2f``, ``g``, …: Python's own.
     """
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if value is None:
-            raise KeyError("null")
-        if format_spec in NAMED:
-            return NAMED[format_spec](value)
-        if format_spec[:1].isdigit():
-            return significant(value * UNITS.get(format_spec[1:], 1), int(format_spec[0]))
-        return super().format_field(value, format_spec)
-
-
-CELL = Cell()
+    if specification in NAMED:
+        return NAMED[specification](value)
+    if specification[:1].isdigit():
+        return significant(value * UNITS.get(specification[1:], 1), int(specification[0]))
+    return format(value, specification)
 
 
 def cell_text(templates: Sequence[str], row: Mapping[str, Any]) -> str:
@@ -48,7 +43,26 @@ def cell_text(templates: Sequence[str], row: Mapping[str, Any]) -> str:
 
 
 def _written(template: str, row: Mapping[str, Any]) -> str:
-    try:
-        return CELL.vformat(template, (), row)
-    except (KeyError, IndexError, TypeError):  # a field is missing, or one that another is looked up in is null
-        return ""
+    text = ""
+    for literal, keys, specification in _parsed(template):
+        text += literal
+        if keys:
+            value = row
+            for key in keys:
+                try:
+                    value = value[key]
+                except (KeyError, IndexError, TypeError):  # a field is missing, or null where it has parts
+                    return ""
+            if value is None:
+                return ""
+            text += formatted(value, specification)
+    return text
+
+
+@cache
+def _parsed(template: str) -> list[tuple[str, list[Any], str]]:
+    """The parts of a template: text, the keys of the field behind it (numbers are places in lists), its format."""
+    return [
+        (literal, [int(key) if key.isdigit() else key for key in re.findall(r"[^\[\]]+", name or "")], format or "")
+        for literal, name, format, _ in Formatter().parse(template)
+    ]

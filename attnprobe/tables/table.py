@@ -49,7 +49,7 @@ class Column:
     """One column of a table.
 
     Args:
-        heading: a terminal breaks it at a newline. cell: a row's text, as a format string (see `Cell`), as several
+        heading: a terminal breaks it at a newline. cell: a row's text, as a format string (see `formatted`), as several
             whose later ones may lack their fields (see `cell_text`), or as a function; a column that is empty in every
             row is not shown. meaning: its entry in the legend, in few words. more: further facts for the full legend.
         spare: a narrow terminal drops the column with the largest number first, and never a column at 0.
