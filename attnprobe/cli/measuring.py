@@ -33,8 +33,6 @@ def measure_and_show(
     # an older picture is drawn again
     keeps = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
-        with timings("imports"):
-            assert experiment.cells.command == experiment.name  # imports torch
         announced: list[str] = []
 
         def tell(line: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..errors import UsageError
 from ..figures.drawing import Drawing
 from ..run.option import KEYS, options_of
+from ..timings import Timings
 
 if TYPE_CHECKING:
     from ..gates.check import Gated
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ..tables.console import Header
     from ..tables.table import Column
     from ..tables.view import View
-    from ..timings import Timings
 
 R = TypeVar("R")
 
@@ -94,9 +94,9 @@ class Experiment:
     def cells(self) -> type[Cells]:
         return self.part(f"measure:{self.name.title()}Cells")
 
-    @property
-    def view(self) -> Callable[[Recorded], View]:
-        return self.part("view:view")
+    def view(self, recorded: Recorded) -> View:
+        """The `View` of records, with all columns and fields that the command may have."""
+        return replace(self.part("view:view")(recorded), columns=self.columns, fields=self.fields)
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -128,12 +128,15 @@ class Experiment:
         Raises:
             UsageError, SourceError: an impossible request, or a source that cannot be read; nothing is left behind.
         """
-        from ..run.loop import measure_cells
-
         kept = [kind for kind in self.keeps if keeps.pop(kind, False)]
         if keeps:
             raise UsageError(f"{self.name} keeps no {next(iter(keeps))}")
-        return measure_cells(self.cells, request, notify=notify, progress=progress, timings=timings, kept=kept)
+        timings = timings or Timings()
+        with timings("imports"):
+            from ..run.loop import measure_cells
+
+            cells = self.cells
+        return measure_cells(cells, request, notify=notify, progress=progress, timings=timings, kept=kept)
 
     def command_line(self, config: Mapping[str, Any]) -> str:
         """The command line of the ``config`` of a manifest, without options at their defaults."""

@@ -58,7 +58,7 @@ def test_other_words_have_no_type():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_part_of_an_experiment_stands_under_its_usual_name(name):
     one = experiment(name)
-    assert callable(one.view) and one.columns and one.fields and shape_of(name) is one.part("record:SHAPE")
+    assert callable(one.part("view:view")) and one.columns and one.fields and shape_of(name) is one.part("record:SHAPE")
     listed = any(option.name == "listing" for option in options_of(one.output))
     assert not listed or callable(one.part("listing:list_all"))
     assert not one.timed or callable(one.part("view:timed_rows"))

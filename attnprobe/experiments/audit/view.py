@@ -38,8 +38,6 @@ def view(recorded: Recorded) -> View:
         recorded.header,
         rows,
         [table for group in grouped_by(summary, "source", "layer", "n") for table in _tables(group)],
-        columns=COLUMNS,
-        fields=FIELDS,
         title="Promised and measured probabilities of errors",
         result=audit_result(rows),
         summary=summary,

@@ -71,8 +71,6 @@ def view(recorded: Recorded) -> View:
         title="Cost of attention approximations",
         result=bench_result(rows),
         summary=summary,
-        columns=COLUMNS,
-        fields=FIELDS,
         more={"choices": choices},
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},

@@ -101,8 +101,6 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
         recorded.header,
         rows,
         [_table(group) for group in grouped_by(summary, "source", "target", "metric")],
-        columns=COLUMNS,
-        fields=FIELDS,
         title="The smallest budget that is enough",
         result=_result(rows),
         summary=summary,

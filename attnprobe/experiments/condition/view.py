@@ -94,8 +94,6 @@ def view(recorded: Recorded) -> View:
         recorded.header,
         rows,
         [table for group in grouped_by(summary, "source", "layer", "n") for table in _tables(group)],
-        columns=COLUMNS,
-        fields=FIELDS,
         title="Condition numbers",
         result=_result(rows),
         summary=summary,

@@ -188,8 +188,6 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         recorded.header,
         rows,
         _tables(rows),
-        columns=COLUMNS,
-        fields=FIELDS,
         title="Drift of a model with a method in it",
         result=inject_result(rows),
         summary=inject_summary(rows),

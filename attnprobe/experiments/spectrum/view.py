@@ -34,8 +34,6 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         rows,
         spectrum_tables(rows),
         _legend(rows) if rows else (),
-        COLUMNS,
-        FIELDS,
         title="Spectra of attention matrices",
         result=_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},

@@ -119,8 +119,6 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
         header,
         rows,
         [_table(group) for group in grouped_by(summary, "task", "source")],
-        columns=COLUMNS,
-        fields=FIELDS,
         title="The first steps of training",
         result=stability_result(rows),
         summary=summary,

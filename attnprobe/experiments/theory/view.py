@@ -41,8 +41,6 @@ def view(recorded: Recorded) -> View:
         recorded.header,
         list(map(_shown, rows)),
         _tables(summary),
-        columns=COLUMNS,
-        fields=FIELDS,
         title="What the theorems promise, and what is",
         result=_result(rows),
         summary=summary,
