@@ -17,7 +17,7 @@ from ...tables.long import Row
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .view import inject_points, mean
+from .rows import inject_points, mean
 
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 

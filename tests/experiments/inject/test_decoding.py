@@ -17,7 +17,7 @@ from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.decoding import Prefix
 from attnprobe.experiments.inject.drift import step_drift
 from attnprobe.experiments.inject.language import LanguageModel
-from attnprobe.experiments.inject.view import inject_rows
+from attnprobe.experiments.inject.rows import inject_rows
 from attnprobe.methods import get
 from attnprobe.reference import exact_output
 

@@ -17,7 +17,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
-from attnprobe.experiments.inject.view import inject_rows, inject_summary
+from attnprobe.experiments.inject.rows import inject_rows, inject_summary
 from attnprobe.records.budgets import read_budgets
 
 SAME = 5e-6  # relative, in float32, over a few layers

@@ -1,0 +1,150 @@
+"""The rows of ``attnprobe inject``, one for each method, budget and set of layers, and their summary by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import Any
+
+from ...tables.long import CELL, Row, known, long_rows
+from ...tables.methods import statistic
+from ...tables.statistics import describe, rank_correlation, sortable, worst_status
+from ...tables.table import gathered, grouped_by, method_key
+from . import GATED
+from .record import SHAPE, InjectRecord
+
+SHARED = (  # the fields that all records of a row share
+    *("method", "options", "family", "target", "n", "d", "budgets", "layer", "layers", "predicts", "predicts_not"),
+    *("model_dtype", "prefix", "greedy_steps", "weights", "source"),
+)
+KINDS = ("model_layers", "global_layers")  # of a model with local and global layers
+OF_RECORD = (*CELL, *SHARED, "model_layers", "heads", "repeat", "tokens", "seconds", "key")
+SUMMARISED = ("options", "family", "n", "d", "budgets", "weights", "source")
+
+
+def mean(row: Row, name: str) -> float | None:
+    """The mean of a row's metric; None if it was not measured."""
+    return statistic(row, name, "mean")
+
+
+def inject_rows(records: Sequence[InjectRecord]) -> list[Row]:
+    """The rows of the JSON contract: one per (source, method, options, n, d, layers), over windows and seeds.
+
+    ``layer`` is the layer that was replaced alone, or null if all ``layers`` were replaced together. Rows are ordered
+    by source, n, the method's first appearance, and d, with all layers first.
+    """
+    cells = [group[0] for group in grouped_by(long_rows(records, SHAPE, OF_RECORD), "key")]
+    sources = list(dict.fromkeys(cell["source"] for cell in cells))
+    methods = list(dict.fromkeys(map(method_key, cells)))
+
+    def key(cell: Row) -> tuple[Any, ...]:
+        decoding = sortable(cell["prefix"]), sortable(cell["greedy_steps"])
+        place = (*decoding, sortable(cell["d"]), sortable(cell["layer"]), tuple(cell["layers"]))
+        return sources.index(cell["source"]), cell["n"], methods.index(method_key(cell)), *place
+
+    return [_row(group) for group in sorted(gathered(cells, key), key=lambda group: key(group[0]))]
+
+
+def _row(group: Sequence[Row]) -> Row:
+    """One row from the cells that differ only in window and repeat; sums do not depend on their order."""
+    cells: list[Any] = sorted(group, key=lambda cell: (cell["window"], cell["repeat"] or 0))
+    first, windows = cells[0], [cell["window"] for cell in cells]
+    names = [name for name in GATED.names if any(name in cell for cell in cells)]
+    names += ["seconds"] if known(cells, "seconds") else []
+    status, reason = worst_status(cells)
+    return {
+        **{name: first.get(name) for name in SHARED},
+        **{name: first[name] for name in KINDS if first.get(name) is not None},
+        "steps": _mean_steps(known(cells, "steps")),
+        "heads": len(first["heads"]),
+        "windows": len(set(windows)),
+        "repeats": len({cell["repeat"] for cell in cells}),
+        "tokens": sum({cell["window"]: cell["tokens"] or 0 for cell in cells}.values()),
+        "cells": len(cells),
+        "values": len(cells),
+        "status": status,
+        "reason": reason,
+        "reference": False,
+        "requested": True,
+        "metrics": {name: describe([cell.get(name) for cell in cells], windows) for name in names},
+    }
+
+
+def _mean_steps(steps: Sequence[Row]) -> Row | None:
+    """The means of each step over cells, None where a cell has no finite value; None without decoding."""
+    if not steps:
+        return None
+    return {name: [_mean(values) for values in zip(*(one[name] for one in steps), strict=True)] for name in steps[0]}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    finite = [value for value in values if value is not None and isfinite(value)]
+    return sum(finite) / len(finite) if len(finite) == len(values) else None
+
+
+def inject_points(rows: Iterable[Row]) -> list[tuple[float, float]]:
+    """(local error, drift) of the rows of single layers."""
+    points = []
+    for row in rows:
+        local, drift = mean(row, "local_error"), mean(row, "drift")
+        if row["layer"] is not None and local is not None and drift is not None:
+            points.append((local, drift))
+    return points
+
+
+def inject_summary(rows: Iterable[Row]) -> list[Row]:
+    """One entry per (source, n, method, options, d) whose layers were replaced one by one, then one for all of them.
+
+    ``drift`` is that of all layers together. ``best`` and ``worst`` are the layers with the smallest and the largest
+    drift. ``spearman`` is the rank correlation of local error and drift over ``points``. ``method`` is null in the last
+    entry.
+    """
+    summary: list[Row] = []
+    for group in grouped_by(rows, "source", "n"):
+        profiles = [_profile(alike) for alike in grouped_by(group, "method", "options", "d")]
+        entries = [entry for entry in profiles if entry is not None]
+        if len(entries) > 1:
+            summary += entries
+            every: Row = {
+                "method": None,
+                "options": {},
+                "family": None,
+                "n": group[0]["n"],
+                "d": None,
+                "budgets": None,
+                "weights": group[0].get("weights"),
+                "source": group[0]["source"],
+                "drift": None,
+                "local_error": None,
+                "best": None,
+                "worst": None,
+                **_correlation(inject_points(group)),
+            }
+            summary.append(every)
+        else:
+            summary += entries
+    return summary
+
+
+def _profile(group: Sequence[Row]) -> Row | None:
+    """The layers that tolerate a method best and worst; None if no layer was replaced alone."""
+    means = {row["layer"]: mean(row, "drift") for row in group if row["layer"] is not None}
+    drifts = {layer: drift for layer, drift in means.items() if drift is not None}
+    if not drifts:
+        return None
+    together = next((row for row in group if row["layer"] is None), None)
+    best, worst = min(drifts, key=drifts.__getitem__), max(drifts, key=drifts.__getitem__)
+    return {
+        **{name: group[0][name] for name in SUMMARISED},
+        "method": group[0]["method"],
+        "drift": together and mean(together, "drift"),
+        "local_error": together and mean(together, "local_error"),
+        "best": {"layer": best, "drift": drifts[best]},
+        "worst": {"layer": worst, "drift": drifts[worst]},
+        **_correlation(inject_points(group)),
+    }
+
+
+def _correlation(points: Sequence[tuple[float, float]]) -> Row:
+    rho = rank_correlation(*zip(*points, strict=True)) if points else None
+    return {"spearman": rho, "points": len(points)}
