@@ -12,7 +12,7 @@ EPILOG = """\b
 In Python:
   from attnprobe.compare.runs import compare_runs
   from attnprobe.experiments.shapes import read_run
-  compare_runs(read_run("outputs/a").some(), read_run("outputs/b").some()).regressions
+  compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
 Verdicts:
   same       the change is within --tolerance
@@ -84,10 +84,10 @@ def command(
 
     output = output_of(**shown)
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
-    names = [metric.strip() for text in metrics for metric in text.split(",")]
+    wanted = [metric.strip() for text in metrics for metric in text.split(",")]
     first, second = read_run(a), read_run(b)
     with reading(f"{a}, {b}", UsageError, ": cannot be compared"):
-        comparison = compare_runs(first.required(), second.required(), names, tolerance, level)
+        comparison = compare_runs(first.required(), second.required(), wanted, tolerance, level, (a, b))
     malformed = [*first.malformed, *second.malformed]
     for line in missing_lines(comparison.missing):
         note(f"not compared: {line}")

@@ -71,6 +71,7 @@ def compare_runs(
     metrics: Sequence[str] = (),
     tolerance: float = 0.05,
     level: float = LEVEL,
+    names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
     """Compare the cells of run B with those of run A, from their records.
 
@@ -111,10 +112,12 @@ def compare_runs(
         a, b: records of errors (`ComparedCell`) or of times (`TimedCell`).
         metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
         level: the two-sided level, of all rows of a table together.
+        names: the runs, as a refusal of one of them names it, such as their paths.
 
     Raises:
-        UsageError: sources that differ (the facts are named), no cell of the same row in both, records of other
-            commands, a metric that is unknown or that one run did not measure, an impossible tolerance or level.
+        UsageError: a run without a record of a method, sources that differ (the facts are named), no cell of the same
+            row in both, records of other commands, a metric that is unknown or that one run did not measure, an
+            impossible tolerance or level.
 
     >>> cell = {"method": "x", "n": 8, "d": 2, "layer": 0, "heads": [0], "status": "ok", "source": {}, "seed": 0}
     >>> run = lambda *values: [{**cell, "window": w, "metrics": {"output_spectral": [v]}} for w, v in enumerate(values)]
@@ -136,7 +139,7 @@ def compare_runs(
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
         if metric not in DIRECTED:
             raise unknown("metric", metric, DIRECTED)
-    runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]
+    runs = [cells_of(records, name) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
@@ -145,14 +148,14 @@ def compare_runs(
         raise UsageError(
             "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
         )
-    names = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
+    judged_by = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
     drafts: list[Draft | Change] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
         place = _place({**ours, **others}, varying)
         pairing = paired(ours, others)
-        drafts += drafted(place, pairing, names) if ours and others else []
+        drafts += drafted(place, pairing, judged_by) if ours and others else []
         missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:

@@ -778,6 +778,8 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
         (["a", "nowhere"], "nowhere: no such file or run directory"),
         (["a"], "Missing argument 'B'"),
         (["a", "."], "is it a run?"),
+        (["empty", "a"], "empty: it holds no record of a method; compare takes runs of `attnprobe error`"),
+        (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),
         (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),
         (["a", "other"], "different sources: positions segment in A, wrap in B"),
         (["a", "a", "--metric", "output_spektral"], "did you mean 'output_spectral'?"),
@@ -790,6 +792,8 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
 def test_what_cannot_be_compared_is_one_line_and_exit_2(command, write, tmp_path, args, says):
     write("a", [cell()])
     write("other", [cell(source={**SOURCE, "positions": "wrap"})])
+    write("empty", [])
+    write("bounds", [cell(method=LOWER_BOUND)])
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn/records.jsonl").write_text('{"schema":\n{"schema":1}\n')
     code, out, err = command("compare", *args)

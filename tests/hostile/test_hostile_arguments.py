@@ -280,6 +280,12 @@ def attempt(table: Table, name: str, parameter: str, value: str) -> Any:
         raise Broken(f"{type(error).__name__}: {str(error)[:80]!r}") from None
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Words are names of files, too."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_there_are_hundreds_of_cases():
     assert len(list(cases(functions()))) > 800
 
