@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .errors import Unsupported, UsageError
 from .grammar.foreign import message
-from .hooks.call import AttentionCall, blocks, exact_rows
+from .hooks.call import AttentionCall, blocks, exact_rows, rows_of
 from .methods import Method, approximate, get
 from .qkv import QKV
 
@@ -147,7 +147,6 @@ def replaced(
 
 def _exact_with_extras(call: AttentionCall) -> Tensor:
     """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
-    cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
     return torch.cat(
         [
             exact_rows(
@@ -155,8 +154,8 @@ def _exact_with_extras(call: AttentionCall) -> Tensor:
                 call.k,
                 call.v,
                 call.scale,
-                visible=cut(call.visible, start, stop),
-                bias=cut(call.bias, start, stop),
+                visible=rows_of(call.visible, slice(start, stop)),
+                bias=rows_of(call.bias, slice(start, stop)),
                 softcap=call.softcap,
                 sinks=call.sinks,
             )[0]

@@ -76,7 +76,10 @@ def peaks(measure: Measure, sizes: Sizes) -> None:
     for name, dtype in kinds.items():
         if name != "tf32" or measure.device.type == "cuda":
             subject = Subject("plain product", n, 1, n, name, 2.0 * n**3)
-            make = lambda name=name, dtype=dtype: product(n, dtype, name == "tf32", measure.device)
+
+            def make(name=name, dtype=dtype):
+                return product(n, dtype, name == "tf32", measure.device)
+
             measure.row(subject, make, lambda _: clock(measure.device))
 
 
@@ -107,7 +110,10 @@ def product(n: int, dtype: torch.dtype, tf32: bool, device: torch.device) -> Cal
 def drawn(n: int, heads: int, p: int, device: torch.device, dtype: str = "float32") -> QKV:
     """Q, K and V of independent N(0, 1) numbers, made on the device."""
     generator = torch.Generator(device).manual_seed(0)
-    draw = lambda: torch.randn(heads, n, p, generator=generator, device=device).to(getattr(torch, dtype))
+
+    def draw():
+        return torch.randn(heads, n, p, generator=generator, device=device).to(getattr(torch, dtype))
+
     return QKV(draw(), draw(), draw())
 
 
@@ -120,8 +126,13 @@ def reference(measure: Measure, sizes: Sizes) -> None:
 def reference_at(measure: Measure, n: int, heads: int, p: int) -> None:
     def row(name: str, dtype: str, make: Callable[[QKV], Callable[[], Tensor]], compared: bool = False) -> None:
         subject = Subject(name, n, heads, p, dtype, 4.0 * heads * n * n * p)
-        inputs = lambda: drawn(n, heads, p, measure.device, "float32" if compared else dtype)
-        facts = lambda out: {DIFFERENCE: difference(inputs(), out)} if compared else {}
+
+        def inputs():
+            return drawn(n, heads, p, measure.device, "float32" if compared else dtype)
+
+        def facts(out):
+            return {DIFFERENCE: difference(inputs(), out)} if compared else {}
+
         measure.row(subject, lambda: make(inputs()), facts)
 
     row("attnprobe", "float64", lambda qkv: lambda: exact_output(qkv), compared=True)
@@ -220,7 +231,10 @@ def fused_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> 
         return by_triton(lambda: matrices.normal(x, torch.arange(heads)), device)
 
     subject = Subject("attnprobe, fused", n, heads, p, dtype, 4.0 * heads * n * n * p)
-    facts = lambda out: {DIFFERENCE: difference(drawn(n, heads, p, device), out)}
+
+    def facts(out):
+        return {DIFFERENCE: difference(drawn(n, heads, p, device), out)}
+
     one = measure.row(subject, product, facts)
     if dtype == "float64" and (n, heads) in sizes.passes:
         products = Subject("EᵀE pass, fused", n, heads, p, dtype, heads * one_pass(n, p, COLUMNS))
@@ -264,7 +278,8 @@ def norms(measure: Measure, sizes: Sizes) -> None:
 
 
 def norms_at(measure: Measure, n: int, heads: int, sizes: Sizes) -> None:
-    inputs = lambda: inputs_and_operator(n, heads, sizes, measure.device)
+    def inputs():
+        return inputs_and_operator(n, heads, sizes, measure.device)
 
     def certified() -> Callable[[], dict[str, Tensor]]:
         qkv, op = inputs()
@@ -278,10 +293,17 @@ def norms_at(measure: Measure, n: int, heads: int, sizes: Sizes) -> None:
         qkv, op = inputs()
         return lambda: dense_norms(qkv, op)
 
-    value = lambda found: {"‖E‖₂": float(found.max())}
-    subject = lambda name, flops, growth=2.0: Subject(name, n, heads, sizes.p, "float32", flops, growth)
+    def value(found):
+        return {"‖E‖₂": float(found.max())}
+
+    def subject(name, flops, growth=2.0):
+        return Subject(name, n, heads, sizes.p, "float32", flops, growth)
+
     frobenius = 2.0 * heads * n * n * sizes.d
-    flops = lambda found: frobenius + one_pass(n, sizes.p, block_size(n)) * int(found["matrix_spectral_passes"].sum())
+
+    def flops(found):
+        return frobenius + one_pass(n, sizes.p, block_size(n)) * int(found["matrix_spectral_passes"].sum())
+
     measure.row(subject("certified ‖E‖₂ and ‖E‖_F", flops), certified, interval)
     iterations = STEPS * heads * one_pass(n, sizes.p, 1)
     measure.row(subject(f"{STEPS} power iterations through SDPA", iterations), power, value)
@@ -340,8 +362,12 @@ def spectra_at(measure: Measure, n: int, sizes: Sizes) -> None:
         b = exact(drawn(n, 1, sizes.p, measure.device, "float64"))
         return lambda: torch.linalg.svdvals(b.dense()[0])
 
-    facts = lambda found: {"passes": found.passes, "closed": found.closed}
-    flops = lambda found: found.passes * one_pass(n, sizes.p, sizes.k)
+    def facts(found):
+        return {"passes": found.passes, "closed": found.closed}
+
+    def flops(found):
+        return found.passes * one_pass(n, sizes.p, sizes.k)
+
     measure.row(Subject(f"leading {sizes.k} singular values", n, 1, sizes.p, flops=flops), leading, facts)
     measure.row(Subject("dense svdvals", n, 1, sizes.p, growth=3.0), dense)
 
@@ -362,7 +388,9 @@ def budget_of(name: str, d: int) -> int | None:
 
 def methods_at(measure: Measure, n: int, heads: int, configured: list[Configured]) -> None:
     """Rows of SDPA, then of methods over it; the head dimension is 64."""
-    inputs = lambda dtype="float32": drawn(n, heads, 64, measure.device, dtype)
+
+    def inputs(dtype="float32"):
+        return drawn(n, heads, 64, measure.device, dtype)
 
     def sdpa(dtype: str) -> Callable[[], Tensor]:
         qkv = inputs(dtype)
@@ -380,8 +408,13 @@ def methods_at(measure: Measure, n: int, heads: int, configured: list[Configured
             over[f"over SDPA {dtype}"] = row.seconds
     for name, d, options in configured:
         label = name if d is None else f"{name} d={d}"
-        make = lambda one=(name, d, options): method(*one)
-        flops = lambda _, make=make: float(counted_flops(make()))
+
+        def make(one=(name, d, options)):
+            return method(*one)
+
+        def flops(_, make=make):
+            return float(counted_flops(make()))
+
         measure.row(Subject(label, n, heads, 64, "float32", flops, growth=1.0), make, lambda _: over)
 
 

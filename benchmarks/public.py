@@ -94,7 +94,10 @@ def skyformer(qkv: QKV, d: int) -> Tensor:
     z = torch.cat([qkv.q, qkv.k], 1).double()
     rows = torch.arange(d) * z.shape[1] // d + torch.randint(z.shape[1] // d, (d,))
     s, half = z[:, rows], qkv.scale / 2
-    kernel = lambda x, y: torch.exp(-half * torch.cdist(x, y).square())
+
+    def kernel(x, y):
+        return torch.exp(-half * torch.cdist(x, y).square())
+
     left, core, right = kernel(qkv.q.double(), s), kernel(s, s), kernel(s, qkv.k.double())
     weight = qkv.k.double().square().sum(2) * half
     right = right * torch.exp(weight - weight.amax(1, keepdim=True))[:, None]

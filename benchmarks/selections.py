@@ -97,7 +97,10 @@ def llama(n: int, first: int) -> QKV:
     with torch.no_grad():
         states = model.layers[0].input_layernorm(model.embed_tokens(ids))
         cos, sin = model.rotary_emb(states, torch.arange(n)[None])
-        shaped = lambda x: x.view(1, n, -1, 64).transpose(1, 2)
+
+        def shaped(x):
+            return x.view(1, n, -1, 64).transpose(1, 2)
+
         q, k, v = (shaped(project(states)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
         q, k = apply_rotary_pos_emb(q, k, cos, sin)
     some = torch.randint(n, (512,), generator=torch.Generator().manual_seed(0))

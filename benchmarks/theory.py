@@ -56,8 +56,13 @@ def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> li
     size = float(leading_singular_values(block, 1).values[0])
     lambdas = size * torch.tensor(args.epsilons, dtype=torch.float64)
     small = GaussianAttention(x[:, :WARM], x[:, :WARM], qkv.scale)
-    ours = lambda op: statistical_dimension(op, lambdas[None], probes=args.probes, dtype=args.passes)
-    theirs = lambda op: by_eigenvalues(op, lambdas)
+
+    def ours(op):
+        return statistical_dimension(op, lambdas[None], probes=args.probes, dtype=args.passes)
+
+    def theirs(op):
+        return by_eigenvalues(op, lambdas)
+
     ours(small), theirs(small)
     times = timed({"ours": lambda: ours(op), "eigvalsh": lambda: theirs(op)}, args.rounds, warm_up=0)
     found, true = times.results["ours"], times.results["eigvalsh"]

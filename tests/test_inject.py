@@ -119,7 +119,10 @@ def test_a_row_of_a_padded_batch_gets_what_it_gets_alone(built):
 
 def test_only_the_chosen_layers_are_replaced(built):
     model, batch = built("BERT")
-    states = lambda: model(**batch, output_hidden_states=True).hidden_states
+
+    def states():
+        return model(**batch, output_hidden_states=True).hidden_states
+
     own = states()
     with injected(model, "vmean", layer="1"):
         part = states()
@@ -266,7 +269,10 @@ def test_a_token_behind_a_cache_gets_what_it_gets_in_the_whole_text_or_is_refuse
     with torch.no_grad(), injected(model, method, d=12, layer=layer):
         full = model(**source, **{side: ids}, use_cache=False).last_hidden_state[:, -1]
         cache = model(**source, **{side: ids[:, :-1]}, use_cache=True).past_key_values
-        last = lambda: model(**source, **{side: ids[:, -1:]}, past_key_values=cache).last_hidden_state[:, -1]
+
+        def last():
+            return model(**source, **{side: ids[:, -1:]}, past_key_values=cache).last_hidden_state[:, -1]
+
         if "decodes" in METHODS[method].tags:
             assert apart(last(), full) <= SAME
             return
@@ -290,7 +296,10 @@ def test_several_tokens_behind_a_cache_get_what_they_get_in_the_whole_text(built
     with torch.no_grad(), injected(model, method, d=d):
         full = model(input_ids=ids, use_cache=False).last_hidden_state[:, -4:]
         cache = model(input_ids=ids[:, :-4], use_cache=True).past_key_values
-        last = lambda: model(input_ids=ids[:, -4:], past_key_values=cache).last_hidden_state
+
+        def last():
+            return model(input_ids=ids[:, -4:], past_key_values=cache).last_hidden_state
+
         if not places:
             assert apart(last(), full) <= SAME
             return
@@ -378,7 +387,10 @@ def test_gradients_flow_through_every_method(method):
     x, towards = (list(torch.randn(3, 2, 40, 8, generator=g, dtype=torch.float64) * 0.7) for _ in range(2))
     weights = torch.randn(2, 40, 8, generator=g, dtype=torch.float64)
     for target in METHODS[method].targets:
-        output = lambda *qkv, target=target: (approximate(method, QKV(*qkv), 20, target=target).output * weights).sum()
+
+        def output(*qkv, target=target):
+            return (approximate(method, QKV(*qkv), 20, target=target).output * weights).sum()
+
         by_autograd, by_differences = directional(output, x, towards)
         assert by_autograd == pytest.approx(by_differences, rel=1e-4, abs=1e-4) and by_autograd != 0.0
 

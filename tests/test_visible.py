@@ -169,7 +169,10 @@ def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, r
         expected = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(~mask, 0)
     elif name in OWN_SETS:  # features or sets that depend on what a row sees
         draws = approximate(name, qkv, d if get(name).budget else None).draws
-        of_head = lambda row: {key: value[row] for key, value in draws.items()}
+
+        def of_head(row):
+            return {key: value[row] for key, value in draws.items()}
+
         twins = [CAUSAL[name](one_head(qkv, row), d, of_head(row), "softmax") for row in range(qkv.h)]
         expected = torch.stack(twins)
     else:

@@ -14,6 +14,7 @@ from .options import check_shown, drawing_options, kinds_from, output_of, shown_
 if TYPE_CHECKING:
     from ..report import Report, Run
     from ..run.topics import Output
+    from ..tables.table import Column
     from ..tables.view import View
 
 EPILOG = """\b
@@ -109,8 +110,13 @@ def command(
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
-    columns = lambda: [column for one in measured for column in one.columns]
-    fields = lambda: [field for one in measured for field in one.fields]
+
+    def columns() -> list[Column]:
+        return [column for one in measured for column in one.columns]
+
+    def fields() -> list[str]:
+        return [field for one in measured for field in one.fields]
+
     check_shown(output, columns, fields)
     page = opened[0].path if out is None else path_of(out)
     if page.exists() and not page.is_dir():

@@ -137,15 +137,14 @@ class AttentionCall:
     def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
         """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0."""
         k, v = self.k.double(), self.v.double()
-        cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
         for start, stop in blocks(self.q, k, bytes_each=8):
             rows, largest = exact_rows(
                 self.q[:, :, start:stop].double(),
                 k,
                 v,
                 self.scale,
-                visible=cut(self.visible, start, stop),
-                bias=cut(self.bias, start, stop),
+                visible=rows_of(self.visible, slice(start, stop)),
+                bias=rows_of(self.bias, slice(start, stop)),
                 softcap=self.softcap,
                 sinks=self.sinks,
             )
@@ -153,8 +152,7 @@ class AttentionCall:
 
     def at(self, queries: Tensor) -> AttentionCall:
         """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
-        of = lambda x: x if x is None or x.shape[-2] == 1 else x[..., queries, :]
-        rows = {"q": of(self.q), "visible": of(self.visible), "bias": of(self.bias)}
+        rows = {name: rows_of(getattr(self, name), queries) for name in ("q", "visible", "bias")}
         return replace(self, **rows, positions=queries, all_queries=self.q)
 
     def qkv(self, row: int = 0) -> QKV:
@@ -189,6 +187,11 @@ class AttentionCall:
             sink_logits=self.sinks,
             all_queries=None if self.all_queries is None else self.all_queries[row],
         )
+
+
+def rows_of(x: Tensor | None, queries: Tensor | slice) -> Tensor | None:
+    """The rows of some queries of x (..., n_q or 1, ·). One row, or none, serves all queries and stays."""
+    return x if x is None or x.shape[-2] == 1 else x[..., queries, :]
 
 
 def exact_rows(

@@ -202,7 +202,10 @@ def _attention(
 
     def rows(index: slice | Tensor) -> Tensor:
         """The model's own attention of some query rows, (b, rows, h, p_v)."""
-        cut = lambda x: _query_rows(x, query.shape[2], key.shape[2], index)
+
+        def cut(x: Any) -> Any:
+            return _query_rows(x, query.shape[2], key.shape[2], index)
+
         extras = {name: cut(extra) for name, extra in kwargs.items()}
         arguments = (module, query[:, :, index], key, value, cut(attention_mask))
         return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]

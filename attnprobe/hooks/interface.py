@@ -73,7 +73,10 @@ def bypassing(model: nn.Module, called: Iterable[str]) -> list[tuple[str, nn.Mod
     called = set(called)
     named = {path: module for path, module in model.named_modules() if "Attention" in type(module).__name__}
     outer = {path[: match.start()] for path in [*named, *called] for match in re.finditer(r"\.", path)}
-    inside = lambda path: any(path.startswith(f"{other}.") for other in called)
+
+    def inside(path: str) -> bool:
+        return any(path.startswith(f"{other}.") for other in called)
+
     return [(path, module) for path, module in named.items() if path not in called | outer and not inside(path)]
 
 

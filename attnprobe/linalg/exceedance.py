@@ -99,7 +99,10 @@ def confidence_sequence(happened: ArrayLike, trials: int, confidence: float) -> 
 
     k = _counts(happened, trials, confidence)
     mixed = betaln(k + PRIOR, trials - k + PRIOR) - betaln(PRIOR, PRIOR)
-    excluded = lambda p: mixed - xlogy(k, p) - xlog1py(trials - k, -p) >= -np.log1p(-confidence)
+
+    def excluded(p: np.ndarray) -> np.ndarray:
+        return mixed - xlogy(k, p) - xlog1py(trials - k, -p) >= -np.log1p(-confidence)
+
     share = k / trials
     ends = []
     for edge in (0.0, 1.0):

@@ -107,7 +107,10 @@ def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int
     width = min(width, n)
     out = ranked.new_empty(len(own), n_q, width)
     back, slot = torch.arange(buckets, device=own.device), torch.arange(width, device=own.device)
-    place_of = lambda bucket, key: _places(ranked, bucket * n, key)
+
+    def place_of(bucket: Tensor, key: Tensor) -> Tensor:
+        return _places(ranked, bucket * n, key)
+
     starts = place_of(back.expand(len(own), 1, -1), back.new_zeros(1))[:, 0]  # of each bucket, (m, buckets)
     for start, stop in row_blocks(n_q, max(1, COUNTS // (buckets * len(own)))):
         seen = visible.of(slice(start, stop))

@@ -173,7 +173,10 @@ def _passes(op: Operator, v1: Tensor):
     squares = v1.new_zeros(())
     for start, stop in row_blocks(op.shape[1], block_rows(op, op.shape[2], ROWS)):
         squares += op.rows(start, stop).square().sum()
-    product = lambda x: op.rmatmul(op @ x)
+
+    def product(x: Tensor) -> Tensor:
+        return op.rmatmul(op @ x)
+
     return product, float(squares), product(v1[None])
 
 

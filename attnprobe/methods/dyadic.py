@@ -90,7 +90,10 @@ def _blocks(places: list[int], n_k: int, leaf: int) -> Iterator[tuple[int, int, 
 
     The leaves come first, then the blocks by size.
     """
-    inside = lambda first, last: slice(bisect_left(places, first), bisect_left(places, last))
+
+    def inside(first: int, last: int) -> slice:
+        return slice(bisect_left(places, first), bisect_left(places, last))
+
     blocks = [(start, start, min(start + leaf, n_k), inside(start, start + leaf)) for start in range(0, n_k, leaf)]
     size = leaf
     while size < n_k:

@@ -281,7 +281,10 @@ def _passes(exact: Operator, operators: Sequence[Operator | None], settings: _Se
         small = interval.open(settings.tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
-            show = lambda label, share: progress(f"{label} of one in float64", 1.0)
+
+            def show(label: str, share: float) -> None:
+                return progress(f"{label} of one in float64", 1.0)
+
             double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
             refined, refined_first = _interval(double, one, settings, show)
             interval.replace(i, refined)

@@ -247,7 +247,9 @@ class _Sums:
     """The sums over keys from which the metrics of a block of rows are computed."""
 
     def __init__(self, rows: int, p_v: int, device: torch.device) -> None:
-        zeros = lambda *shape: torch.zeros(rows, *shape, dtype=torch.float64, device=device)
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=torch.float64, device=device)
+
         self.inside, self.outside = zeros(p_v), zeros(p_v)  # Σ_S P_j v_j and Σ_T P_j v_j
         self.mass, self.lost, self.keys = zeros(), zeros(), zeros()
         self.entropy, self.distant = zeros(), zeros()

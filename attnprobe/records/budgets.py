@@ -39,7 +39,10 @@ class Budgets:
         >>> Budgets("skyformer", {"sampler": "rls", "share_heads": True}, {}).item
         'skyformer:sampler=rls,share_heads=true'
         """
-        word = lambda value: str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+        def word(value: Any) -> str:
+            return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
         options = ",".join(f"{name}={word(value)}" for name, value in self.options.items())
         return f"{self.method}:{options}" if options else self.method
 

@@ -168,7 +168,10 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
             plan = _plan(manifest, record["source"])
             plans[source] = plan, _methods(plan)
         plan, methods = plans[source]
-        at = lambda name, value: _index(plan.get(name), value)
+
+        def at(name, value):
+            return _index(plan.get(name), value)
+
         method = _first(record)
         if method is None:
             method_key = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)

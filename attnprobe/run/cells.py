@@ -308,12 +308,15 @@ def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Plac
     shard = parse_shard(request.shard)
     if shard is None:
         return None
-    hashed = lambda place: cell_key(
-        source=identity_facts(sources[place.source].facts),
-        n=place.group.n,
-        window=place.group.window,
-        layer=place.layer,
-    )
+
+    def hashed(place: Place) -> str:
+        return cell_key(
+            source=identity_facts(sources[place.source].facts),
+            n=place.group.n,
+            window=place.group.window,
+            layer=place.layer,
+        )
+
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,10 @@ def exact_norms_of(
     progress: Callable[[str, float], None] = lambda label, share: None,
 ) -> ExactNorms:
     """The norms of the exact matrix of a place, computed once for its input statistics, all its cells and all runs."""
-    norms = lambda: exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
+
+    def norms() -> ExactNorms:
+        return exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
+
     order = "" if devices is None else ", in spans"  # another order of sums
     what = f"norms of the exact matrix, {target}, to {tol:g}{order}"
     remembered = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
@@ -81,9 +85,13 @@ class InputKeeper:
         self.there.add(key)
         metrics = {}
         with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
-            norms = lambda: exact_norms_of(source, n, layer, window, qkv)
-            make = lambda: with_smaller_blocks(lambda: input_statistics(qkv, norms()))
-            statistics = source.remembered("statistics of inputs", n, layer, window, qkv.heads, make)
+
+            def measured() -> Any:
+                return input_statistics(qkv, exact_norms_of(source, n, layer, window, qkv))
+
+            statistics = source.remembered(
+                "statistics of inputs", n, layer, window, qkv.heads, partial(with_smaller_blocks, measured)
+            )
             metrics = {name: statistics[name].tolist() for name in INPUT_STATISTICS}
         record = {
             "schema": SCHEMA,

@@ -83,5 +83,8 @@ def _fitted(request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambd
     if not plan.d:
         return plan
     n = max(plan.n)
-    refusals = lambda d: sum(refused(one, plan.target, n, d) is not None for one in plan.methods)
+
+    def refusals(d: int) -> int:
+        return sum(refused(one, plan.target, n, d) is not None for one in plan.methods)
+
     return replace(plan, d=fitting(request, n, refusals, notify))

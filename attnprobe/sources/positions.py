@@ -155,10 +155,16 @@ def _in_parts(
     for start in range(0, len(tokens), PART):
         ids = torch.tensor([tokens[start : start + PART]], device=model.device)
         part_queries = queries[(queries >= start) & (queries < start + PART)] - start
-        forward = lambda ids=ids: model(input_ids=ids, past_key_values=cache, use_cache=True)
+
+        def forward(ids: Tensor = ids) -> Any:
+            return model(input_ids=ids, past_key_values=cache, use_cache=True)
+
         calls = capture_layers(model, name, layers, forward, part_queries, cached=start > 0)
         last = slice(-ids.shape[1], None)  # the keys of a part itself; the others are in the parts before
-        new = lambda x, last=last: x[:, :, last].clone()
+
+        def new(x: Tensor, last: slice = last) -> Tensor:
+            return x[:, :, last].clone()
+
         parts.append({n: replace(one, k=new(one.k), v=new(one.v), visible=None) for n, one in calls.items()})
     joined = _joined(parts)
     for layer, one in joined.items():
@@ -179,7 +185,10 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
 
 def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
     """The captures of batches of segments, concatenated along the tokens. The longest segments show the window."""
-    flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
+
+    def flat(x: Tensor) -> Tensor:
+        return x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
+
     joined = {}
     for layer, call in parts[0].items():
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")

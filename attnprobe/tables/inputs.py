@@ -49,7 +49,10 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
         inputs: of `attnprobe.records.read.read_inputs`. records: of cells; they select the rows and their order.
     """
     records = list(records)
-    place_of = lambda record, layer: (identity(record["source"]), record["n"], layer, record["window"])
+
+    def place_of(record: Row, layer: int | None) -> tuple[Any, ...]:
+        return (identity(record["source"]), record["n"], layer, record["window"])
+
     known: dict[tuple[Any, ...], Row] = {}
     for record in inputs:
         if record["status"] == "ok":
@@ -74,7 +77,10 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
                     **({"causal": True} if record["source"].get("causal") else {}),
                 }
     sources = list(labels.values())
-    order = lambda row: (sources.index(row["source"]), *(row[name] for name in ("n", "layer", "window", "head")))
+
+    def order(row: Row) -> tuple[Any, ...]:
+        return (sources.index(row["source"]), *(row[name] for name in ("n", "layer", "window", "head")))
+
     return sorted(rows.values(), key=order)
 
 

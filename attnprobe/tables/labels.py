@@ -173,7 +173,10 @@ def at_label(at: Mapping[str, object], method: str | None = None) -> str:
     >>> at_label({"epsilon": 0.5, "delta": 0.1, "norm": "spectral"})
     'ε = 0.5, δ = 0.1, norm = spectral'
     """
-    shown = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
+
+    def shown(value: Any) -> str:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
     order = [*LETTERS]
     names = [name for name in at if name != "method" or not method]
     names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))

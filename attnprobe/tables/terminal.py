@@ -53,7 +53,10 @@ def plain_tables(
     least = max((layout.width(columns, True) for layout, columns in zip(layouts, shown, strict=True)), default=0)
     needed = max(least, min(max(widths, default=0), room))
     console = console_of(max(needed, room if limited else 100), terminal)
-    line = lambda text, style="": console.print(Text(text, style=style), width=room, soft_wrap=not limited)
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), width=room, soft_wrap=not limited)
+
     print_header(line, header, full)
     for table, one in zip(tables, drawn, strict=True):
         console.print()

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import Unsupported, UsageError
 from ..methods import TAGS
@@ -76,7 +77,10 @@ def uses_values(case: Case) -> None:
     qkv = case.qkv()
     weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None]
     other = qkv.replace(v=qkv.v.flip(1) * weights)
-    matrix = lambda x, seed: case.operator(case.run(x, seed=seed)).dense()
+
+    def matrix(x: QKV, seed: int) -> Tensor:
+        return case.operator(case.run(x, seed=seed)).dense()
+
     moved = any(not torch.equal(matrix(qkv, seed), matrix(other, seed)) for seed in range(MANY))
     demand(moved, "another V gives the same matrix: drop the tag")
 

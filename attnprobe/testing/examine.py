@@ -173,7 +173,10 @@ def _run_case(one: Property, case: Case) -> Exception | None:
 
 def _reduced(one: Property, case: Case, error: Exception) -> Case:
     """A small case that fails in the same way: each size is reduced in turn until no reduction still fails."""
-    same = lambda other: type(other) is type(error) and not isinstance(other, Skip)
+
+    def same(other: Exception | None) -> bool:
+        return type(other) is type(error) and not isinstance(other, Skip)
+
     left, before = TRIES, None
     while before != case and left > 0:
         before = case

@@ -95,7 +95,10 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     unit = torch.where(size > 0, size, torch.ones_like(size))  # for equal values the residual is 0 before and after
     bound = dong2021_contraction(ranges, base)
     gamma = bound / (2 * ranges.amax(1))
-    centred = lambda x: torch.linalg.matrix_norm(x - x.mean(1, keepdim=True))
+
+    def centred(x: Tensor) -> Tensor:
+        return torch.linalg.matrix_norm(x - x.mean(1, keepdim=True))
+
     numbers = {
         "met": ranges.amax(1) <= LARGEST_RANGE,
         "bound": bound,

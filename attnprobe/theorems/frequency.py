@@ -60,7 +60,10 @@ def binomial_tail(k: int, n: int, p: float) -> float:
         return 0.0
     if p >= 1:
         return 1.0
-    ways = lambda i: lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1)
+
+    def ways(i: int) -> float:
+        return lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1)
+
     terms = [exp(ways(i) + i * log(p) + (n - i) * log1p(-p)) for i in range(k, n + 1)]
     return min(1.0, sum(sorted(terms)))  # small ones first
 

@@ -77,7 +77,10 @@ def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: Exac
             ends += [_relative(one.metrics) for one in shared]
         value, lower, upper = (torch.stack(end) for end in zip(*ends, strict=True))
         parts["matrix"] = (value, lower, upper)
-    beyond = lambda x: x.nan_to_num(INFINITE, INFINITE)
+
+    def beyond(x: Tensor) -> Tensor:
+        return x.nan_to_num(INFINITE, INFINITE)
+
     return {part: (beyond(value), beyond(lower), beyond(upper)) for part, (value, lower, upper) in parts.items()}
 
 

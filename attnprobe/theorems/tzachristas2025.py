@@ -149,8 +149,11 @@ def _head_keys(qkv: QKV, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
         ]
         ruled.append(torch.tensor(rule, dtype=torch.float64))
         kurtosis.append((away.pow(4).sum(1) / count / variance.square() - 3)[long])
-    mean = lambda parts: torch.cat([part.cpu() for part in parts]).mean()
-    return mean(needed), mean(ruled), mean(kurtosis)
+
+    def joined(parts: list[Tensor]) -> Tensor:
+        return torch.cat([part.cpu() for part in parts]).mean()
+
+    return joined(needed), joined(ruled), joined(kurtosis)
 
 
 @theorem(

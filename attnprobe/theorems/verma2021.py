@@ -48,7 +48,10 @@ def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
     ``eps ‖A⁺‖``, which A² multiplies. Source: Verma 2021, equation 2, whose δ is this over ``c - rank A``.
     """
     pinv = truncated_pinv(core)
-    trace = lambda x: x.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    def trace(x: Tensor) -> Tensor:
+        return x.diagonal(dim1=-2, dim2=-1).sum(-1)
+
     sizes = torch.linalg.matrix_norm(core), torch.linalg.matrix_norm(pinv)
     return trace(core) - trace(pinv @ (core @ core)), 8 * core.shape[-1] * EPS * sizes[0].square() * sizes[1]
 

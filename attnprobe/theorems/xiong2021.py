@@ -243,7 +243,10 @@ def _order(residuals: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ends.append(log(after - g) / log(e + f))
         if e <= 0.5:
             points.append((log(e), log(after)))
-    number = lambda value: torch.tensor(value, dtype=torch.float64)
+
+    def number(value: float | list[tuple[float, float]]) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64)
+
     slope = float("nan")
     if len(points) > 1:
         x, y = number(points).T

@@ -126,7 +126,10 @@ def test_running_again_measures_nothing_and_prints_the_same(run, qkv, tmp_path):
 def test_only_seconds_differ_between_two_runs(run, qkv, tmp_path):
     for name in ("a", "b"):
         run("error", "--qkv", qkv, "--method", "skyformer:sampler=rls,kernelized", "--d", "8", "--out", name)
-    read = lambda name: [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+
+    def read(name):
+        return [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+
     for one, other in zip(read("a"), read("b"), strict=True):
         assert {**one, "seconds": 0, "run": ""} == {**other, "seconds": 0, "run": ""}
 
@@ -191,7 +194,9 @@ def test_a_method_that_can_take_nothing_is_exit_2(run, qkv, tmp_path):
 
 
 def test_a_method_that_breaks_is_a_row_and_exit_4(run, qkv, monkeypatch):
-    broken = lambda qkv, d, **rest: (_ for _ in ()).throw(RuntimeError("no such luck"))
+    def broken(qkv, d, **rest):
+        return (_ for _ in ()).throw(RuntimeError("no such luck"))
+
     monkeypatch.setitem(METHODS, "vmean", replace(METHODS["vmean"], function=broken))
     code, out, err = run("error", "--qkv", qkv, "--d", "8", "--format", "json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
@@ -330,8 +335,11 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
         "--d",
         ",".join(map(str, range(1, 200))),
     ]
+
     # a shell's background job is deaf to it
-    listening = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    def listening():
+        return signal.signal(signal.SIGINT, signal.default_int_handler)
+
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=listening
     )
@@ -377,10 +385,13 @@ def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
     assert code == 0, err
     _, direct, _ = run("error", *source, "--layer", "1", "--d", "16", "--format", "json")
     _, read, _ = run("error", "--qkv", "x.safetensors", "--layer", "1", "--d", "16", "--format", "json")
-    metrics = lambda text: [
-        {name: actual for name, actual in row["metrics"].items() if name != "seconds"}
-        for row in json.loads(text)["rows"]
-    ]
+
+    def metrics(text):
+        return [
+            {name: actual for name, actual in row["metrics"].items() if name != "seconds"}
+            for row in json.loads(text)["rows"]
+        ]
+
     assert metrics(direct) == metrics(read)
     assert json.loads(read)["source"]["origin"]["weights"] == "initialized"
 
@@ -436,9 +447,12 @@ def test_extract_never_overwrites_what_it_was_not_told_to(run, tmp_path, qkv):
 
 def test_the_dtype_is_part_of_what_a_cell_is(run, qkv):
     args = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "4", "--format", "json", "--out", "r", "--dtype")
-    value = lambda text: next(r for r in json.loads(text)["rows"] if r["method"] == "nystromformer")["metrics"][
-        "output_spectral"
-    ]["mean"]
+
+    def value(text):
+        return next(r for r in json.loads(text)["rows"] if r["method"] == "nystromformer")["metrics"][
+            "output_spectral"
+        ]["mean"]
+
     single, half = (value(run(*args, dtype)[1]) for dtype in ("float32", "float16"))
     assert single != half
 

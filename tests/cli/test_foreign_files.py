@@ -297,7 +297,9 @@ def test_what_is_no_regular_file_is_refused_by_every_reader(reader, special, run
 @pytest.mark.slow  # imports torch in a process of its own
 @pytest.mark.parametrize("most", [12, 24, 40, 64])
 def test_too_few_descriptors_are_no_internal_error(most, tmp_path):
-    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    def limit():
+        return resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
     run = [
         sys.executable,
         "-c",

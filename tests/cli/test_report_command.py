@@ -102,7 +102,10 @@ DRAWS_MANY = ("condition", "theory")  # figures take most of the time here
 
 def each(commands, slow=DRAWS_MANY):
     """The commands, those in ``slow`` as slow tests."""
-    mark = lambda name: pytest.mark.slow if name in slow else ()
+
+    def mark(name):
+        return pytest.mark.slow if name in slow else ()
+
     return pytest.mark.parametrize(
         "args", [pytest.param(commands[name], id=name, marks=mark(name)) for name in commands]
     )
@@ -537,7 +540,9 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
 
 @pytest.mark.usefixtures("svg_alone")
 def test_a_page_of_other_runs_removes_the_folders_of_the_earlier_ones(run, qkv, tmp_path):
-    report = lambda *args: run("report", *args, "--plot", "cost")
+    def report(*args):
+        return run("report", *args, "--plot", "cost")
+
     assert run("error", "--qkv", qkv, "--d", "4,8", "--out", "a")[0] == 0
     for name in ("b", "pages/measured"):
         shutil.copytree("a", name)

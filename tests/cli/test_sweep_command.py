@@ -393,8 +393,13 @@ def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path, run):
     What is left of a place shares its inputs: they are read again as a whole.
     """
     setting = {"qkv": str(qkv), "n": (96,), "methods": ("nystromformer",), "out": str(tmp_path / "r")}
-    work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
-    method = lambda d: 2 * (400 * 96**2 + 40 * 96 * d * 64 + 10 * d**3)
+
+    def work(cells):
+        return {(cell.name, cell.d): cell.work for cell in cells}
+
+    def method(d):
+        return 2 * (400 * 96**2 + 40 * 96 * d * 64 + 10 * d**3)
+
     inputs = 2 * 96**2 * (700 + 4_000)
     plain = work(estimate_cells(experiment("error").cells, ErrorRequest(d=(8, 16), matrix=False, **setting)))
     assert len(plain) == 5 and plain["lower-bound", 8] == inputs / 5

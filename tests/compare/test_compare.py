@@ -231,7 +231,10 @@ def test_other_draws_of_several_windows_are_tested_over_all_their_heads():
     for seed in (0, 1):  # seeds that differ, and the same seed with other draws
         row = only(run(*[[1.0] * 6] * 3), redrawn(*[[2.0] * 6] * 3, seed=seed))
         assert (row["test"], row["p"], row["verdict"]) == ("pairs", 1e-4, "worse")
-    seeds = lambda *values: [one for seed, value in enumerate(values) for one in redrawn([value] * 3, seed=seed)]
+
+    def seeds(*values):
+        return [one for seed, value in enumerate(values) for one in redrawn([value] * 3, seed=seed)]
+
     row = only(run([1.0] * 3) + run([1.0] * 3, seed=1), seeds(2.0, 2.0))  # pairs of one window and two seeds
     assert (row["test"], row["p"], row["values"]) == ("pairs", 2 / 2**6, 6)
 
@@ -239,7 +242,10 @@ def test_other_draws_of_several_windows_are_tested_over_all_their_heads():
 def test_where_pairs_are_too_few_for_the_rows_windows_decide():
     """One head in 8 windows: 2/2⁸ is small enough for 6 rows, not for 7; then Student's test has 7 d.f."""
     values = [[1.0 + window / 50] for window in range(8)]
-    rows = lambda count, made, head: [one for d in range(count) for one in made(*head, d=d + 1)]
+
+    def rows(count, made, head):
+        return [one for d in range(count) for one in made(*head, d=d + 1)]
+
     for count, test, freedom in ((6, "pairs", None), (7, "windows", 7)):
         found = compare_runs(rows(count, run, [[0.5]] * 8), rows(count, redrawn, values)).rows
         assert {(row["test"], row["freedom"], row["verdict"]) for row in found} == {(test, freedom, "worse")}
@@ -255,14 +261,21 @@ def test_where_pairs_are_too_few_for_the_rows_windows_decide():
 @pytest.mark.parametrize(("heads", "rows"), [(6, 1), (7, 3), (8, 6), (10, 25)])
 def test_how_many_rows_the_heads_of_one_window_can_decide(heads, rows):
     """2^(h-1)/20, as the guide says."""
-    pairs = lambda count: [run([1.0] * heads, d=d + 1)[0] for d in range(count)]
-    other = lambda count: [redrawn([2.0] * heads, d=d + 1)[0] for d in range(count)]
+
+    def pairs(count):
+        return [run([1.0] * heads, d=d + 1)[0] for d in range(count)]
+
+    def other(count):
+        return [redrawn([2.0] * heads, d=d + 1)[0] for d in range(count)]
+
     verdicts = [{row["verdict"] for row in compare_runs(pairs(count), other(count)).rows} for count in (rows, rows + 1)]
     assert verdicts == [{"worse"}, {"undecided"}]
 
 
 def test_one_window_that_gives_no_test_is_undecided():
-    reason = lambda *runs: (row := only(*runs))["verdict"] == "undecided" and row["p"] is None and row["reason"]
+    def reason(*runs):
+        return (row := only(*runs))["verdict"] == "undecided" and row["p"] is None and row["reason"]
+
     assert reason(run([1.0]), redrawn([9.0])) == "one text window and one head"
     a, b = run([1.0] * 12), run([8.0] * 12, seed=1) + run([9.0] * 12, seed=2)
     assert reason(a, b) == "one text window, and other numbers of seeds: 1 in A, 2 in B"
@@ -338,7 +351,10 @@ def test_no_tolerance_at_all():
 
 def test_a_cosine_is_worse_where_it_is_smaller():
     name = "output_cosine_min"
-    judged = lambda x, y: only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+
+    def judged(x, y):
+        return only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+
     assert [judged(0.5, 0.4), judged(0.5, 0.6), judged(-0.5, -0.6), judged(-0.5, -0.4)] == [
         "worse",
         "better",
@@ -351,7 +367,10 @@ def test_a_cosine_is_worse_where_it_is_smaller():
 def test_a_cosine_is_judged_by_its_distance_from_1():
     """Near 0 a share of the cosine itself is nothing: -0.004 to -0.046 moves 1 − x by 4.2 %."""
     name = "output_cosine_min"
-    judged = lambda x, y, **of: only(run([x], metric=name), run([y], metric=name), name, **of)["verdict"]
+
+    def judged(x, y, **of):
+        return only(run([x], metric=name), run([y], metric=name), name, **of)["verdict"]
+
     assert judged(-0.004, -0.046) == "same" and judged(-0.004, -0.046, tolerance=0.04) == "worse"
     assert judged(0.99, 0.98) == "worse" and judged(0.98, 0.99) == "better" and judged(0.99, 0.9896) == "same"
     assert judged(1.0, 1 - 1e-7) == "same"  # rounding
@@ -359,7 +378,10 @@ def test_a_cosine_is_judged_by_its_distance_from_1():
 
 def test_a_share_is_judged_by_its_own_size():
     name = "rows_within"
-    judged = lambda x, y: only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+
+    def judged(x, y):
+        return only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+
     assert (judged(0.1, 0.06), judged(0.9, 0.84), judged(0.9, 0.96)) == ("same", "worse", "better")
 
 
@@ -386,7 +408,9 @@ def test_seconds_are_compared_where_they_are_asked_for():
     ],
 )
 def test_a_status_that_got_worse_is_a_regression(before, after, verdict):
-    made = lambda status: cell(status=status, window=1, **({} if status == "ok" else {"metrics": {}, "reason": "why"}))
+    def made(status):
+        return cell(status=status, window=1, **({} if status == "ok" else {"metrics": {}, "reason": "why"}))
+
     a, b = [cell(), made(before)], [cell(), made(after)]
     row = only(a, b)
     assert (row["verdict"], row["status_a"], row["status_b"]) == (verdict, before, after)
@@ -400,7 +424,10 @@ def test_a_status_that_got_worse_is_a_regression(before, after, verdict):
 
 def test_cells_that_fail_in_turn_are_no_balance():
     """One window fails in A, the other in B: the worst status of the rows is the same, that of a cell is not."""
-    broken = lambda window: cell(status="failed", window=window, metrics={}, reason="why")
+
+    def broken(window):
+        return cell(status="failed", window=window, metrics={}, reason="why")
+
     row = only([cell(), broken(1)], [broken(0), cell(window=1)])
     assert row["verdict"] == "worse" and "ok became failed in 1 of 2 cells: why" in row["reason"]
     row = only([cell(), broken(1)], [cell([3.0, 3.0]), cell(window=1)])  # nor is a status for an error
@@ -420,7 +447,10 @@ def test_a_value_that_is_no_longer_finite_is_a_regression(missing):
 
 def test_a_method_that_lost_its_metric_is_a_regression():
     name = "matrix_spectral_relative"
-    both = lambda one: {**one, "metrics": {**one["metrics"], name: [0.5, 0.5]}}
+
+    def both(one):
+        return {**one, "metrics": {**one["metrics"], name: [0.5, 0.5]}}
+
     a = [both(cell()), both(cell(method="mss"))]
     comparison = compare_runs(a, [both(cell()), cell(method="mss")])
     assert [(row["method"], row["metric"], row["verdict"]) for row in comparison.rows] == [
@@ -816,13 +846,16 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
         ("skyformer", 16),
         ("nystromformer", 16),
     }
-    mean = lambda name: statistics.fmean(
-        next(
-            record["metrics"][METRIC]
-            for record in read_records(tmp_path / name)
-            if record["method"] == "skyformer" and record["d"] == 16
+
+    def mean(name):
+        return statistics.fmean(
+            next(
+                record["metrics"][METRIC]
+                for record in read_records(tmp_path / name)
+                if record["method"] == "skyformer" and record["d"] == 16
+            )
         )
-    )
+
     (sky,) = [row for row in rows if row["method"] == "skyformer"]
     assert sky["ratio"] == pytest.approx(mean("b") / mean("a"), rel=1e-12) != 1 and sky["paired"] == "windows"
 

@@ -121,7 +121,10 @@ def differing(got, expected, relative):
 def test_the_records_are_those_of_the_cpu(name, measured, command_place):
     expected, got = measured(name, "cpu"), measured(name, command_place.device.type, "--force")
     assert len(got) == len(expected) and got
-    order = lambda records: sorted(records, key=lambda one: str([one.get(word) for word in sorted(EXACT_WORDS)]))
+
+    def order(records):
+        return sorted(records, key=lambda one: str([one.get(word) for word in sorted(EXACT_WORDS)]))
+
     for one, other in zip(order(got), order(expected), strict=True):
         if name in WITHOUT_NUMBERS:
             assert one["status"] == other["status"] == "ok"

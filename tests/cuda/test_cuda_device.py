@@ -147,7 +147,10 @@ def test_rows_dealt_to_several_threads_of_one_device(count, gpu):
 
 def test_a_call_is_timed_by_events_of_the_device(gpu):
     """A call returns long before the device has ended it."""
-    call = lambda: torch.cuda._sleep(40_000_000)
+
+    def call():
+        return torch.cuda._sleep(40_000_000)
+
     call()
     torch.cuda.synchronize()
     begin = perf_counter()
@@ -226,7 +229,10 @@ def test_python_waits_for_nothing(name, gpu):
 def test_a_product_of_a_method_waits_for_nothing(name, gpu):
     qkv = gpu.sent(make(n=200, dtype=F32))
     operator = approximate(name, qkv, None if METHODS[name].budget is None else 16).operator
-    one = lambda: (operator @ qkv.v, operator.rmatmul(qkv.q), operator.heads(slice(0, 1)).to(torch.float64))
+
+    def one():
+        return (operator @ qkv.v, operator.rmatmul(qkv.q), operator.heads(slice(0, 1)).to(torch.float64))
+
     one()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -153,7 +153,10 @@ def test_spectra(of, kind, k, place):
     qkv = make(n=80)
     for got, expected in zip(spectra(place.sent(qkv), of, kind, k=k), spectra(qkv, of, kind, k=k), strict=True):
         size = float(expected.values.abs().max())
-        order = lambda x: torch.sort(x.abs(), descending=True).values
+
+        def order(x):
+            return torch.sort(x.abs(), descending=True).values
+
         assert torch.allclose(order(got.values), order(expected.values), rtol=1e-6, atol=1e-9 * size)
         assert got.size == expected.size and got.complete == expected.complete and got.closed == expected.closed
         assert got.passes == expected.passes and math.isclose(got.log_scale, expected.log_scale, rel_tol=1e-12)
@@ -223,7 +226,10 @@ def test_theorems(name, place):
     """The same verdicts, and bounds up to rounding."""
     qkv = make(n=40)
     methods = ("skyformer",) if THEOREMS[name].per_method else ()
-    run = lambda x: list(THEOREMS[name].check(x, setting_for(x, (6, 12), seeds=range(2), methods=methods)))
+
+    def run(x):
+        return list(THEOREMS[name].check(x, setting_for(x, (6, 12), seeds=range(2), methods=methods)))
+
     for got, expected in zip(run(place.sent(qkv)), run(qkv), strict=True):
         assert (got.d, got.at, got.verdicts()) == (expected.d, expected.at, expected.verdicts())
         for number in ("bound", "measured"):

@@ -33,7 +33,10 @@ def lab(colour, sight):
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     x, y, z = XYZ @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1.0, 1.089])
-    f = lambda t: np.cbrt(t) if t > 0.008856 else 7.787 * t + 16 / 116
+
+    def f(t):
+        return np.cbrt(t) if t > 0.008856 else 7.787 * t + 16 / 116
+
     return np.array([116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))])
 
 

@@ -220,7 +220,10 @@ def test_a_gate_looks_at_the_rows_that_it_names():
     ]
     records += [cell("mss", 16, [1.0, 1.0]), cell("vmean", None, [99.0])]
     rows, _ = summarise(records)
-    count = lambda **places: len(check(rows, [Gate("output_spectral", max=0.0, **places)]))
+
+    def count(**places):
+        return len(check(rows, [Gate("output_spectral", max=0.0, **places)]))
+
     assert count() == 17  # never the reference
     assert count(method="skyformer") == 16 and count(method="mss") == 1
     assert count(method="skyformer:inverse=pinv,ridge=0.1") == count(method="skyformer: ridge=1e-1,inverse=PINV") == 8
@@ -231,7 +234,9 @@ def test_a_gate_looks_at_the_rows_that_it_names():
 
 
 def test_a_gate_tells_weights_and_targets_apart():
-    of = lambda word, seed=None, **more: cell(source={"weights": word, "weights_seed": seed}, **more)
+    def of(word, seed=None, **more):
+        return cell(source={"weights": word, "weights_seed": seed}, **more)
+
     records = [
         of("pretrained", values=[1.0]),
         of("initialized", 0, values=[2.0]),
@@ -239,7 +244,10 @@ def test_a_gate_tells_weights_and_targets_apart():
         of("pretrained", values=[4.0], target="gaussian"),
     ]
     rows, _ = summarise(records)
-    actual = lambda **places: [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
+
+    def actual(**places):
+        return [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
+
     assert actual() == [4.0, 1.0, 2.0, 3.0]
     assert actual(weights=("pretrained",)) == [4.0, 1.0] and actual(weights=("initialized",)) == [2.0, 3.0]
     assert actual(weights=("initialized, weights seed 1",)) == [3.0]

@@ -258,7 +258,10 @@ def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 def _asked(arguments: str) -> dict[str, Any]:
     """What keys of a bench hold of its request alone."""
     words = arguments.split()
-    after = lambda name, default: int(words[words.index(name) + 1]) if name in words else default
+
+    def after(name, default):
+        return int(words[words.index(name) + 1]) if name in words else default
+
     return {
         "rounds": after("--rounds", 5),
         "memory": "--no-memory" not in words,

@@ -40,7 +40,9 @@ def segments_of(n, longest=16, window_start=0):
 def slow_bert(weights, ids, rows, table=None, heads=4):
     """BERT, one head and one query at a time, in float64: [(q, k, v), ...] of each layer, (h, n, p)."""
     w = {name: tensor.double() for name, tensor in weights.items()}
-    linear = lambda x, name: x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     def norm(x, name):
         centred = x - x.mean(-1, keepdim=True)
@@ -54,7 +56,10 @@ def slow_bert(weights, ids, rows, table=None, heads=4):
     for layer in range(3):
         at = f"encoder.layer.{layer}."
         q, k, v = (linear(x, f"{at}attention.self.{name}") for name in ("query", "key", "value"))
-        split = lambda t: torch.stack([t[:, h * p : (h + 1) * p] for h in range(heads)])
+
+        def split(t):
+            return torch.stack([t[:, h * p : (h + 1) * p] for h in range(heads)])
+
         actual.append(tuple(map(split, (q, k, v))))
         output = torch.zeros_like(x)
         for h in range(heads):

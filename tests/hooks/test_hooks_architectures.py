@@ -143,7 +143,10 @@ def own_outputs(model, batch, projection, paths):
     """What each attention module of these paths hands to its output projection, (b, h, n, p_v)."""
     actual = {}
     for path in paths:
-        keep = lambda _, inputs, path=path: actual.__setitem__(path, inputs[0].unflatten(2, (4, -1)).transpose(1, 2))
+
+        def keep(_, inputs, path=path):
+            return actual.__setitem__(path, inputs[0].unflatten(2, (4, -1)).transpose(1, 2))
+
         model.get_submodule(f"{path}.{projection}").register_forward_pre_hook(keep)
     with torch.no_grad():
         model(**batch)

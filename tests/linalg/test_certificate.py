@@ -25,7 +25,10 @@ def intervals(matrices, dtype=F64, s=16, seed=0, **options):
     """Intervals of dense matrices (N, n, m); products with E and Eᵀ in ``dtype``."""
     e = matrices.to(dtype)
     v1, r = start_block(e.shape[2], s, seed, dtype, e.device)
-    times = lambda x, which: e[which].mT @ (e[which] @ x)
+
+    def times(x, which):
+        return e[which].mT @ (e[which] @ x)
+
     return norm_intervals(times, times(v1.expand(len(e), -1, -1), torch.arange(len(e))), v1, r, **options)
 
 

@@ -230,7 +230,10 @@ def test_the_bound_of_all_rows_is_a_bound_where_no_row_is_measured(monkeypatch):
 
 def test_blocks_of_rows_do_not_show(monkeypatch):
     op, ridges = kernel(), torch.tensor([[2.0, 0.2]] * 2, dtype=torch.float64)
-    run = lambda: (statistical_dimension(op, ridges).value, largest_leverage(op, ridges, probes=1).upper)
+
+    def run():
+        return (statistical_dimension(op, ridges).value, largest_leverage(op, ridges, probes=1).upper)
+
     full = run()
     monkeypatch.setattr(dimension, "ROWS", 13)
     for one, other in zip(full, run(), strict=True):

@@ -322,7 +322,10 @@ def test_draws_are_those_of_the_method(name, target):
 def test_gradients_are_those_of_differences_and_none_comes_from_the_future(name, target):
     qkv = causal(h=1)
     leaves = [getattr(qkv, axis).clone().requires_grad_() for axis in "qkv"]
-    output = lambda q, k, v: run(name, target, qkv.replace(q=q, k=k, v=v)).output[:, :17]
+
+    def output(q, k, v):
+        return run(name, target, qkv.replace(q=q, k=k, v=v)).output[:, :17]
+
     weights = random_like((1, 17, 5), "weights")
     grads = torch.autograd.grad((output(*leaves) * weights).sum(), leaves, allow_unused=True)
     assert all(grad is None or not grad[:, 17:].any() for grad in grads)

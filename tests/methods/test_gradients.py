@@ -27,7 +27,10 @@ def test_the_gradient_is_the_derivative(name, target, options):
     """
     d = None if get(name).budget is None else BUDGET
     leaves = [x.clone().requires_grad_() for x in inputs(2 * BUDGET)]
-    run = lambda q, k, v: approximate(name, QKV(q, k, v), d, target=target, **options).output
+
+    def run(q, k, v):
+        return approximate(name, QKV(q, k, v), d, target=target, **options).output
+
     try:
         assert run(*leaves).requires_grad
     except UsageError as refusal:

@@ -209,7 +209,10 @@ def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(f
     run = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "run")))
     [record] = read_inputs(run.path).records
     assert record["status"] == "failed" and "no statistics today" in record["reason"]
-    strip = lambda records: [{k: v for k, v in one.items() if k not in ("seconds", "run")} for one in records]
+
+    def strip(records):
+        return [{k: v for k, v in one.items() if k not in ("seconds", "run")} for one in records]
+
     assert strip(run.outcome.records) == strip(plain.outcome.records)
     assert input_rows(read_inputs(run.path).records, run.outcome.records) == []
 

@@ -37,7 +37,10 @@ def chosen():
     """Singular values by name, descending, N of them; ``closes``: whether twelve passes must reach the tolerance."""
     i = torch.arange(N, dtype=F64)
     ones = torch.ones(N, dtype=F64)
-    line = lambda top, bottom, count: torch.linspace(top, bottom, count, dtype=F64)
+
+    def line(top, bottom, count):
+        return torch.linspace(top, bottom, count, dtype=F64)
+
     return {
         "flat": (line(1, 0.5, N), False),
         "all equal": (ones, True),

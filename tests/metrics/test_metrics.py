@@ -26,10 +26,16 @@ def literal(expected, got):
     """The six errors of one head, (n, p_v) each, by loops."""
     error = expected - got
     top = torch.linalg.svdvals(error)[0], torch.linalg.svdvals(expected)[0]
-    square = lambda x: sum(float(value) ** 2 for row in x for value in row) ** 0.5
+
+    def square(x):
+        return sum(float(value) ** 2 for row in x for value in row) ** 0.5
+
     rows, cosines = [], []
     for a, b in zip(expected.tolist(), got.tolist(), strict=True):
-        norm = lambda x: sum(v * v for v in x) ** 0.5
+
+        def norm(x):
+            return sum(v * v for v in x) ** 0.5
+
         rows.append(norm([s - t for s, t in zip(a, b, strict=True)]) / norm(a))
         cosines.append(sum(s * t for s, t in zip(a, b, strict=True)) / norm(a) / norm(b))
     return {
@@ -170,7 +176,10 @@ def test_no_operator_of_rank_d_has_a_smaller_output_error_and_one_attains_it(d):
     expected, bound = exact_output(qkv), lower_bound(exact_output(qkv), d)
     g = generator(0, "rivals")
     b = exact(qkv).dense()
-    normal = lambda *shape: torch.randn(*shape, generator=g, dtype=F64)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=F64)
+
     rivals = [normal(2, 20, d) @ normal(2, d, 20) for _ in range(20)]
     rivals += [approximate("svd", qkv, d).operator.dense()]
     u = torch.linalg.svd(expected).U[..., :d]

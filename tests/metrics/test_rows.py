@@ -35,7 +35,10 @@ def inputs(form, n=80, rows=None, **shape):
 
 def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
     """The metrics of one row, by their definitions: P and P~ (n_k or n_k + 1), lists of Python numbers."""
-    total = lambda some: float(sum(some))
+
+    def total(some):
+        return float(sum(some))
+
     keys = range(len(p))
     inside, outside = [j for j in keys if a[j] != 0], [j for j in keys if a[j] == 0]
     order = sorted(keys, key=lambda j: -p[j])
@@ -44,7 +47,10 @@ def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
     oracle = total(p[j] for j in order[:k])
     o = sum(p[j] * v[j] for j in keys)
     middle = [(x + y) / 2 for x, y in zip(p, a, strict=True)]
-    divergence = lambda x, y: total(s * log(s / t) if t > 0 else inf for s, t in zip(x, y, strict=True) if s > 0)
+
+    def divergence(x, y):
+        return total(s * log(s / t) if t > 0 else inf for s, t in zip(x, y, strict=True) if s > 0)
+
     negative = min(a) < 0
     least = p[order[k - 1]] if k else inf
     values = {

@@ -308,7 +308,10 @@ def test_a_best_approximation_of_that_rank_has_that_error():
     for norm, order in (("spectral", 2), ("frobenius", "fro")):
         for epsilon in (0.3, 0.1, 0.01):
             d = one.rank_within(epsilon, norm)
-            error = lambda r, order=order: torch.linalg.matrix_norm(b - u[:, :r] * s[:r] @ v[:r], order)
+
+            def error(r, order=order):
+                return torch.linalg.matrix_norm(b - u[:, :r] * s[:r] @ v[:r], order)
+
             size = torch.linalg.matrix_norm(b, order)
             assert error(d) <= epsilon * size * (1 + 1e-9) and error(d - 1) > epsilon * size * (1 - 1e-9)
 

@@ -87,7 +87,10 @@ def test_exact_attention_is_the_same_in_blocks_of_any_size(kind, causal, bytes_,
     visible = Visible(torch.arange(21)) if causal else None
     here = kind(qkv.q, qkv.k, qkv.scale, visible=visible)
     monkeypatch.setattr(blocks, "UNTOLD", bytes_)
-    close = lambda away, expected: (away.held - expected).abs().max() <= 1e-13 * expected.abs().max()
+
+    def close(away, expected):
+        return (away.held - expected).abs().max() <= 1e-13 * expected.abs().max()
+
     with pretending():
         there = kind(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.scale, visible=visible)
         assert close(there @ x.to(AWAY), here @ x) and close(there.rmatmul(x.to(AWAY)), here.rmatmul(x))

@@ -45,7 +45,10 @@ def test_products_rows_and_sums_are_those_of_the_dense_matrix(name, operator, de
     h, n_q, n_k = dense.shape
     assert operator.shape == (h, n_q, n_k) and operator.dtype == F64 and operator.device.type == "cpu"
     x, y = randn(h, n_k, 4), randn(h, n_q, 4)
-    close = lambda a, b: torch.allclose(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 150 terms of order 10
+
+    def close(a, b):
+        return torch.allclose(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 150 terms of order 10
+
     assert close(operator @ x, dense @ x)
     assert close(operator.rmatmul(y), dense.mT @ y)
     assert close(operator.dense(), dense) and close(operator.row_sums(), dense.sum(-1))

@@ -44,7 +44,10 @@ def test_jobs_run_at_once_with_a_share_of_the_threads_and_the_callers_gradients(
 @pytest.mark.parametrize("device, jobs", [("meta", 3), ("cpu", 1)])
 def test_elsewhere_and_alone_they_run_in_the_callers_thread_in_order(four, device, jobs):
     seen = []
-    job = lambda number: seen.append((number, threading.get_ident()))
+
+    def job(number):
+        return seen.append((number, threading.get_ident()))
+
     side_by_side([partial(job, number) for number in range(jobs)], torch.device(device))
     assert seen == [(number, threading.get_ident()) for number in range(jobs)]
 

@@ -165,7 +165,10 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shown = results.split("<!-- table -->")[1].split("<!-- /table -->")[0].strip().splitlines()[2:]
-    plain = lambda line: line.split("|")[1:3]
+
+    def plain(line):
+        return line.split("|")[1:3]
+
     made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in done.stdout.splitlines()]
     assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
 

@@ -85,7 +85,10 @@ def test_a_row_that_fails_says_why_and_the_next_is_measured(module, measure):
 def test_a_row_that_would_take_too_long_is_not_begun(module, measure):
     subject, begun = module("guarded").Subject, []
     measure.row(subject("a", 8), lambda: lambda: sleep(0.05))
-    once = lambda: lambda: begun.append(1)
+
+    def once():
+        return lambda: begun.append(1)
+
     far = measure.row(subject("a", 8000), once)  # a million times as long
     assert far.seconds is None and "are left of the section" in far.absent and not begun
     assert measure.row(subject("a", 8000, growth=0.0), once).seconds and begun

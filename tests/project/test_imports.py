@@ -138,9 +138,10 @@ def imports(file: Path, module_level: bool) -> set[str]:
             if node.module:
                 actual.add(name)
             else:
-                is_module = lambda x, b=base: (
-                    (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (ROOT.joinpath(*b[1:], x)).is_dir()
-                )
+
+                def is_module(x, b=base):
+                    return (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (ROOT.joinpath(*b[1:], x)).is_dir()
+
                 actual |= {f"{name}.{a.name}" if is_module(a.name) else f"{name}.__init__" for a in node.names}
     return actual
 

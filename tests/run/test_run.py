@@ -115,9 +115,10 @@ def test_the_order_and_company_of_cells_do_not_matter(source, tmp_path):
 def test_a_head_alone_has_the_numbers_it_has_among_others(source, tmp_path):
     every, _ = measured(source, tmp_path, "a")
     alone, _ = measured(source, tmp_path, "b", head=(2,))
-    value = lambda actual, place: next(r for r in actual.values() if r["method"] == "skyformer")["metrics"][
-        "output_spectral"
-    ][place]
+
+    def value(actual, place):
+        return next(r for r in actual.values() if r["method"] == "skyformer")["metrics"]["output_spectral"][place]
+
     assert value(alone, 0) == pytest.approx(value(every, 2), rel=1e-10)
 
 
@@ -134,7 +135,10 @@ def test_what_determines_a_result_is_in_its_key(source, tmp_path):
     for name, value in changes.items():
         change = {name: value}
         other, _ = measured(source, tmp_path, name, **change)
-        sky = lambda actual: {key for key, record in actual.items() if record["method"] == "skyformer"}
+
+        def sky(actual):
+            return {key for key, record in actual.items() if record["method"] == "skyformer"}
+
         assert not sky(base) & sky(other), name
 
 

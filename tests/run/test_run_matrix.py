@@ -163,7 +163,10 @@ def test_batches_follow_from_the_plan_and_are_bounded(monkeypatch):
     plan = ErrorPlan(tuple(parse_methods(["skyformer,linear"], "softmax")), (100,), (10, 20), (0,), None, tol=1e-3)
     qkv = QKV(*torch.zeros(3, 2, 100, 5))
     cells = plan.cells(plan_file.Group(100, 0), 0, {})
-    shape = lambda: [[(cell.request.name, cell.d) for cell in batch] for batch in plan.batches(cells, qkv)]
+
+    def shape():
+        return [[(cell.request.name, cell.d) for cell in batch] for batch in plan.batches(cells, qkv)]
+
     bounds = [[(LOWER_BOUND, 10)], [(LOWER_BOUND, 20)]]
     vmean, ten, twenty, linear = ("vmean", None), ("skyformer", 10), ("skyformer", 20), ("linear", None)
     assert shape() == [*bounds, [vmean, ten, twenty, linear]]
@@ -235,7 +238,9 @@ def test_what_goes_wrong_in_one_cell_harms_no_other(source, tmp_path, monkeypatc
 
 
 def test_an_approximation_without_an_operator_has_no_matrix_errors(source, tmp_path, monkeypatch):
-    bare = lambda function, qkv, d, **rest: dataclasses.replace(function(qkv, d, **rest), operator=None)
+    def bare(function, qkv, d, **rest):
+        return dataclasses.replace(function(qkv, d, **rest), operator=None)
+
     replaced(monkeypatch, "linear", bare)
     records, _, _ = measured(source, tmp_path, methods=("linear,skyformer",))
     assert of(records, "linear")["status"] == "ok" and "output_spectral" in of(records, "linear")["metrics"]

@@ -52,7 +52,9 @@ def test_the_marked_tokens_are_the_statements_that_are_asked_for(name, count, wi
 
 
 def test_seeds_and_windows_are_other_texts():
-    of = lambda name, window: parse_needle(name).compose(Words(), PROSE, 400, window)[0]
+    def of(name, window):
+        return parse_needle(name).compose(Words(), PROSE, 400, window)[0]
+
     texts = [of("needle:pairs=5,seed=0", 0), of("needle:pairs=5,seed=0", 1), of("needle:pairs=5,seed=1", 0)]
     marked = [parse_needle(f"needle:pairs=5,seed={s}").compose(Words(), PROSE, 400, 0)[1] for s in range(4)]
     assert len({tuple(one) for one in marked}) > 1 and texts[0] == of("needle:pairs=5", 0)
@@ -105,7 +107,10 @@ def test_a_text_of_a_needle_is_as_long_as_asked():
         marked = [source.layout.places(n)[index] for index in marked]
         words = source.stream.vocabulary.tokenizer.decode([tokens[place] for place in marked])
         groups, _, arguments = source.text.needle.statements(1)
-        plain = lambda text: re.sub(r"[^a-z0-9]", "", text.lower().replace("##", ""))
+
+        def plain(text):
+            return re.sub(r"[^a-z0-9]", "", text.lower().replace("##", ""))
+
         assert len(tokens) == n and plain(words) == plain("".join(groups[arguments]))
 
 

@@ -43,19 +43,28 @@ def off(make: Callable[[], Tensor]) -> float:
 def products(dtype: torch.dtype, device: str) -> Iterator[tuple[str, float]]:
     """Every kind of matrix and size, with and without hidden keys, and with large scores."""
     draws = torch.Generator().manual_seed(0)
-    normal = lambda *shape: torch.randn(*shape, generator=draws, dtype=dtype).to(device)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draws, dtype=dtype).to(device)
+
     for kind in KINDS:
         for n_q, n_k, p, c, h in SIZES:
             q, k, x, y = normal(h, n_q, p), normal(h, n_k, p), normal(h, n_k, c), normal(h, n_q, c)
             for seen in (None, Visible(torch.arange(n_q, device=device).clamp(max=n_k - 1))):
-                op = lambda q=q, k=k, seen=seen, kind=kind: kind(q, k, q.shape[2] ** -0.5, visible=seen)
+
+                def op(q=q, k=k, seen=seen, kind=kind):
+                    return kind(q, k, q.shape[2] ** -0.5, visible=seen)
+
                 label = f"{kind.__name__} {n_q}x{n_k} p={p} c={c}{'' if seen is None else ' causal'}"
                 yield label, off(lambda op=op, x=x: op() @ x)
                 yield f"{label} transposed", off(lambda op=op, y=y: op().rmatmul(y))
     q, k, x, y = normal(1, 130, 16) * 30, normal(1, 140, 16) * 30, normal(1, 140, 3), normal(1, 130, 3)
     yield "large scores", off(lambda: SoftmaxAttention(q, k, 1.0) @ x)
     yield "large scores transposed", off(lambda: SoftmaxAttention(q, k, 1.0).rmatmul(y))
-    views = lambda: SoftmaxAttention(q.mT.contiguous().mT, k.flip(1), 0.01) @ x.flip(2)
+
+    def views():
+        return SoftmaxAttention(q.mT.contiguous().mT, k.flip(1), 0.01) @ x.flip(2)
+
     yield "views", off(views)
     last = torch.randint(0, 140, (130,), generator=draws).to(device)
     yield "any last keys", off(lambda: SoftmaxAttention(q, k, 0.01, Visible(last)) @ x)

@@ -29,7 +29,9 @@ __all__ = [
 
 def as_scipy(operator, minus=None) -> LinearOperator:
     """An operator of one head, or ``operator - minus``, for ARPACK and PROPACK: products with one vector at a time."""
-    column = lambda x: torch.as_tensor(x, dtype=torch.float64).reshape(1, -1, 1)
+
+    def column(x):
+        return torch.as_tensor(x, dtype=torch.float64).reshape(1, -1, 1)
 
     def product(name, x):
         out = getattr(operator, name)(column(x))
@@ -55,6 +57,9 @@ def by_another_solver(operator, k, solver, minus=None) -> torch.Tensor:
 def with_spectrum(values, seed: int = 0) -> torch.Tensor:
     """A square float64 matrix with these singular values."""
     values = torch.as_tensor(values, dtype=torch.float64)
-    square = lambda side: torch.randn(len(values), len(values), generator=generator(seed, side), dtype=torch.float64)
+
+    def square(side):
+        return torch.randn(len(values), len(values), generator=generator(seed, side), dtype=torch.float64)
+
     u, v = (torch.linalg.qr(square(side)).Q for side in "uv")
     return u @ torch.diag(values) @ v.mT

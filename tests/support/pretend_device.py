@@ -82,7 +82,10 @@ def _run(func, args, kwargs):
     goes = bool(away) if expected is None else torch.device(expected) == AWAY
     if func is torch.ops.aten.copy_.default:
         goes = isinstance(args[0], Pretended)
-    held = lambda x: x.held if isinstance(x, Pretended) else x
+
+    def held(x):
+        return x.held if isinstance(x, Pretended) else x
+
     out = func(*tree_map(held, args), **tree_map(held, kwargs))
     if not goes:
         return out

@@ -28,7 +28,10 @@ def _chosen(weights: list[float], uniform: float) -> int:
 def squared_temperature(qkv: QKV, tau=None, temperature="keys") -> float:
     if tau is not None:
         return tau**2
-    longest = lambda x: max(float(row.norm()) for row in x)
+
+    def longest(x):
+        return max(float(row.norm()) for row in x)
+
     k = qkv.k[0].double()
     return 3.94582 * (longest(k - k.mean(0)) / longest(qkv.q[0].double()) if temperature == "queries" else 1.0)
 
@@ -74,9 +77,15 @@ def wildcat(qkv: QKV, d, draws, target, **options) -> Tensor:
 def halving(keys: list[int], kernel, uniform: list[float], coin: float, delta: float) -> list[int]:
     """One key of each pair: the second where the pair is turned, or the other of each where the coin says so."""
     pairs = list(zip(keys[::2], keys[1::2], strict=True))
-    inner = lambda left, right: (
-        kernel(left[0], right[0]) - kernel(left[0], right[1]) - kernel(left[1], right[0]) + kernel(left[1], right[1])
-    )
+
+    def inner(left, right):
+        return (
+            kernel(left[0], right[0])
+            - kernel(left[0], right[1])
+            - kernel(left[1], right[0])
+            + kernel(left[1], right[1])
+        )
+
     norms = [sqrt(max(inner(pair, pair), 0.0)) for pair in pairs]
     signs: list[int] = []
     for i, pair in enumerate(pairs):
@@ -98,7 +107,10 @@ def thinformer_keys(qkv: QKV, d: int, numbers: list[float], delta=0.5) -> list[i
     k, v = qkv.k[0].double().tolist(), qkv.v[0].double().tolist()
     top = max(qkv.scale * _dot(k[j], k[j]) for j in keys)
     square = max(abs(x) for j in keys for x in v[j]) ** 2
-    kernel = lambda a, b: exp(qkv.scale * _dot(k[a], k[b]) - top) * (_dot(v[a], v[b]) + square)
+
+    def kernel(a, b):
+        return exp(qkv.scale * _dot(k[a], k[b]) - top) * (_dot(v[a], v[b]) + square)
+
     oversampling = max(1, used // int(sqrt(count)))  # 2^g
     rounds = (count // used).bit_length() - 1
     size = 4 * oversampling**2

@@ -73,9 +73,15 @@ def skyformer(block: QKV, d, draws, target) -> Entries:
     inverse, gamma = ("schulz", 0.1) if target == "gaussian" else ("pinv", 0.0)
     weights = skyformer_inverse(core, inverse, gamma, 6, "paper", None) @ gaussian_of(marks, keys, block.scale)
     if target == "gaussian":
-        rows = lambda query: gaussian_of(torch.tensor([query], dtype=torch.float64), marks, block.scale)[0] @ weights
+
+        def rows(query):
+            return gaussian_of(torch.tensor([query], dtype=torch.float64), marks, block.scale)[0] @ weights
+
         return lambda query: (rows(query), 0.0)
-    half = lambda x: torch.tensor([exp(block.scale / 2 * _dot(row, row)) for row in x.tolist()], dtype=torch.float64)
+
+    def half(x):
+        return torch.tensor([exp(block.scale / 2 * _dot(row, row)) for row in x.tolist()], dtype=torch.float64)
+
     return over(marks, block.scale, weights * half(keys) / half(marks)[:, None])
 
 

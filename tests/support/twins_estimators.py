@@ -74,7 +74,10 @@ def vattention(qkv, d, draws, target, **options) -> Tensor:
 
 def chance(c: float, tables: int, least_hits: int = 2) -> float:
     """The probability of at least so many collisions: by the sum of the others, or by its own where they are near 1."""
-    term = lambda hits: comb(tables, hits) * c**hits * (1 - c) ** (tables - hits)
+
+    def term(hits):
+        return comb(tables, hits) * c**hits * (1 - c) ** (tables - hits)
+
     if tables * c > 1:
         return 1 - sum(term(hits) for hits in range(least_hits))
     return sum(term(hits) for hits in range(least_hits, min(tables, 40) + 1))
@@ -85,9 +88,10 @@ def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, 
     q, k = qkv.q[0].double(), qkv.k[0].double()
     k = k - (k.mean(0) if qkv.visible is None else k[0])
     exactly = [near(qkv, i, min(sinks, d // 4), min(window, d // 4)) & set(keys[i]) for i in range(qkv.n_q)]
-    collide = lambda i, j: (
-        (1 - acos(max(-1.0, min(1.0, float(q[i] @ k[j] / (q[i].norm() * k[j].norm()))))) / pi) ** bits
-    )
+
+    def collide(i, j):
+        return (1 - acos(max(-1.0, min(1.0, float(q[i] @ k[j] / (q[i].norm() * k[j].norm()))))) / pi) ** bits
+
     c = [{j: collide(i, j) if float(k[j].norm()) > 0 else 0.5**bits for j in keys[i]} for i in range(qkv.n_q)]
     if tables is None:
         planned, assumed = qkv, c
@@ -106,7 +110,10 @@ def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, 
         while too_many - tables > 1:  # the expected number of keys grows with that of tables
             middle = (tables + too_many) // 2
             tables, too_many = (middle, too_many) if expected(middle) <= d * planned.n_q else (tables, middle)
-    buckets = lambda x: [tuple(bool(float(r @ x) > 0) for r in table) for table in draws["rotations"][:tables]]
+
+    def buckets(x):
+        return [tuple(bool(float(r @ x) > 0) for r in table) for table in draws["rotations"][:tables]]
+
     of_q, of_k = [buckets(x) for x in q], [buckets(x) for x in k]
     rows = []
     for i, scores in enumerate(all_scores):

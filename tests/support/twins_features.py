@@ -26,7 +26,10 @@ def normalised(phi_q: list, phi_k: list) -> Tensor:
 def linear(qkv: QKV, d, draws, target, *, scale=False) -> Tensor:
     """Katharopoulos et al. 2020, equation 7: ``φ(x) = elu(x) + 1``."""
     factor = sqrt(qkv.scale) if scale else 1.0
-    phi = lambda x: [t + 1 if t > 0 else exp(t) for t in (factor * value for value in x)]
+
+    def phi(x):
+        return [t + 1 if t > 0 else exp(t) for t in (factor * value for value in x)]
+
     return normalised([phi(x) for x in qkv.q[0].tolist()], [phi(x) for x in qkv.k[0].tolist()])
 
 
@@ -51,7 +54,10 @@ def _reduced(qkv: QKV, double_norm: bool) -> tuple[list, list]:
 
 def favor_kernel(q: list, k: list, w: list) -> list:
     """Lemma 1: ``A~_ij = (1/d) Σ_l exp(w_l·q' - |q'|²/2) exp(w_l·k' - |k'|²/2)``."""
-    phi = lambda x: [exp(_dot(row, x) - _dot(x, x) / 2) / sqrt(len(w)) for row in w]
+
+    def phi(x):
+        return [exp(_dot(row, x) - _dot(x, x) / 2) / sqrt(len(w)) for row in w]
+
     left, right = [phi(x) for x in q], [phi(x) for x in k]
     return [[_dot(x, y) for y in right] for x in left]
 
@@ -62,8 +68,13 @@ def performer(qkv: QKV, d, draws, target, *, eps=0.0, double_norm=False) -> Tens
     w = draws["projection"].tolist()
     if eps == 0:
         return torch.tensor([[a / sum(row) for a in row] for row in favor_kernel(q, k, w)], dtype=torch.float64)
-    raw = lambda x: [_dot(row, x) for row in w]
-    phi = lambda x, shift: [exp(a - _dot(x, x) / 2 - shift) + eps for a in raw(x)]
+
+    def raw(x):
+        return [_dot(row, x) for row in w]
+
+    def phi(x, shift):
+        return [exp(a - _dot(x, x) / 2 - shift) + eps for a in raw(x)]
+
     top = max(max(raw(x)) for x in k)
     return normalised([phi(x, max(raw(x))) for x in q], [phi(x, top) for x in k])
 
@@ -71,7 +82,10 @@ def performer(qkv: QKV, d, draws, target, *, eps=0.0, double_norm=False) -> Tens
 def performer_relu(qkv: QKV, d, draws, target, *, eps=1e-3, double_norm=False) -> Tensor:
     """Choromanski et al. 2021, section 2.2, f = relu: ``φ(x') = relu(W x') + eps``."""
     q, k = _reduced(qkv, double_norm)
-    phi = lambda x: [max(_dot(row, x), 0.0) + eps for row in draws["projection"].tolist()]
+
+    def phi(x):
+        return [max(_dot(row, x), 0.0) + eps for row in draws["projection"].tolist()]
+
     return normalised([phi(x) for x in q], [phi(x) for x in k])
 
 

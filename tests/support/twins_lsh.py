@@ -91,7 +91,10 @@ def lsh_mask(qkv: QKV, d, rotations, *, rounds=2, buckets=None, hash="angular") 
     q, k = qkv.q[0].tolist(), qkv.k[0].tolist()
     c = min(d // (2 * rounds), qkv.n_k)
     if hash == "smyrf":
-        square = lambda x: sum(value * value for value in x)
+
+        def square(x):
+            return sum(value * value for value in x)
+
         total = max(map(square, q)) + max(map(square, k))
         q = [[*x, 0.0, sqrt(total - square(x))] for x in q]
         k = [[*x, sqrt(total - square(x)), 0.0] for x in k]

@@ -36,7 +36,9 @@ COLUMNS = (
 
 
 def a_view():
-    rivals = lambda row: None if row["method"] == "reference" else row["d"]
+    def rivals(row):
+        return None if row["method"] == "reference" else row["d"]
+
     table = table_of("caption", ROWS, COLUMNS, rivals=rivals)
     return View("x", Header(), ROWS, [table], columns=COLUMNS)
 

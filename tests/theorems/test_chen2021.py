@@ -24,7 +24,9 @@ EPSILONS, DELTA = (0.1, 0.5), 0.1
 
 
 def setting(**changes) -> Setting:
-    streams = lambda label, seed: Streams(seed, label)
+    def streams(label, seed):
+        return Streams(seed, label)
+
     return replace(Setting((8, 32), EPSILONS, DELTA, range(8), streams, None, ()), **changes)
 
 
@@ -295,7 +297,10 @@ def test_the_smallest_budget_against_a_scan(seeds):
                 succeeded[epsilon].append(sum(error <= epsilon * np.linalg.norm(c, 2) for error in errors))
         for one in actual:
             counts = succeeded[one.at["epsilon"]]
-            first = lambda enough, counts=counts: next((i for i, count in enumerate(counts) if enough(count)), None)
+
+            def first(enough, counts=counts):
+                return next((i for i, count in enumerate(counts) if enough(count)), None)
+
             reached = first(lambda count: count / seeds >= 0.9 - 1e-12)
             possible = first(lambda count: clopper_pearson(count, seeds)[1] >= 0.9)
             certain = first(lambda count: clopper_pearson(count, seeds)[0] >= 0.9)
@@ -329,7 +334,10 @@ def test_quadrature_is_the_default_beyond_the_exact_tokens(monkeypatch):
 def test_padding_and_batching_change_nothing(name):
     qkv = make(h=2, n=30, p=4)
     mask = torch.arange(36) < 30
-    pad = lambda x: torch.cat([x, 9 * torch.ones(2, 6, x.shape[2], dtype=x.dtype)], 1)
+
+    def pad(x):
+        return torch.cat([x, 9 * torch.ones(2, 6, x.shape[2], dtype=x.dtype)], 1)
+
     padded = QKV(pad(qkv.q), pad(qkv.k), pad(qkv.v), mask=mask)
     full = check(name, qkv, seeds=range(3))
     for other_qkv, rows in ((padded, [0, 1]), (qkv.select([1]), [1])):

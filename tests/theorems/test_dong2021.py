@@ -21,7 +21,10 @@ def literal(qkv, row):
     q, k = qkv.q[row].tolist(), qkv.k[row].tolist()
     n, m, p = len(q), len(k), qkv.p
     mean = [sum(q[i][c] for i in range(n)) / n for c in range(p)]
-    dot = lambda x, y: qkv.scale * sum(a * b for a, b in zip(x, y, strict=True))
+
+    def dot(x, y):
+        return qkv.scale * sum(a * b for a, b in zip(x, y, strict=True))
+
     e = [[dot([a - b for a, b in zip(q[i], mean, strict=True)], k[j]) for j in range(m)] for i in range(n)]
     ranges = [max(line) - min(line) for line in e]
     weights = [math.exp(dot(mean, k[j])) for j in range(m)]

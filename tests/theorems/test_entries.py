@@ -59,5 +59,7 @@ def test_a_promise_that_zeros_keep_is_vacuous_unless_it_is_broken():
 
 @pytest.mark.parametrize("best", [0.04, 0.7, 20.0])
 def test_the_least_of_a_convex_bound_is_found(best):
-    at = lambda squared: Bound(torch.tensor([0.0, squared]), torch.tensor([best**2 / squared, 0.0]), squared)
+    def at(squared):
+        return Bound(torch.tensor([0.0, squared]), torch.tensor([best**2 / squared, 0.0]), squared)
+
     assert least_bound(at, 1.0).temperature == pytest.approx(best, rel=0.02)

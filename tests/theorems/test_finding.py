@@ -15,7 +15,9 @@ from attnprobe.theorems import THEOREMS, Finding
 
 
 def of(met, vacuous, measured, bound, sense="at most", **more):
-    number = lambda x: torch.tensor([x], dtype=torch.float64)
+    def number(x):
+        return torch.tensor([x], dtype=torch.float64)
+
     ends = {name: number(x) if name != "rounding" else x for name, x in more.items()}
     return Finding(
         "t",
@@ -101,7 +103,10 @@ def test_inputs_without_any_structure_have_verdicts_everywhere():
     """Values or scores that are all zero, one token, repeated tokens: nothing is violated there, and nothing NaN."""
     zero, g = torch.zeros(1, 8, 4, dtype=torch.float64), torch.Generator().manual_seed(1)
     x, y, v = torch.randn(3, 1, 8, 4, generator=g, dtype=torch.float64)
-    same = lambda t: t[:, :1].expand(1, 8, 4)
+
+    def same(t):
+        return t[:, :1].expand(1, 8, 4)
+
     inputs = {
         "no scores": (zero, zero, v),
         "no values": (x, y, zero),

@@ -88,7 +88,9 @@ def off_by(size: float, drawn: bool = True) -> Approximation:
 
 
 def setting(run, methods=("scaled",), epsilons=(0.1, 0.2, 0.4), delta=0.1, seeds=range(10), budgets=(4,)) -> Setting:
-    streams = lambda label, seed: Streams(seed, label)
+    def streams(label, seed):
+        return Streams(seed, label)
+
     return Setting(budgets, epsilons, delta, seeds, streams, run, methods)
 
 
@@ -120,7 +122,9 @@ def test_the_verdict_follows_the_interval(delta, verdict):
 
 
 def test_an_error_of_epsilon_itself_does_not_exceed_it():
-    half = lambda method, d, seed: off_by(0.5)  # (1 + ½) B - B is exact in floating point
+    def half(method, d, seed):
+        return off_by(0.5)  # (1 + ½) B - B is exact in floating point
+
     actual = check(half, epsilons=(0.4999999, 0.5000001))
     for (_, _, epsilon, _), one in actual.items():
         assert one.measured.tolist() == [float(epsilon < 0.5)] * 2
@@ -153,7 +157,9 @@ def test_a_method_that_cannot_take_the_budget_is_a_row():
 
 
 def test_an_output_without_an_operator_has_no_matrix():
-    run = lambda method, d, seed: Approximation(None, off_by(0.3).output, {"size": torch.tensor(0.3)})
+    def run(method, d, seed):
+        return Approximation(None, off_by(0.3).output, {"size": torch.tensor(0.3)})
+
     for (*_, of), one in check(run).items():
         assert one.met.tolist() == [of == "output"] * 2
 
@@ -211,7 +217,10 @@ def test_an_exact_method_has_no_error():
 
 def test_the_ends_of_a_relative_error_are_those_of_the_interval():
     """The value and its ends scale alike; the lower one also covers an exact norm that is known to 1e-3."""
-    number = lambda *x: torch.tensor(x, dtype=torch.float64)
+
+    def number(*x):
+        return torch.tensor(x, dtype=torch.float64)
+
     ends = {"": (4.0, 0.0), "_lower": (3.0, 0.0), "_relative": (2.0, 0.0), "_relative_upper": (2.5, 0.0)}
     value, lower, upper = ma._relative({f"matrix_spectral{end}": number(*two) for end, two in ends.items()})
     assert value.tolist() == [2.0, 0.0] and upper.tolist() == [2.5, 0.0]

@@ -155,7 +155,10 @@ class Tally:
     def _statement(self, quantity: str, epsilon: float, delta: float, p: PValues) -> dict[str, Any]:
         counts = self._counts[quantity, epsilon].numpy()
         judged = verdicts(p, self.confidence)
-        of_head = lambda values: values.reshape(len(counts), -1)
+
+        def of_head(values: np.ndarray) -> np.ndarray:
+            return values.reshape(len(counts), -1)
+
         worst = of_head(counts).max(1)
         lower, upper = self._interval(worst, counts.size)
         return {

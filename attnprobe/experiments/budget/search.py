@@ -251,8 +251,9 @@ class _Errors:
             operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
             if None in operators:
                 raise Unsupported(f"{self.request.label} gives no operator, so it has no matrix errors")
-            measure = lambda batch=operators: shared_matrix_errors(
-                exact(part, self.question.target), batch, tol=self.question.tol
-            )
+
+            def measure(batch: Sequence[Any] = operators) -> Any:
+                return shared_matrix_errors(exact(part, self.question.target), batch, tol=self.question.tol)
+
             errors += [one.metrics[name] for one in with_smaller_blocks(measure)]
         return torch.stack(errors)

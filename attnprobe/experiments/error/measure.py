@@ -140,7 +140,10 @@ class ErrorCells(PlannedCells):
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
         """The exact output of a place. Runs on other devices sum it in the same order."""
         target, source = self.plan_of(place).target, self.sources[place.source]
-        make = lambda: {"output": with_smaller_blocks(lambda: exact_output(qkv, target, self.devices))}
+
+        def make() -> dict[str, Tensor]:
+            return {"output": with_smaller_blocks(lambda: exact_output(qkv, target, self.devices))}
+
         assert place.layer is not None  # places of plans have one
         group = place.group
         return source.remembered(f"exact output, {target}", group.n, place.layer, group.window, qkv.heads, make)[
@@ -231,9 +234,12 @@ class _Bench:
         assert tol is not None  # without tol no operator reaches this
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
-            errors = lambda: shared_matrix_errors(
-                exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, norms=norms, progress=show
-            )
+
+            def errors() -> Any:
+                return shared_matrix_errors(
+                    exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, norms=norms, progress=show
+                )
+
             return with_smaller_blocks(errors)
         if len(operators) == 1:
             return [tried]

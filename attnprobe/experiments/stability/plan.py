@@ -113,7 +113,10 @@ def stability_prepared(
     refuse_endless(len(tasks) * len(methods) * len(request.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
     places = [(one, target_of(request, one), task) for one in methods if one.requested for task in opened]
-    refusals = lambda d: sum(unsupported_reason(*place, d) is not None for place in places)
+
+    def refusals(d: int) -> int:
+        return sum(unsupported_reason(*place, d) is not None for place in places)
+
     plan = StabilityPlan(methods, fitting(request, min(task.shortest for task in opened), refusals, notify))
     _refuse_impossible(request, plan, opened)
     return opened, plan

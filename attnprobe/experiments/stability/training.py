@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -69,7 +70,10 @@ def training_steps(
     adam = torch.optim.Adam(list(own.values()), lr=rate, betas=BETAS, eps=eps)
     for step in range(steps):
         batch = batches(step)
-        attend_at = lambda number, step=step: lambda *layer: attend(step, number, *layer)
+
+        def attend_at(number: int, step: int = step) -> Callable[..., Tensor]:
+            return partial(attend, step, number)
+
         adam.zero_grad()
         loss, before = 0.0, []
         number = 0
@@ -94,7 +98,10 @@ def training_steps(
             )
             moved = _moved(model, own, [tokens for sequences, _ in batch for tokens in sequences], before, attend_at)
         normed, raw = moved
-        ratio = lambda change, weight=weight: change / weight if weight else float("nan")
+
+        def ratio(change: float, weight: float = weight) -> float:
+            return change / weight if weight else float("nan")
+
         yield Step(ratio(normed), ratio(raw), loss, float(sum(squares)) ** 0.5, weight**0.5, normed**0.5)
 
 

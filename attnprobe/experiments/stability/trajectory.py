@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,10 @@ class Training:
         task = self.task
         model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=LAYERS)
         weights = model.initial(self.seed, task.dtype, task.device)
-        batches = lambda step: [(one.sequences, one.label) for one in task.batch_of(self.seed, step)]
+
+        def batches(step: int) -> list[tuple[Sequence[Tensor], int]]:
+            return [(one.sequences, one.label) for one in task.batch_of(self.seed, step)]
+
         yield from training_steps(model, weights, batches, self.attend, steps=steps, rate=task.rate, eps=eps)
 
     def attend(self, step: int, number: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

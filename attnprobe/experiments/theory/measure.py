@@ -166,7 +166,10 @@ def _check(
 
 def _as_record(finding: Finding) -> dict[str, Any]:
     """A finding in the form of a record: a list for each number, one entry for each head, infinity as ``"inf"``."""
-    as_list = lambda x: encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
+
+    def as_list(x: Any) -> Any:
+        return encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
+
     rounding = (
         finding.rounding
         if isinstance(finding.rounding, Tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -74,14 +75,18 @@ def findings(
         raise unknown("target", target, TARGETS)
     if not seeds:
         raise UsageError("no seeds; a probability needs at least one")
-    several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
-    epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in several(epsilon)))
+
+    epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in _several(epsilon)))
     question = question_of([theorem], epsilons, delta, quadrature)
-    inner, budgets, results = qkv.compressed(), checked_budgets(several(d)), []
+    inner, budgets, results = qkv.compressed(), checked_budgets(_several(d)), []
     for one in question.theorems:
         for method in parse_methods(methods, target) if one.per_method else (None,):
             results += one.check(inner, setting_of(question, method, budgets, seeds, target, inner))
     return results
+
+
+def _several(values: int | float | Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(values) if isinstance(values, Iterable) else (values,)
 
 
 def question_of(

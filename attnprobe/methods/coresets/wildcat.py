@@ -91,7 +91,10 @@ def wildcat(
     tensor(64., dtype=torch.float64)
     """
     if qkv.causal:
-        summarise = lambda block, own: summarised(block, d, own, tau, temperature)[:2]
+
+        def summarise(block: QKV, own: Streams) -> tuple[Summary, dict[str, Tensor]]:
+            return summarised(block, d, own, tau, temperature)[:2]
+
         return dyadic(qkv, d, streams, summarise, queries=temperature == "queries")
     summary, draws, core, root = summarised(qkv, d, streams, tau, temperature)
     logits = summary.logits(qkv.q, qkv.scale)

@@ -64,7 +64,10 @@ def estimated(
     index = torch.stack([torch.cat([_wide(part.index, width, -1) for part in parts]) for parts in blocks])
     weight = torch.stack([torch.cat([_wide(part.weight, width, 0.0) for part in parts]) for parts in blocks])
     log_sums = torch.stack([torch.cat([part.log_sums for part in parts]) for parts in blocks])
-    joined = lambda name: torch.stack([torch.cat([part.stated[name] for part in parts]) for parts in blocks])
+
+    def joined(name: str) -> Tensor:
+        return torch.stack([torch.cat([part.stated[name] for part in parts]) for parts in blocks])
+
     sampling = Sampling(**{name: joined(name) for name in blocks[0][0].stated})
     used = (index >= 0).sum((1, 2)).double().cpu() / qkv.n_q
     return Approximation.of(

@@ -180,7 +180,10 @@ class _Hashed:
         collision = collision.masked_fill(exactly | ~block.visible, 0.0)
         certain = float(exactly.sum(-1).double().mean())
         missed = torch.log1p(-collision)
-        expected = lambda number: certain + float(self._roughly_included(collision, missed, number).sum(-1).mean())
+
+        def expected(number: int) -> float:
+            return certain + float(self._roughly_included(collision, missed, number).sum(-1).mean())
+
         low, high = (self.least_hits, most) if free else (most, most)
         while low < high:
             middle = (low + high + 1) // 2

@@ -61,7 +61,10 @@ def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     The scores of an empty slot, -1, are arbitrary. q is (h, n_q, p), k (h, n_k, p). A block gathers its keys once for
     all its queries.
     """
-    in_blocks = lambda x, index: tokens(x, index.flatten(1)).unflatten(1, index.shape[1:])
+
+    def in_blocks(x: Tensor, index: Tensor) -> Tensor:
+        return tokens(x, index.flatten(1)).unflatten(1, index.shape[1:])
+
     return in_blocks(q, queries) @ in_blocks(k, keys).mT
 
 

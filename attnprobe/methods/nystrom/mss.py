@@ -192,7 +192,10 @@ def _truncated(a: Tensor, rank: int | None, rtol: float | None) -> tuple[Tensor,
 
 def _shift(a: Tensor, g: Tensor) -> Tensor:
     """``δ = [tr A - tr(G A²)] / [d - tr(G A)]`` for any generalised inverse G, (h,); 0 if it is 0/0 or negative."""
-    trace = lambda x: x.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    def trace(x: Tensor) -> Tensor:
+        return x.diagonal(dim1=-2, dim2=-1).sum(-1)
+
     d, ga = a.shape[-1], g @ a
     missing = d - trace(ga)
     left = trace(a) - (ga * a.mT).sum((-2, -1))

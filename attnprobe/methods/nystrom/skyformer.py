@@ -270,7 +270,10 @@ def _draw(
         elif sampler == "wor":
             picked.append(torch.randperm(n_q + n_k, generator=stream("wor"), device="cpu")[:d])
         else:  # each head draws another number of rows at each level
-            kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
+
+            def kernel(a: Tensor, b: Tensor) -> Tensor:
+                return torch.exp(_exponent(a, b, scale))
+
             picked.append(recursive_rls(torch.cat([q[row], k[row]]).detach(), d, kernel, stream("rls")))
     drawn = torch.stack(picked)
     index = drawn.to(q.device)

@@ -77,7 +77,9 @@ def expected(
             log_weights.append((keys @ mean.mT)[..., 0] + (product(keys, covariance) * keys).sum(-1) / 2)
         return torch.cat(log_weights, 1).softmax(-1) * lengths[:, :end]
 
-    cost = lambda end: float(end * (qkv.p + 1))
+    def cost(end: int) -> float:
+        return float(end * (qkv.p + 1))
+
     selection = subset(
         numbers,
         d,

@@ -77,7 +77,9 @@ def h2o(
         sums = total if observe is None else _column_sums(observed)
         return sums[:, :end] / _queries_that_saw(observed, end) if average else sums[:, :end]
 
-    cost = lambda end: float(end * (min(every, end) if observe is None else min(observe, end)))
+    def cost(end: int) -> float:
+        return float(end * (min(every, end) if observe is None else min(observe, end)))
+
     selection = subset(
         numbers,
         d,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams
@@ -47,6 +49,9 @@ def knorm(
     """
     numbers = working(qkv)
     norms = repeated(numbers.shared_k.norm(dim=-1), qkv.h)
-    score = lambda observed, end: -norms[:, :end]
+
+    def score(observed: QKV, end: int) -> Tensor:
+        return -norms[:, :end]
+
     selection = subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
     return attend(qkv, selection)

@@ -128,5 +128,8 @@ def _with_means(qkv: QKV, exact: Approximation, scores: Tensor, block: int) -> A
     read = (logits > float("-inf")).sum(-1).double().mean(1).cpu()
     diagnostics = {**exact.diagnostics, "kv_read": exact.diagnostics["kv_read"] + read}
     output = share[..., :1] * exact.output + share[..., 1:] @ page_means(qkv.v, block)
-    log_normalizer = lambda: every.logsumexp(-1).to(qkv.dtype)
+
+    def log_normalizer() -> Tensor:
+        return every.logsumexp(-1).to(qkv.dtype)
+
     return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=log_normalizer)

@@ -6,6 +6,7 @@ P is the paper's page size. ``lo`` and ``hi`` are the smallest and the largest v
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ...qkv import QKV
 from ...rng import Streams
@@ -53,7 +54,10 @@ def quest(
     padding = numbers.k[:, -1:].expand(-1, pages * page - qkv.n_k, -1)  # repeats a key, which moves no bound
     keys = torch.cat([numbers.k, padding], 1).unflatten(1, (pages, page))
     low, high = keys.amin(2).mT, keys.amax(2).mT  # (h, p, pages)
-    bounds = lambda q: shared(q.clamp(min=0) @ high + q.clamp(max=0) @ low, qkv, share)
+
+    def bounds(q: Tensor) -> Tensor:
+        return shared(q.clamp(min=0) @ high + q.clamp(max=0) @ low, qkv, share)
+
     chosen = row_pages(qkv, d, page, numbers.q, qkv.query_positions, bounds)
     seen = qkv.query_positions // page + 1 if qkv.causal else torch.full((qkv.n_q,), pages, device="cpu")
     index = keys_of_pages(chosen, page, qkv.n_k)

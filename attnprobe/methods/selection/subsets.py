@@ -90,7 +90,10 @@ def subset(
     Raises:
         Unsupported: queries that must be observed are not given.
     """
-    best = lambda scores, room: allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
+
+    def best(scores: Tensor, room: int) -> Tensor:
+        return allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
+
     size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
     given = qkv.complete()
     if given is None:

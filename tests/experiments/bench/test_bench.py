@@ -352,7 +352,10 @@ def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
 def test_no_point_of_the_frontier_is_beaten():
     points = [tuple(pair) for pair in torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).tolist()]
     best = frontier(points)
-    beaten = lambda point: any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
+
+    def beaten(point):
+        return any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
+
     assert set(best) == {point for point in points if not beaten(point)}
 
 
@@ -552,7 +555,10 @@ def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, **fields):
     facts = {"device": "cpu", "cpu": "any", "threads": 2, "cores": 2, "system": "any"}
     known = {"torch": "2", "python": "3", "attnprobe": "0"}
     here = {**place, **state, "machine": facts, "versions": known, "load": 0.5} | fields
-    times = lambda of: {"seconds": [of + step for step in steps], "exact_seconds": [1.0] * 5, "peak_bytes": [peak]}
+
+    def times(of):
+        return {"seconds": [of + step for step in steps], "exact_seconds": [1.0] * 5, "peak_bytes": [peak]}
+
     return [
         {**here, "method": "performer", "d": 8, "requested": True, "reference": False, "metrics": times(ratio)},
         {**here, "method": "exact", "d": None, "requested": False, "reference": True, "metrics": times(floor)},
@@ -571,7 +577,10 @@ def test_exact_attention_is_its_own_measure():
 
 def test_a_time_within_the_noise_is_undecided():
     """The spreads of both runs together, and what exact attention is off from itself."""
-    judge = lambda a, b, metric="ratio_to_exact": compare_runs(benched(**a), benched(**b), [metric]).rows[0]
+
+    def judge(a, b, metric="ratio_to_exact"):
+        return compare_runs(benched(**a), benched(**b), [metric]).rows[0]
+
     noisy = judge({"spread": 0.2}, {"ratio": 2.3, "spread": 0.2})
     assert (noisy["verdict"], noisy["test"], noisy["reason"]) == (
         "undecided",
@@ -591,7 +600,9 @@ def test_a_time_within_the_noise_is_undecided():
 
 
 def test_memory_below_a_page_of_the_allocator_is_no_change():
-    judge = lambda a, b: compare_runs(benched(peak=a), benched(peak=b), ["peak_bytes"]).rows[0]["verdict"]
+    def judge(a, b):
+        return compare_runs(benched(peak=a), benched(peak=b), ["peak_bytes"]).rows[0]["verdict"]
+
     assert judge(2_290_000, 2_670_000) == "same" and judge(2_290_000, 3_400_000) == "worse"
     assert judge(200 * 2**20, 230 * 2**20) == "worse" and judge(200 * 2**20, 209 * 2**20) == "same"
 

@@ -124,7 +124,10 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     least, most, seeds = dice.randint(1, 12), dice.randint(20, 300), dice.choice([1, 5])
     resolution, needed = dice.choice([1.0, 1.05, 1.5]), dice.randint(1, seeds)
     fall = {(head, seed): dice.uniform(0.2, 3) for head in range(6) for seed in range(seeds)}
-    error = lambda head, d: [d ** -fall[head, seed] for seed in range(seeds)]
+
+    def error(head, d):
+        return [d ** -fall[head, seed] for seed in range(seeds)]
+
     epsilons, heads = [dice.uniform(0.001, 0.5) for _ in range(3)], list(range(6))
     ask = Asked(error)
     actual, tried = search(ask, heads, epsilons, least, most, resolution=resolution, needed=needed, random=seeds > 1)
@@ -158,7 +161,10 @@ def test_heads_that_need_the_same_budget_share_its_run():
 
 def test_every_budget_tried_above_d_that_fails_is_listed():
     bumps = {0: range(96, 97), 1: range(60, 130), 2: range(256, 257), 3: range(0)}
-    error = lambda head, d: [0.5 if d < 33 or d in bumps[head] else 0.01]
+
+    def error(head, d):
+        return [0.5 if d < 33 or d in bumps[head] else 0.01]
+
     actual, tried = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0)
     assert [one.d for one in actual] == [33] * 4 and [one.below for one in actual] == [32] * 4
     assert [one.fails_at for one in actual] == [(96,), (64, 96, 128), (256,), ()]
@@ -171,13 +177,17 @@ def test_every_budget_tried_above_d_that_fails_is_listed():
 
 
 def test_a_failure_next_to_the_smallest_budget_is_listed():
-    error = lambda head, d: [0.5 if d < 41 or d == 43 else 0.01]
+    def error(head, d):
+        return [0.5 if d < 41 or d == 43 else 0.01]
+
     (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
     assert (one.d, one.fails_at, one.holds_from) == (41, (43,), 44)
 
 
 def test_a_scan_finds_what_a_bisection_cannot():
-    error = lambda head, d: [0.01 if d == 37 or d > 50 else 0.5]
+    def error(head, d):
+        return [0.01 if d == 37 or d > 50 else 0.5]
+
     (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
     (sure,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0, scan=True)[0]
     assert one.d == 51 and sure.d == 37 and sure.fails_at == tuple(range(38, 51)) and sure.holds_from == 51
@@ -261,7 +271,10 @@ def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, 
         except Unsupported:
             continue
     level = {d: actual.sort(0).values[kth] for d, actual in errors.items()}
-    holds = lambda head: [d for d in level if level[d][head] <= epsilon]
+
+    def holds(head):
+        return [d for d in level if level[d][head] <= epsilon]
+
     arguments = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": 36, "resolution": 1}
     scanned = budgets(qkv, method, epsilon, scan=True, **arguments, **options)
     bisected = budgets(qkv, method, epsilon, **arguments, **options)

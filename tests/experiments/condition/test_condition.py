@@ -216,7 +216,10 @@ def test_skyformers_cores_are_the_methods_own_and_what_stands_beside_them(option
     own = approx.cores["scaled" if inverse == "schulz" else "core"]
     assert torch.equal(cores[used].matrix, own)
     eye = torch.eye(12, dtype=torch.float64)
-    close = lambda x, y: torch.allclose(x, y, rtol=1e-12, atol=1e-13)
+
+    def close(x, y):
+        return torch.allclose(x, y, rtol=1e-12, atol=1e-13)
+
     assert close(cores["SCS+ridge"].matrix, cores["SCS"].matrix + gamma * eye)
     for plain, scaled in (("SCS", "N0"), ("SCS+ridge", "N")):
         matrix = cores[plain].matrix
@@ -364,7 +367,9 @@ def gaussian(q, k, scale):
 
 
 def nystrom(q, k, scale):
-    means = lambda x: x.unflatten(1, (6, -1)).mean(2)
+    def means(x):
+        return x.unflatten(1, (6, -1)).mean(2)
+
     core = torch.linalg.inv(softmax(means(q), means(k), scale))
     return softmax(q, means(k), scale) @ core @ softmax(means(q), k, scale)
 
@@ -562,7 +567,9 @@ def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(r
 
 
 def test_a_note_says_what_this_run_shows_of_condition_and_error():
-    one = lambda rho, heads=12: {"spearman": rho, "spearman_count": heads}
+    def one(rho, heads=12):
+        return {"spearman": rho, "spearman_count": heads}
+
     (note,) = correlation_notes([one(-0.82), one(0.31), one(0.1), one(None)])
     assert note == "ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows"
     assert correlation_notes([one(0.5, 3)]) == ["ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row"]

@@ -126,7 +126,10 @@ def test_rows_are_grouped_by_what_the_contract_says():
     assert [(row["layer"], row["n"]) for row in rows] == sorted((row["layer"], row["n"]) for row in rows)
     random.shuffle(records)
     again, _ = summarise(records)
-    by_place = lambda row: json.dumps([row[k] for k in ("layer", "n", "target", "options", "d")])
+
+    def by_place(row):
+        return json.dumps([row[k] for k in ("layer", "n", "target", "options", "d")])
+
     assert sorted(again, key=by_place) == sorted(rows, key=by_place)  # to the last bit
 
 

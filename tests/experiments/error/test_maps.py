@@ -221,7 +221,10 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     assert not (tmp_path / "a/maps").exists()
     lines = (tmp_path / "a/records.jsonl").read_bytes()
     whole = measured(source, tmp_path, "b", **request)
-    timeless = lambda session: [{**one, "seconds": 0, "run": ""} for one in session.outcome.records]
+
+    def timeless(session):
+        return [{**one, "seconds": 0, "run": ""} for one in session.outcome.records]
+
     assert timeless(bare) == timeless(whole)
     later = measured(source, tmp_path, "a", **request)  # the same folder, now with maps
     assert later.outcome.measured == 0 and (tmp_path / "a/records.jsonl").read_bytes() == lines

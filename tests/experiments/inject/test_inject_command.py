@@ -126,7 +126,10 @@ def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, t
     masked = ids.clone()
     masked[0, places] = VOCABULARY.index("[MASK]")
     mask = torch.ones_like(ids)
-    run = lambda x: model(input_ids=x, attention_mask=mask, output_hidden_states=True)
+
+    def run(x):
+        return model(input_ids=x, attention_mask=mask, output_hidden_states=True)
+
     own, own_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
     with injected(model, "skyformer", d=8, seed=4):
         got, got_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
@@ -407,7 +410,10 @@ def test_mappings_of_budgets_are_by_layer_or_by_head(built):
 
     model, batch = built("BERT")
     valid = batch["attention_mask"].bool()
-    hidden = lambda d: _hidden(tiny_models, model, batch, d)[valid]
+
+    def hidden(d):
+        return _hidden(tiny_models, model, batch, d)[valid]
+
     torch.testing.assert_close(hidden({0: 8, 1: 8}), hidden(8), rtol=1e-5, atol=1e-5)
     with pytest.raises(UsageError, match="layer.1.attention.self: no budget is given for layer 1, head 0"):
         hidden({0: 8})
@@ -541,10 +547,13 @@ def test_running_again_measures_nothing_and_a_torn_run_goes_on(inject):
     assert inject(*args)[1] == out and Path("r/records.jsonl").read_text().splitlines() == lines
     Path("r/records.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]))
     code, again, _ = inject(*args)
-    untimed = lambda text: [
-        {**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
-        for row in json.loads(text)["rows"]
-    ]
+
+    def untimed(text):
+        return [
+            {**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
+            for row in json.loads(text)["rows"]
+        ]
+
     assert code == 0 and untimed(again) == untimed(out)
     assert len(Path("r/records.jsonl").read_text().splitlines()) == len(lines)
 

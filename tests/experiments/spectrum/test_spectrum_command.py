@@ -96,7 +96,10 @@ def test_what_is_missing_of_a_run_is_added(run, qkv, tmp_path):
     (tmp_path / "r/records.jsonl").write_text(lines[1] + "\n")
     again = run("--qkv", qkv, "--out", "r", "--format", "jsonl")[1]
     assert len((tmp_path / "r/records.jsonl").read_text().splitlines()) == 2
-    timeless = lambda text: [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
+
+    def timeless(text):
+        return [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
+
     assert timeless(again) == timeless(whole)
 
 

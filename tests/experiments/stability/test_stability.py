@@ -89,7 +89,10 @@ class Twin(nn.Module):
 
     def forward(self, tokens, mask):
         x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
-        heads = lambda y: y.unflatten(2, (self.model.heads, -1)).transpose(1, 2)
+
+        def heads(y):
+            return y.unflatten(2, (self.model.heads, -1)).transpose(1, 2)
+
         for layer in self.layers:
             y = layer["attention_norm"](x)
             q, k, v = (heads(layer[name](y)) for name in ("query", "key", "value"))
@@ -371,7 +374,9 @@ def test_local_files(tmp_path):
 
 
 def test_damaged_files_are_named(tmp_path):
-    opened = lambda name, file: open_task(name, SourceSpec(device="cpu"), n=16, batch=2, data=str(tmp_path / file))
+    def opened(name, file):
+        return open_task(name, SourceSpec(device="cpu"), n=16, batch=2, data=str(tmp_path / file))
+
     (tmp_path / "no.npz").write_bytes(b"no")
     np.savez(tmp_path / "half.npz", inputs=np.zeros((3, 20), np.uint8))
     np.savez(tmp_path / "float.npz", inputs=np.zeros((3, 20)), labels=np.zeros(3, int))
@@ -467,7 +472,10 @@ def test_a_run_goes_on_where_it_was_stopped(small, monkeypatch):
     assert 0 < kept < 8
     _, out, _ = small(*whole, "--out", "part", "--format", "csv")
     assert records_of("part") == records_of("whole")
-    table = lambda text: [line.rpartition(",")[0] for line in text.splitlines()]  # but for the seconds
+
+    def table(text):
+        return [line.rpartition(",")[0] for line in text.splitlines()]  # but for the seconds
+
     assert table(out) == table(Path("whole/tables/stability.csv").read_text())
 
 

@@ -475,7 +475,10 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
 def test_a_report_rebuilds_all_of_it_to_the_byte(run, file, tmp_path):
     register("broken")
     run("--qkv", file, "--d", "8,16", "--repeats", 4, "--plot", "--out", "r")
-    left = lambda: {str(p): p.read_bytes() for kind in ("tables", "figures") for p in Path("r", kind).iterdir()}
+
+    def left():
+        return {str(p): p.read_bytes() for kind in ("tables", "figures") for p in Path("r", kind).iterdir()}
+
     before = left()
     lines = Path("r/records.jsonl").read_text().splitlines()
     Path("r/records.jsonl").write_text("\n".join(reversed(lines)) + "\n")

@@ -108,7 +108,10 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     axis = figures["theory-tokens"].axes[0]
     assert axis.get_xlabel() == "tokens n" and axis.get_xticks().tolist() == [64, 128]
     assert not len(axis.get_xticks(minor=True))  # a tick beside that of a length would look like another length
-    some = lambda table, e: [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
+
+    def some(table, e):
+        return [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
+
     expected = [
         ("-", some(values, 0.1)),
         ("--", some(sufficient, 0.1)),

@@ -60,7 +60,10 @@ def test_no_entry_of_wildcat_is_off_by_more_than_its_bound(options):
     a = (qkv.scale * qkv.q[0] @ k.mT).exp()
     shift = (qkv.scale * qkv.q[0] @ qkv.k[0].mean(0))[:, None]
     got = approx.matrix().dense()[0] * (approx.log_normalizer()[0, :, None] - shift).exp()
-    longest = lambda x: float(x.norm(dim=-1).max())
+
+    def longest(x):
+        return float(x.norm(dim=-1).max())
+
     ratio = longest(k) / longest(qkv.q[0]) if options.get("temperature") == "queries" else 1.0
     square = options.get("tau", (3.94582 * ratio) ** 0.5) ** 2
     h = (qkv.scale * k @ k.mT / square).exp()

@@ -613,7 +613,10 @@ def test_rounded_rows_are_those_that_another_order_of_sums_moves(n, p, score, d,
 
 def test_leverage_scores_are_those_of_the_queries_first_and_the_keys_behind_them():
     qkv = make(n=30, n_k=40, score=0.3)
-    kernel = lambda a, b: torch.exp(-(a[:, None] - b).square().sum(-1) * qkv.scale / 2)
+
+    def kernel(a, b):
+        return torch.exp(-(a[:, None] - b).square().sum(-1) * qkv.scale / 2)
+
     drawn = sky(qkv, 12, sampler="rls").draws["indices"]
     for row in range(2):
         for first, second, same in ((qkv.q, qkv.k, True), (qkv.k, qkv.q, False)):

@@ -107,7 +107,10 @@ def test_a_larger_budget_adds_columns_and_never_errs_more(target):
 def repeated(n=12, copies=4):
     """Tokens that are ``copies`` different ones again and again."""
     qkv = make(n=copies)
-    again = lambda x: x.repeat(1, n // copies, 1)
+
+    def again(x):
+        return x.repeat(1, n // copies, 1)
+
     return QKV(again(qkv.q), again(qkv.k), again(qkv.v))
 
 
@@ -343,7 +346,10 @@ def test_the_shift_is_the_quotient_of_traces_for_any_inverse():
 
 def test_a_shift_that_is_no_number_or_negative_is_zero():
     a = torch.diag_embed(torch.tensor([[1.0, 0.1]], dtype=torch.float64))
-    inverse = lambda x, y: torch.diag_embed(torch.tensor([[x, y]], dtype=torch.float64))
+
+    def inverse(x, y):
+        return torch.diag_embed(torch.tensor([[x, y]], dtype=torch.float64))
+
     assert abs(float(_shift(a, inverse(1.0, 5.0))) - 0.1) <= 1e-15  # (1.1 - 1.05) / (2 - 1.5)
     assert _shift(a, inverse(1.5, 0.0)) == 0  # (1.1 - 1.5) / 0.5
     assert _shift(a, inverse(1.0, 10.0)) == 0  # 0 / 0
@@ -511,7 +517,10 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
     d, actual = 4, 0
     marks = make(h=1, n=d, p=6, score=4.0)
     noise = make(h=1, n=2 * d, p=6, score=1e-4)
-    twice = lambda x: x.repeat_interleave(2, 1)
+
+    def twice(x):
+        return x.repeat_interleave(2, 1)
+
     qkv = QKV(twice(marks.q) + noise.q, twice(marks.k) + noise.k, noise.v)
     expected = approximate("nystromformer", qkv, d, inverse=inverse)
     for seed in range(200):

@@ -482,7 +482,10 @@ def test_queries_that_choose_keys_must_be_given(name, causal):
 
 def test_a_probe_without_the_scale_is_noticed(monkeypatch):
     """The planted fault: the softmax of the probe forgets the scale, so that other columns are the largest."""
-    forgets = lambda qkv: exact(qkv.replace(scale=1.0))
+
+    def forgets(qkv):
+        return exact(qkv.replace(scale=1.0))
+
     monkeypatch.setattr("attnprobe.methods.selection.vertical_slash.exact", forgets)
     [verdict] = examine("vertical-slash", only=["scale"])
     assert verdict.status == "failed"

@@ -439,7 +439,10 @@ def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
     methods = tuple(parse_methods([f"{mine}:linear,{mine}:matrix,vmean,svd"], "softmax"))
     plan = ErrorPlan(methods, (64,), (2,), (0,), None, tol=1e-3)
     cells = plan.cells(Group(64, 0), 0, {})
-    shape = lambda: [[cell.request.label for cell in batch] for batch in plan.batches(cells, make(n=64))]
+
+    def shape():
+        return [[cell.request.label for cell in batch] for batch in plan.batches(cells, make(n=64))]
+
     assert shape()[1:] == [["mine.py:linear", "mine.py:matrix", "vmean", "svd"]]
     monkeypatch.setattr("attnprobe.run.plan.HELD", 2 * 64 * 64 * 8 + 50_000)
     assert shape()[1:] == [["mine.py:linear"], ["mine.py:matrix", "vmean", "svd"]]

@@ -76,7 +76,10 @@ def address():
         "false",
         "--block",
     ]
-    ends_too = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
+
+    def ends_too():
+        return ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
+
     head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True, preexec_fn=ends_too)
     until = time.monotonic() + 60
     while time.monotonic() < until and head.poll() is None:
@@ -745,7 +748,10 @@ def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, 
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    auto = lambda: measured("error", file, tmp_path / "r", backend="ray", ray_address="auto")
+
+    def auto():
+        return measured("error", file, tmp_path / "r", backend="ray", ray_address="auto")
+
     with pytest.raises(SourceError, match="this node belongs to no cluster"):
         auto()
     (tmp_path / "ray").mkdir()

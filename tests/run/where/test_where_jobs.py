@@ -92,7 +92,10 @@ def held(q, k, v):
         "--jobs",
         "2",
     ]
-    hears = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
+
+    def hears():
+        return signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
+
     process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True, preexec_fn=hears)
     kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60
     while time.monotonic() < until and not (kept.exists() and kept.stat().st_size and (tmp_path / "held").exists()):
