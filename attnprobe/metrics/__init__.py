@@ -20,7 +20,7 @@ from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matri
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .overlap import neighbour_overlap, selection_overlap
 from .row_statistics import OVER_ROWS, PROFILED, over_rows, position_profile
-from .rows import ROW_METRICS, row_metrics
+from .rows import ROW_METRICS, ExactRows, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Core",
     "ExactNorms",
     "ExactOutput",
+    "ExactRows",
     "KernelReference",
     "MatrixErrors",
     "Spectrum",

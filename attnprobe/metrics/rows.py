@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,8 +39,9 @@ ROW_METRICS = {
 }
 EPSILONS = {"k_50": 0.5, "k_90": 0.1, "k_99": 0.01}
 SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query
-ENTRIES = 2**20  # of a block of rows
-KEYS = 2**12  # keys and values in float64 at a time
+ENTRIES = 2**18  # of a block of rows, which fits in the cache
+FEWEST = 16  # rows of a block
+KEPT = 2**30  # bytes of exact rows that are kept for further approximations
 LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
 LN2 = 0.6931471805599453
 
@@ -48,7 +50,7 @@ LN2 = 0.6931471805599453
 @full_precision()
 @torch.no_grad()
 def row_metrics(
-    reference: Operator, approx: Approximation, qkv: QKV, *, needle: Tensor | None = None
+    reference: Operator | ExactRows, approx: Approximation, qkv: QKV, *, needle: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Compare each row P~ of an approximation with its row P of exact softmax attention: (h, n_q) float64 by name.
 
@@ -80,13 +82,13 @@ def row_metrics(
     The last two terms of ``kl`` are zero in sum for rows that sum to 1. With them no row has a negative divergence.
 
     Args:
-        reference: the exact softmax attention of ``qkv``.
+        reference: the exact softmax attention of ``qkv``, or its `ExactRows`, which many approximations share.
         approx: its approximation.
         needle: the numbers of the needle's keys, (m,) int64.
 
-    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^20 entries, and no n x n matrix
-    is stored. Cost for each head: ``n_q n_k (p + 2 p_v)`` multiply-adds, a sort of each row, and all rows of the
-    approximation.
+    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^18 entries, at least 16 rows. At
+    most 1 GiB of exact rows is kept, for further approximations. Cost for each head: ``n_q n_k (p + p_v)``
+    multiply-adds and a sort of each row, once; ``n_q n_k p_v`` multiply-adds and all rows of each approximation.
 
     Raises:
         UsageError: a reference or an approximation of another shape; a needle beyond the keys.
@@ -98,12 +100,9 @@ def row_metrics(
     >>> bool((rows["mass_efficiency"] > 1 - 1e-9).all()), bool(((rows["tv"] - 1 + rows["mass"]).abs() < 1e-6).all())
     (True, True)
     """
-    inner, outer = qkv.compressed(), qkv.mask
-    operator = reference.operator if isinstance(reference, Padded) else reference
-    softmax = operator.operator if isinstance(operator, Scaled) else operator
-    if not isinstance(softmax, SoftmaxAttention):
-        raise Unsupported("rows are compared with exact softmax attention, whose rows are distributions")
-    for name, shape in (("reference", reference.shape), ("approximation", (*approx.output.shape[:2], qkv.n_k))):
+    shared = reference if isinstance(reference, ExactRows) else ExactRows.of(reference, qkv)
+    inner, outer = shared.qkv, qkv.mask
+    for name, shape in (("reference", shared.shape), ("approximation", (*approx.output.shape[:2], qkv.n_k))):
         if shape != (qkv.h, qkv.n_q, qkv.n_k):
             raise UsageError(f"the {name} has shape {tuple(shape)}, not ({qkv.h}, {qkv.n_q}, {qkv.n_k})")
     if needle is not None:
@@ -122,16 +121,14 @@ def row_metrics(
     }
     for head in range(inner.h):
         one = slice(head, head + 1)
-        rows = _Head(
-            inner.head(head),
-            None if matrix is None else matrix.heads(one),
-            output[head],
-            None if log_sums is None else log_sums[head],
-            needle,
-        )
-        for start, stop, values in rows.blocks():
-            for name, value in values.items():
-                metrics[name][head, start:stop] = value
+        of_head = None if matrix is None else matrix.heads(one)
+        for start, stop in shared.blocks():
+            rows = slice(start, stop)
+            sums = None if log_sums is None else log_sums[head, rows]
+            weights = None if of_head is None else of_head.rows(start, stop)[0]
+            judged = _judged(shared, head, rows, weights, output[head, rows].double(), sums, needle)
+            for name, value in judged.items():
+                metrics[name][head, rows] = value
     return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
 
 
@@ -146,165 +143,216 @@ def _check_needle(needle: Tensor, n_k: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Head:
-    """The rows of one head, exact and approximate.
+class _Block:
+    """Some exact rows of a head at the keys that one of them sees, and at the sink, which is one more key, the last.
 
-    A sink of the head is one more key, the last, with the value zero; every selection has it.
+    Attributes:
+        log_p, p: ``ln P``, -∞ where a key is hidden, and P, (b, m).
+        log_sum: ``ln D``, (b,).
+        output: ``P V``, (b, p_v).
+        ordered: ``ln P`` with ascending rows; held: the mass of the 1, 2, … largest keys, (b, m).
+        keys: the number of keys among the m columns.
+        values: the metrics that depend on P alone, (b,) each, by name.
     """
 
-    qkv: QKV
-    matrix: Operator | None
+    log_p: Tensor
+    p: Tensor
+    log_sum: Tensor
     output: Tensor
-    log_sums: Tensor | None
-    needle: Tensor | None
+    ordered: Tensor
+    held: Tensor
+    keys: int
+    values: Mapping[str, Tensor]
 
     @property
-    def sink(self) -> Tensor | None:
-        return None if self.qkv.sink_logits is None else self.qkv.sink_logits.double()[0]
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in (self.log_p, self.p, self.ordered, self.held))
 
-    def blocks(self) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """``(start, stop, values)`` of consecutive blocks of rows."""
-        step = max(1, ENTRIES // self.qkv.n_k)
-        for start in range(0, self.qkv.n_q, step):
-            stop = min(start + step, self.qkv.n_q)
-            yield start, stop, self._values(start, stop)
 
-    def _values(self, start: int, stop: int) -> dict[str, Tensor]:
-        log_p, log_sum = self._exact(start, stop)
-        weights = None if self.matrix is None else self.matrix.rows(start, stop)[0]
-        sums = _Sums(len(log_p), self.qkv.p_v, log_p.device)
-        far = self._distant(start, stop)
-        for first in range(0, self.qkv.n_k, KEYS):
-            part = slice(first, min(first + KEYS, self.qkv.n_k))
-            of_part = None if weights is None else weights[:, part].double()
-            sums.add(log_p[:, part], of_part, self.qkv.v[0, part].double(), far(part))
-        if self.sink is not None:
-            weight = None if weights is None else self._weight_of_sink(start, stop)
-            nothing = self.qkv.v.new_zeros(1, self.qkv.p_v, dtype=torch.float64)
-            sums.add(log_p[:, -1:], weight, nothing, torch.zeros_like(log_p[:, -1:], dtype=torch.bool))
-        values = sums.values(self.output[start:stop].double(), weights is not None)
-        if self.needle is not None:
-            values["needle_mass"] = log_p[:, self.needle].exp().sum(-1)
-            if weights is not None:
-                values["needle_mass_kept"] = weights[:, self.needle].double().sum(-1)
+class ExactRows:
+    """The rows of exact softmax attention of ``qkv``, to be shared by many approximations (see `row_metrics`).
+
+    Rows are computed in float64 when they are needed. Up to 1 GiB of them is kept.
+    """
+
+    def __init__(self, qkv: QKV) -> None:
+        self.shape = (qkv.h, qkv.n_q, qkv.n_k)
+        self.qkv = qkv.compressed()
+        self._kept: dict[tuple[int, int], _Block] = {}
+        self._room = KEPT
+        self._wide: tuple[int, Tensor, Tensor] | None = None  # a head, and its keys and values
+
+    @classmethod
+    def of(cls, reference: Operator, qkv: QKV) -> ExactRows:
+        """Those of an exact operator.
+
+        Raises:
+            Unsupported: a reference that is not softmax attention, because its rows are not distributions.
+            UsageError: a reference of another shape.
+        """
+        operator = reference.operator if isinstance(reference, Padded) else reference
+        softmax = operator.operator if isinstance(operator, Scaled) else operator
+        if not isinstance(softmax, SoftmaxAttention):
+            raise Unsupported("rows are compared with exact softmax attention, whose rows are distributions")
+        made = cls(qkv)
+        made.shape = reference.shape
+        return made
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """``(start, stop)`` of consecutive blocks of rows."""
+        step = max(FEWEST, ENTRIES // self.qkv.n_k)
+        return [(start, min(start + step, self.qkv.n_q)) for start in range(0, self.qkv.n_q, step)]
+
+    @cached_property
+    def sinks(self) -> Tensor | None:
+        """The sink of each head, (h,) float64."""
+        return None if self.qkv.sink_logits is None else self.qkv.sink_logits.double()
+
+    def block(self, head: int, rows: slice) -> _Block:
+        """The rows of a block at the keys that one of its queries sees."""
+        place = head, rows.start
+        if place not in self._kept:
+            visible = self.qkv.visible
+            keys = self.qkv.n_k if visible is None else int(visible.last[rows].max()) + 1
+            made = self.computed(head, rows, keys)
+            if made.nbytes > self._room:
+                return made
+            self._kept[place] = made
+            self._room -= made.nbytes
+        return self._kept[place]
+
+    def computed(self, head: int, rows: slice, keys: int) -> _Block:
+        """Some rows at the first ``keys`` keys."""
+        qkv, sinks, (k, v) = self.qkv, self.sinks, self._keys_and_values(head)
+        log_p = qkv.q[head, rows].double() * qkv.scale @ k[:keys].mT
+        if qkv.visible is not None:
+            log_p.masked_fill_(qkv.visible.of(rows).hidden(keys), -torch.inf)
+        if sinks is not None:
+            log_p = torch.cat([log_p, sinks[head].expand(len(log_p), 1)], 1)
+        log_sum = log_p.logsumexp(-1)
+        log_p -= log_sum[:, None]
+        p = log_p.exp()
         ordered = _sorted(log_p)
-        if weights is not None:
-            values["recall_k"] = self._well_chosen(log_p, weights, ordered, sums.keys) / sums.keys
-        del log_p, weights
-        held = ordered.exp_().flip(-1).cumsum_(-1)  # the mass of the k largest
-        del ordered
+        held = ordered.exp().flip(-1).cumsum_(-1)
+        values = {
+            "support": (-linalg.vecdot(p, log_p.clamp(min=LEAST))).exp(),
+            "distant_mass": (p[:, :keys] * self._distant(rows, keys)).sum(-1),
+        }
         for name, epsilon in EPSILONS.items():
             values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
-        if "mass" in values:
-            most = held.gather(1, (sums.keys.long() - 1).clamp(min=0)[:, None])[:, 0]
-            values["mass_oracle"] = torch.where(sums.keys > 0, most, torch.zeros_like(most))
-            values["mass_efficiency"] = sums.mass / values["mass_oracle"]
-        if self.log_sums is not None:
-            values["log_normaliser_error"] = self.log_sums[start:stop] - log_sum
-        return values
+        return _Block(log_p, p, log_sum, p[:, :keys] @ v[:keys], ordered, held, keys, values)
 
-    def _exact(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """``ln P`` (b, n_k, and one more with a sink), -∞ where a key is hidden, and ``ln D`` (b,)."""
-        qkv, sink, visible = self.qkv, self.sink, self.qkv.visible
-        q = qkv.q[0, start:stop].double() * qkv.scale
-        columns = qkv.n_k + (sink is not None)
-        scores = torch.empty(stop - start, columns, dtype=torch.float64, device=q.device)
-        for first in range(0, qkv.n_k, KEYS):
-            part = slice(first, min(first + KEYS, qkv.n_k))
-            scores[:, part] = q @ qkv.k[0, part].double().mT
-        if visible is not None:
-            scores[:, : qkv.n_k].masked_fill_(visible.of(slice(start, stop)).hidden(qkv.n_k), -torch.inf)
-        if sink is not None:
-            scores[:, -1] = sink
-        log_sum = scores.logsumexp(-1)
-        return scores.sub_(log_sum[:, None]), log_sum
+    def values_of(self, head: int, keys: int) -> Tensor:
+        """The first values of a head in float64, and the zero of a sink, (m, p_v)."""
+        v = self._keys_and_values(head)[1][:keys]
+        return v if self.sinks is None else torch.nn.functional.pad(v, (0, 0, 0, 1))
 
-    def _distant(self, start: int, stop: int) -> Callable[[slice], Tensor]:
+    def _keys_and_values(self, head: int) -> tuple[Tensor, Tensor]:
+        if self._wide is None or self._wide[0] != head:
+            one = self.qkv.head(head)
+            self._wide = head, one.k[0].double(), one.v[0].double()
+        return self._wide[1:]
+
+    def _distant(self, rows: slice, keys: int) -> Tensor:
         """Whether keys are distant from each query of a block, (b, keys)."""
-        position = self.qkv.query_positions[start:stop, None]
-
-        def far(part: slice) -> Tensor:
-            key = torch.arange(part.start, part.stop, device=position.device)
-            return (key >= SINKS) & ((key <= position - NEAR) | (key >= position + NEAR))
-
-        return far
-
-    def _weight_of_sink(self, start: int, stop: int) -> Tensor:
-        assert self.sink is not None and self.log_sums is not None  # methods without a normaliser take no sinks
-        return (self.sink - self.log_sums[start:stop]).exp()[:, None]
-
-    def _well_chosen(self, log_p: Tensor, weights: Tensor, ordered: Tensor, keys: Tensor) -> Tensor:
-        """The number of chosen keys that are among the ``keys`` largest of each row, (b,) float64."""
-        last = ordered.shape[1] - keys.long().clamp(min=1)
-        least = ordered.gather(1, last[:, None])
-        good = ((weights != 0) & (log_p[:, : weights.shape[1]] >= least)).sum(-1)
-        if self.sink is not None:
-            good = good + (log_p[:, -1:] >= least)[:, 0]
-        return torch.minimum(good.double(), keys)
+        position = self.qkv.query_positions[rows, None]
+        key = torch.arange(keys, device=position.device)
+        return (key >= SINKS) & ((key <= position - NEAR) | (key >= position + NEAR))
 
 
-class _Sums:
-    """The sums over keys from which the metrics of a block of rows are computed."""
+def _judged(
+    shared: ExactRows,
+    head: int,
+    rows: slice,
+    weights: Tensor | None,
+    output: Tensor,
+    log_sums: Tensor | None,
+    needle: Tensor | None,
+) -> dict[str, Tensor]:
+    """The metrics of a block of rows, (b,) each, from its weights (b, n_k) and outputs (b, p_v)."""
+    exact = shared.block(head, rows)
+    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].any():
+        exact = shared.computed(head, rows, shared.qkv.n_k)
+    size, norm = linalg.vector_norm(exact.output, dim=-1), linalg.vector_norm(output, dim=-1)
+    values = {
+        **exact.values,
+        "row_error": _over_size(linalg.vector_norm(output - exact.output, dim=-1), size),
+        "row_error_angle": _angle(output, exact.output, norm, size),
+    }
+    if log_sums is not None:
+        values["log_normaliser_error"] = log_sums - exact.log_sum
+    if needle is not None:
+        values["needle_mass"] = exact.p[:, needle[needle < exact.keys]].sum(-1)
+    if weights is None:
+        return values
+    if needle is not None:
+        values["needle_mass_kept"] = weights[:, needle].double().sum(-1)
+    weights = weights[:, : exact.keys]
+    if shared.sinks is not None:
+        assert log_sums is not None  # methods without a normaliser take no sinks
+        of_sink = (shared.sinks[head] - log_sums).exp()[:, None]
+        weights = torch.cat([weights.double(), of_sink], 1)
+    return {**values, **_chosen(exact, weights, shared.values_of(head, exact.keys), size)}
 
-    def __init__(self, rows: int, p_v: int, device: torch.device) -> None:
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(rows, *shape, dtype=torch.float64, device=device)
 
-        self.inside, self.outside = zeros(p_v), zeros(p_v)  # Σ_S P_j v_j and Σ_T P_j v_j
-        self.mass, self.lost, self.keys = zeros(), zeros(), zeros()
-        self.entropy, self.distant = zeros(), zeros()
-        self.tv, self.kl, self.js, self.least = zeros(), zeros(), zeros(), zeros()
-        self.ahead = zeros().bool()  # whether a hidden key has weight
+def _chosen(exact: _Block, weights: Tensor, v: Tensor, size: Tensor) -> dict[str, Tensor]:
+    """The metrics of the chosen keys and of their weights (b, m), with values v (m, p_v).
 
-    def add(self, log_p: Tensor, weights: Tensor | None, values: Tensor, far: Tensor) -> None:
-        """Add some keys: ``ln P`` and P~ (b, keys), values (keys, p_v), and whether keys are distant (b, keys)."""
-        p = log_p.exp()
-        hidden = log_p == -torch.inf
-        log_p = log_p.clamp(min=LEAST)
-        self.entropy -= linalg.vecdot(p, log_p)
-        self.distant += (p * far).sum(-1)
-        if weights is None:
-            self.inside.addmm_(p, values)
-            return
-        chosen = weights != 0
-        chosen_p = p * chosen
-        self.inside.addmm_(chosen_p, values)
-        self.outside.addmm_(p - chosen_p, values)
-        self.mass += chosen_p.sum(-1)
-        self.lost += (p - chosen_p).sum(-1)
-        self.keys += chosen.sum(-1)
-        self.tv += (weights - p).abs_().sum(-1) / 2
-        self.least = torch.minimum(self.least, weights.amin(-1))
-        log_weights = weights.clamp(min=0).log_().clamp_(min=LEAST)
-        self.kl += linalg.vecdot(weights, log_weights - log_p) - (weights - p).sum(-1)
-        self.ahead |= (chosen & hidden).any(-1)
-        log_mean = torch.logaddexp(log_weights, log_p).sub_(LN2)
-        self.js += (linalg.vecdot(p, log_p - log_mean) + linalg.vecdot(weights, log_weights - log_mean)) / 2
+    Only sums over the keys that are not chosen read all of a row. Such a key adds ``P_j / 2`` to the total variation,
+    ``P_j`` to KL and ``P_j ln(2) / 2`` to the Jensen-Shannon divergence.
+    """
+    chosen = weights != 0
+    row, column = chosen.nonzero(as_tuple=True)
+    keys = chosen.sum(-1)
+    total = _SumsOfRows(keys)
+    w, p, log_p = weights[row, column].double(), exact.p[row, column], exact.log_p[row, column]
+    left = exact.p.masked_fill(chosen, 0)
+    mass, lost = total(p), left.sum(-1)
+    hidden, negative = total((log_p == -torch.inf).double()) > 0, total((w < 0).double()) > 0
+    log_p.clamp_(min=LEAST)
+    log_w = w.clamp(min=0).log_().clamp_(min=LEAST)
+    log_mean = torch.logaddexp(log_w, log_p).sub_(LN2)
+    kl = total(w * (log_w - log_p)) - total(w - p) + lost
+    js = (total(p * (log_p - log_mean) + w * (log_w - log_mean)) + lost * LN2) / 2
+    nan = torch.full_like(mass, torch.nan)
+    least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
+    good = total((log_p >= least.clamp(min=LEAST)[row]).double())
+    most = exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0]
+    oracle = torch.where(keys > 0, most, torch.zeros_like(most))
+    return {
+        "mass": mass,
+        "mass_oracle": oracle,
+        "mass_efficiency": mass / oracle,
+        "recall_k": torch.minimum(good, keys.double()) / keys,
+        "tv": (total((w - p).abs_()) + lost) / 2,
+        "kl": torch.where(negative, nan, kl.masked_fill(hidden, torch.inf)),
+        "js": torch.where(negative, nan, js),
+        "tail_gap": _tail_gap(exact, left, mass, lost, v, size),
+        "keys": keys.double(),
+    }
 
-    def values(self, output: Tensor, matrix: bool) -> dict[str, Tensor]:
-        """The metrics that do not depend on the order of the keys, (b,) each, by name."""
-        exact = self.inside + self.outside
-        size, norm = linalg.vector_norm(exact, dim=-1), linalg.vector_norm(output, dim=-1)
-        values = {
-            "row_error": _over_size(linalg.vector_norm(output - exact, dim=-1), size),
-            "row_error_angle": _angle(output, exact, norm, size),
-            "support": self.entropy.exp(),
-            "distant_mass": self.distant,
-        }
-        if not matrix:
-            return values
-        negative, nan = self.least < 0, torch.full_like(self.kl, torch.nan)
-        means = self.outside / self.lost[:, None] - self.inside / self.mass[:, None]
-        gap = _over_size(linalg.vector_norm(means, dim=-1), size)
-        return {
-            **values,
-            "mass": self.mass,
-            "tv": self.tv,
-            "kl": torch.where(negative, nan, self.kl.masked_fill(self.ahead, torch.inf)),
-            "js": torch.where(negative, nan, self.js),
-            "tail_gap": torch.where(self.lost > 0, gap, torch.zeros_like(gap)),
-            "keys": self.keys,
-        }
+
+def _tail_gap(exact: _Block, left: Tensor, mass: Tensor, lost: Tensor, v: Tensor, size: Tensor) -> Tensor:
+    """``‖μ_T - μ_S‖ / ‖o‖``, (b,). The smaller part of ``P V`` is summed; the larger one is the rest without
+    cancellation.
+    """
+    more = (mass >= lost)[:, None]
+    part = torch.where(more, left, exact.p - left) @ v
+    rest = exact.output - part
+    outside, inside = torch.where(more, part, rest), torch.where(more, rest, part)
+    means = outside / lost[:, None] - inside / mass[:, None]
+    gap = _over_size(linalg.vector_norm(means, dim=-1), size)
+    return torch.where(lost > 0, gap, torch.zeros_like(gap))
+
+
+@dataclass(frozen=True)
+class _SumsOfRows:
+    """Sums over consecutive runs of numbers; row i has ``counts[i]`` of them."""
+
+    counts: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.segment_reduce(x, "sum", lengths=self.counts)
 
 
 def _over_size(x: Tensor, size: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from attnprobe import approximate, exact, row_metrics
 from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import get
-from attnprobe.metrics import ROW_METRICS
+from attnprobe.metrics import ROW_METRICS, ExactRows
 from attnprobe.operators import Dense
 
 F64 = torch.float64
@@ -121,13 +121,26 @@ def test_every_metric_is_its_definition(form, method):
 
 
 @pytest.mark.parametrize("rows", range(1, 9))
-@pytest.mark.parametrize("keys", [7, 64, 80])
-def test_blocks_of_any_size_give_the_same(rows, keys, monkeypatch):
+def test_blocks_of_any_size_give_the_same(rows, monkeypatch):
     qkv = inputs("causal", n=80, h=1, rows=torch.tensor([2, 30, 5, 61, 77, 78, 79]))
     approx = approximate("window", qkv, 9)
     monkeypatch.setattr(rows_module, "ENTRIES", rows * qkv.n_k)
-    monkeypatch.setattr(rows_module, "KEYS", keys)
+    monkeypatch.setattr(rows_module, "FEWEST", 1)
     check(qkv, approx, torch.tensor([3]))
+
+
+@pytest.mark.parametrize("room", [0, 2**16, 2**30])
+def test_approximations_that_share_exact_rows_have_the_same_numbers(room, monkeypatch):
+    monkeypatch.setattr(rows_module, "KEPT", room)
+    monkeypatch.setattr(rows_module, "ENTRIES", 1600)
+    qkv = inputs("sinks", n=80)
+    shared = ExactRows(qkv)
+    for method in ("window", "topk", "window"):
+        approx = approximate(method, qkv, 9)
+        actual, expected = row_metrics(shared, approx, qkv), row_metrics(exact(qkv), approx, qkv)
+        assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    kept = sum(block.nbytes for block in shared._kept.values())
+    assert kept <= room and (kept > 0) == (room > 0)
 
 
 def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():
