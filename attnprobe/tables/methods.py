@@ -10,6 +10,7 @@ from .labels import source_heading
 from .numbers import method_label, significant
 from .rows import AnyRow
 from .table import Best, Column, counted, grouped_by, joined
+from .ties import Value
 
 R = TypeVar("R", bound=AnyRow)
 
@@ -25,6 +26,14 @@ KERNEL = "kernel"  # the family of exact attention's kernels
 def statistic(row: AnyRow, metric: str, name: str) -> float | None:
     """A statistic of a row's metric; None where it was not measured."""
     return (row["metrics"].get(metric) or {}).get(name)
+
+
+def value_of(row: AnyRow, metric: str, name: str) -> Value | None:
+    """A statistic with its standard error, which a mean and a median have; None where it was not measured."""
+    stats = row["metrics"].get(metric) or {}
+    if name == "median" and "count" in stats:
+        return Value.of_median(stats)
+    return Value.of(stats.get(name), stats.get("se") if name == "mean" else None)
 
 
 def shown(row: AnyRow, metric: str, name: str, digits: int = 4) -> str:
@@ -97,12 +106,9 @@ def rivals(row: AnyRow) -> tuple[int | None] | None:
     return None if apart or row["status"] != "ok" or mark(row) else (row.get("d"),)
 
 
-def best_of(metric: str, name: str) -> Best:
-    """The best of a column: the smallest statistic that is reproducible. Only a mean has a standard error."""
-    return Best(
-        lambda row: None if is_fragile(row, metric, name) else statistic(row, metric, name),
-        lambda row: statistic(row, metric, "se") if name == "mean" else None,
-    )
+def smallest(metric: str, name: str) -> Best:
+    """The best of a column: the smallest statistic that is reproducible."""
+    return Best(lambda row: None if is_fragile(row, metric, name) else value_of(row, metric, name))
 
 
 def marks_legend(rows: Iterable[AnyRow]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from ..records.file import strict_json
 from .cell import cell_text
 from .rows import AnyRow
+from .ties import Value, best_of
 
 T = TypeVar("T")
 R = TypeVar("R", bound=AnyRow)
@@ -21,27 +21,19 @@ class Best:
     """The rule for the best row of a column.
 
     Attributes:
-        value: a row's number; a row without one is never the best. error: its standard error, where it has one.
-        larger: whether the largest is the best, else the smallest.
+        value: a row's number, of which the smallest is the best, with its standard error where it has one; a row
+            without a number is never the best.
     """
 
-    value: Callable[[Any], float | None]
-    error: Callable[[Any], float | None] = lambda row: None
-    larger: bool = False
+    value: Callable[[Any], Value | None]
 
     def among(self, rows: Sequence[Any]) -> list[int]:
-        """The places of the best of these rows: the best value, and those within the standard error of both.
+        """The places of the best of these rows, and of those that tie with it (see `best_of`).
 
-        >>> Best(lambda row: row[0], lambda row: row[1]).among([(1.0, 0.3), (1.4, 0.4), (1.6, 0.1)])
-        [0, 1]
+        >>> Best(lambda row: Value(*row)).among([(1.6, 0.1), (1.0, 0.3), (1.4, 0.4)])
+        [1, 2]
         """
-        known = {place: value for place, row in enumerate(rows) if (value := self.value(row)) is not None}
-        if not known:
-            return []
-        first = (max if self.larger else min)(known, key=lambda place: known[place])
-        errors = [self.error(row) or 0.0 for row in rows]
-        within = lambda place: abs(known[place] - known[first]) <= math.hypot(errors[place], errors[first])
-        return [place for place in known if within(place)]
+        return best_of({place: value for place, row in enumerate(rows) if (value := self.value(row))})
 
 
 @dataclass(frozen=True)

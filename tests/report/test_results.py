@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from error_records import cell
 
 from attnprobe.experiments.bench.view import bench_result
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.experiments.error.view import error_result
-from attnprobe.experiments.inject.view import inject_result
+from attnprobe.experiments.error.view import error_result, error_tables
+from attnprobe.experiments.inject.view import DRIFTS, inject_result
 from attnprobe.experiments.stability.view import stability_result
 from attnprobe.tables.methods import rivals
-from attnprobe.tables.results import Value, best_of, tie_rule
+from attnprobe.tables.ties import Value, best_of, tie_rule
 
 
 def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
@@ -95,6 +96,7 @@ def test_single_values_tie_within_five_per_cent():
 
 def test_a_mean_ties_within_the_standard_errors_of_both():
     row = {"layer": None, "status": "ok", "n": 8, "source": None, "options": {}, "d": 4}
+    row |= {"budgets": None, "layers": [0, 1]}
     rows = [
         {**row, "method": name, "metrics": {"drift": {"mean": mean, "se": se}}}
         for name, mean, se in (("a", 0.2, 0.04), ("b", 0.24, 0.03), ("c", 0.5, 0.01))
@@ -113,13 +115,68 @@ def test_seeds_decide_on_the_smallest_instability():
 
 
 def test_rounds_decide_on_the_fastest():
-    row = {"status": "ok", "n": 64, "options": {}, "reference": False, "d": None}
+    row = {"status": "ok", "n": 64, "options": {}, "reference": False, "d": None, "metrics": {}}
     numbers = (("a", 0.5, 0.05), ("b", 0.52, 0.03))
     rows = [{**row, "method": name, "ratio_to_exact": x, "ratio_spread": spread} for name, x, spread in numbers]
     assert bench_result(rows).startswith("At n = 64, a and b take the least time (a tie within their spreads over")
     slower = [{**row, "method": "a", "ratio_to_exact": 8.4, "ratio_spread": 0.1}]
     text = "At n = 64, none of 1 methods and budgets is faster than exact attention; a takes the least time, 8.4 times"
     assert bench_result(slower).startswith(text)
+
+
+def bold(some):
+    """The methods whose median is bold in the table of errors."""
+    (table,) = error_tables(summarise(some)[0], [])
+    median = next(place for place, column in enumerate(table.columns) if column.name == "median")
+    return [table.lines[line][0] for line, column in sorted(table.best) if column == median]
+
+
+@pytest.mark.parametrize(
+    ("errors", "winners"),
+    [
+        ({"a": [0.500], "b": [0.510], "c": [0.9]}, ["a", "b"]),  # single values within 5 %
+        ({"a": [0.500], "b": [0.530], "c": [0.9]}, ["a"]),
+        ({"a": [0.2, 0.6], "b": [0.3, 0.75], "c": [1.3, 1.75]}, ["a", "b"]),  # within the standard errors
+        ({"a": [0.3001, 0.3001], "b": [0.3004, 0.3004], "c": [0.9, 0.9]}, ["a", "b"]),  # both read 0.300
+        ({"a": [0.3000, 0.3000], "b": [0.3020, 0.3020], "c": [0.9, 0.9]}, ["a"]),
+    ],
+)
+def test_bold_cells_and_the_sentence_have_the_same_winners(errors, winners):
+    some = []
+    for name, values in errors.items():
+        one = relative(cell(name, 16), values)
+        metrics = {metric: numbers[: len(values)] for metric, numbers in one["metrics"].items()}
+        some.append({**one, "heads": one["heads"][: len(values)], "metrics": metrics})
+    assert bold(some) == winners
+    verb = "have the smallest median errors" if len(winners) > 1 else "has the smallest median error"
+    assert sentence(some).startswith(f"{' and '.join(winners)} {verb} at d = 16")
+    some[0] = marked(some[0], bad_rows=3)
+    assert bold(some) == ["b"] and sentence(some).startswith("b has the smallest median error at d = 16")
+
+
+def test_a_kernel_and_a_marked_row_are_not_the_fastest():
+    row = {"status": "ok", "n": 64, "options": {}, "reference": False, "d": None, "metrics": {}}
+    times = {"flash": 0.4, "marked": 0.5, "a": 0.8}
+    rows = [{**row, "method": name, "ratio_to_exact": x, "ratio_spread": 0.01} for name, x in times.items()]
+    rows[0]["family"] = "kernel"
+    rows[1]["metrics"] = {"bad_rows": {"max": 3}}
+    text = "At n = 64, a takes the least time, 0.80 times exact attention's. 3 of 3 methods and budgets are faster"
+    assert bench_result(rows).startswith(text)
+    assert bench_result(rows[:1]) == "At n = 64, 1 of 1 methods and budgets are faster than exact attention."
+
+
+def test_a_method_that_failed_in_a_window_does_not_move_the_last_states_least():
+    row = {"layer": None, "status": "ok", "n": 8, "source": None, "options": {}, "d": 4}
+    row |= {"budgets": None, "layers": [0, 1], "reason": None}
+    rows = [{**row, "method": name, "metrics": {"drift": {"mean": x, "se": 0.01}}} for name, x in (("a", 1), ("b", 2))]
+    rows[0]["status"] = "failed"
+    assert inject_result(rows).startswith("In all layers, b d = 4 moves the last hidden states least")
+
+
+def test_a_cosine_ties_by_its_distance_from_one():
+    column = next(column for column in DRIFTS if column.title == "cosine")
+    rows = [{"metrics": {"embedding_cosine": {"mean": one, "se": None}}} for one in (0.9900, 0.9896, 0.98)]
+    assert column.best.among(rows) == [0, 1]
 
 
 def test_one_method_is_best_of_none():

@@ -16,6 +16,7 @@ from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
 from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
+from attnprobe.tables.ties import Value
 from attnprobe.tables.view import View
 
 ROWS = [
@@ -25,7 +26,7 @@ ROWS = [
     {"method": "d", "d": 16, "error": 0.1, "se": None},
     {"method": "reference", "d": 8, "error": 0.0, "se": None},
 ]
-ERROR = Best(lambda row: row["error"], lambda row: row["se"])
+ERROR = Best(lambda row: Value(row["error"], row["se"]))
 COLUMNS = (
     Column("method", lambda row: row["method"]),
     Column("d", "{d}"),
@@ -54,9 +55,9 @@ def test_the_best_of_a_column_is_shared_within_the_standard_error():
     assert bold == ["1.0", "1.2"]
 
 
-def test_the_largest_may_be_the_best_and_what_reads_the_same_ties():
-    columns = [Column("x", lambda row: f"{row:.1f}", best=Best(lambda row: row, larger=True))]
-    table = table_of("", [0.51, 0.52, 0.4], columns, rivals=lambda row: 0)
+def test_cells_that_read_the_same_are_bold_together():
+    columns = [Column("x", lambda row: f"{row:.1f}", best=Best(lambda row: Value(row, 0.0)))]
+    table = table_of("", [0.52, 0.49, 0.61], columns, rivals=lambda row: 0)
     assert sorted(table.best) == [(0, 0), (1, 0)]
 
 

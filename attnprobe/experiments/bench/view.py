@@ -16,7 +16,6 @@ from ...tables.long import Row
 from ...tables.methods import (
     FAMILY,
     STATUS,
-    best_of,
     caption,
     grouped,
     marked,
@@ -26,12 +25,13 @@ from ...tables.methods import (
     rivals,
     several_families,
     shown,
+    smallest,
 )
 from ...tables.numbers import method_label, significant
-from ...tables.results import Value, at_budget, in_words, lost, sentences, tie_rule
-from ...tables.results import best_of as fastest_of
+from ...tables.results import at_budget, in_words, lost, sentences
 from ...tables.statistics import STATISTICS, describe
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
+from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import ERRORS, GATED
@@ -192,21 +192,21 @@ COSTS = (
         "of all heads",
         short="time",
         more="draws and output included; median of the rounds ± half the range of their quartiles",
-        best=Best(itemgetter("seconds"), itemgetter("seconds_spread")),
+        best=Best(lambda row: Value.of(row["seconds"], row["seconds_spread"])),
     ),
     Column(
         "time /\nexact",
         _ratio,
         "over torch's fused kernel",
         more="which computes exact attention in the same dtype and round",
-        best=Best(itemgetter("ratio_to_exact"), itemgetter("ratio_spread")),
+        best=Best(lambda row: Value.of(row["ratio_to_exact"], row["ratio_spread"])),
     ),
     Column(
         "memory\nMiB",
         "{peak_bytes:3MiB}",
         "peak beyond Q, K and V",
         short="memory",
-        best=Best(itemgetter("peak_bytes")),
+        best=Best(lambda row: Value.of(row["peak_bytes"])),
     ),
     Column("GFLOP\ncounted", "{flops:3G}", "of matrix products", 1, "GFLOP", PRODUCTS),
     Column("GFLOP\nleading", "{leading_flops:3G}", "of matrix products", 2, "GFLOP", PRODUCTS),
@@ -226,7 +226,7 @@ COSTS = (
         "‖E‖₂ / ‖BV‖₂ of the output",
         short="error",
         more="median over heads; references are not chosen from",
-        best=best_of(ERROR, "median"),
+        best=smallest(ERROR, "median"),
     ),
     Column("gradient\nreaches", _gradient, "of Q, K and V, those that a gradient reaches", 4, "gradient"),
     STATUS,
@@ -290,28 +290,43 @@ COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for colu
 def bench_result(rows: Sequence[Row]) -> str:
     """The fastest methods at the largest n, and the number of methods that take less time than exact attention.
 
-    Methods tie if their medians over rounds differ by no more than the spreads of both.
+    Methods tie if their medians over rounds differ by no more than the spreads of both. The same rows compete as in
+    the tables.
     """
     timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
-    n = max((row["n"] for row in timed), default=0)
-    ratios: dict[str, Value] = {}
-    for row in timed:
-        name = at_budget(row)
-        if row["n"] == n and (name not in ratios or row["ratio_to_exact"] < ratios[name].value):
-            ratios[name] = Value(row["ratio_to_exact"], row["ratio_spread"])
-    if not ratios:
+    if not timed:
         return lost(rows, at_budget)
-    best = fastest_of(ratios)
+    n = max(row["n"] for row in timed)
+    largest = [row for row in timed if row["n"] == n]
+    ratios = _ratios(largest)
+    competing = _ratios([row for row in largest if rivals(row) is not None])
     faster = sum(ratio.value < 1 for ratio in ratios.values())
+    every = f"{len(ratios)} methods and budgets"
+    least = _least_time(competing) if competing else ""
+    if not faster:
+        none = f"At n = {n}, none of {every} is faster than exact attention"
+        return sentences(f"{none}; {least}" if least else f"{none}.", lost(rows, at_budget))
+    where = "" if least else f"At n = {n}, "
+    return sentences(
+        f"At n = {n}, {least}" if least else "",
+        f"{where}{faster} of {every} are faster than exact attention.",
+        lost(rows, at_budget),
+    )
+
+
+def _ratios(rows: Sequence[Row]) -> dict[str, Value]:
+    """The times over exact attention's by method and budget, the smallest of each."""
+    ratios: dict[str, Value] = {}
+    for row in rows:
+        name = at_budget(row)
+        if name not in ratios or row["ratio_to_exact"] < ratios[name].value:
+            ratios[name] = Value(row["ratio_to_exact"], row["ratio_spread"])
+    return ratios
+
+
+def _least_time(ratios: Mapping[str, Value]) -> str:
+    best = best_of(ratios)
     verb = "takes" if len(best) == 1 else "take"
     tie = tie_rule(ratios, best, "spreads over rounds")
     size = significant(ratios[best[0]].value, 2)
-    least = f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."
-    if not faster:
-        none = f"At n = {n}, none of {len(ratios)} methods and budgets is faster than exact attention; {least}"
-        return sentences(none, lost(rows, at_budget))
-    return sentences(
-        f"At n = {n}, {least}",
-        f"{faster} of {len(ratios)} methods and budgets are faster than exact attention.",
-        lost(rows, at_budget),
-    )
+    return f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."

@@ -13,6 +13,7 @@ from ...tables.numbers import brief, method_label, per_cent
 from ...tables.results import in_words, lost, sentences
 from ...tables.statistics import describe
 from ...tables.table import Best, Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.ties import Value
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import SHAPE, BudgetRecord
@@ -74,7 +75,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("n", "{n}", key=True),
     Column("status", lambda row: "" if row["heads"] else row["status"]),
     Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
-    Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),
+    Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(lambda row: Value.of(_median(row)))),
     Column("d max", _budget("max"), ENOUGH, more=TRIED),
     Column("median d/n", _share, "the median d over the number of tokens", spare=2),
     Column("unreached", "{unreached}/{values}", "heads without such a d"),

@@ -10,17 +10,19 @@ from ...tables.methods import (
     FAMILY,
     OPEN,
     STATUS,
-    best_of,
     budget,
     is_fragile,
     label,
     marked,
     several_families,
     shown,
+    smallest,
     statistic,
+    value_of,
 )
 from ...tables.numbers import method_label, significant
 from ...tables.table import Best, Column
+from ...tables.ties import Value
 
 
 def _budget(row: Row) -> str:
@@ -56,6 +58,10 @@ def _vmean_ratio(row: Row) -> float | None:
     return (row.get("over_vmean") or {}).get("output_spectral")
 
 
+def _reproducible_ratio(row: Row) -> Value | None:
+    return None if is_fragile(row, "output_spectral", "mean") else Value.of(_vmean_ratio(row))
+
+
 def _over_vmean(row: Row) -> str:
     ratio = significant(_vmean_ratio(row), 3)
     return OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio
@@ -74,13 +80,13 @@ def _guarded_rows(row: Row) -> str:
     return str(_sum(row, "guarded_rows")) if statistic(row, "guarded_rows", "mean") else ""
 
 
-def _seconds(row: Row) -> float | None:
-    return None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
+def _seconds(row: Row) -> Value | None:
+    return None if row["method"] == LOWER_BOUND else value_of(row, "seconds", "median")
 
 
 def _milliseconds(row: Row) -> str:
     seconds = _seconds(row)
-    return significant(None if seconds is None else 1e3 * seconds, 3)
+    return significant(None if seconds is None else 1e3 * seconds.value, 3)
 
 
 SPREAD = "over heads, windows, repeats"
@@ -106,7 +112,7 @@ METHOD_COLUMNS = (
         spare=9,
         short="mean",
         more="E is the exact minus the approximate output of a head; s.e. is over text windows, none for one window",
-        best=best_of("output_spectral", "mean"),
+        best=smallest("output_spectral", "mean"),
     ),
     Column(
         "‖E‖₂ / ‖BV‖₂\nmedian [p10 – p90]",
@@ -114,14 +120,14 @@ METHOD_COLUMNS = (
         SPREAD,
         short="median",
         more=RELATIVE,
-        best=best_of("output_spectral_relative", "median"),
+        best=smallest("output_spectral_relative", "median"),
     ),
     Column(
         "\nmax",
         lambda row: shown(row, "output_spectral_relative", "max", 3),
         SPREAD,
         more=RELATIVE,
-        best=best_of("output_spectral_relative", "max"),
+        best=smallest("output_spectral_relative", "max"),
     ),
     Column(
         "‖E‖F / ‖BV‖F\nmedian",
@@ -130,7 +136,7 @@ METHOD_COLUMNS = (
         spare=5,
         short="Frobenius",
         more="the same error in the Frobenius norm",
-        best=best_of("output_frobenius_relative", "median"),
+        best=smallest("output_frobenius_relative", "median"),
     ),
     Column(
         "‖B − B~‖₂\n/ ‖B‖₂ median",
@@ -139,14 +145,14 @@ METHOD_COLUMNS = (
         spare=3,
         short="matrix",
         more="a certified interval's upper end; in half precision of the stored factors, in float32",
-        best=best_of("matrix_spectral_relative", "median"),
+        best=smallest("matrix_spectral_relative", "median"),
     ),
     Column(
         "error /\nV-Mean",
         _over_vmean,
         "1 is no better than the mean of V",
         more="the method's mean ‖E‖₂ over that of V-Mean, which replaces attention by the mean of V and costs nothing",
-        best=Best(lambda row: None if is_fragile(row, "output_spectral", "mean") else _vmean_ratio(row)),
+        best=Best(_reproducible_ratio),
     ),
     Column(
         "bad\nrows",
@@ -283,7 +289,7 @@ ROW_COLUMNS = (
         more="it separates the choice of keys from their number",
     ),
     Column("recall", "{metrics[recall_k][mean]:3}", "share of the largest keys that are used", spare=4),
-    Column("TV", "{metrics[tv][mean]:3}", "total variation of the rows", spare=3, best=best_of("tv", "mean")),
+    Column("TV", "{metrics[tv][mean]:3}", "total variation of the rows", spare=3, best=smallest("tv", "mean")),
     Column(
         "KL",
         _divergence,
@@ -296,13 +302,13 @@ ROW_COLUMNS = (
         "{metrics[row_error_p50][mean]:3}",
         "quantiles over rows of ‖o~ − o‖ / ‖o‖",
         short="p50",
-        best=best_of("row_error_p50", "mean"),
+        best=smallest("row_error_p50", "mean"),
     ),
     Column(
         "\np99",
         "{metrics[row_error_p99][mean]:3}",
         "quantiles over rows of ‖o~ − o‖ / ‖o‖",
-        best=best_of("row_error_p99", "mean"),
+        best=smallest("row_error_p99", "mean"),
     ),
     Column(
         "ln D~ / D\nmean ± s.d.",

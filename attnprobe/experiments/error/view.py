@@ -18,10 +18,12 @@ from ...tables.methods import (
     notes,
     rivals,
     statistic,
+    value_of,
 )
 from ...tables.numbers import significant
-from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.results import at_budget, in_words, led, lost, sentences
 from ...tables.table import Table, grouped_by, table_of
+from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS, KERNEL_COLUMNS, ROW_COLUMNS, error_columns, is_open
@@ -138,9 +140,9 @@ def _is_drawn(row: Row) -> bool:
 def error_result(rows: Sequence[Row]) -> str:
     """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
-    Methods tie if their medians differ by no more than the standard errors of both. The spread over heads, windows and
-    repeats gives these standard errors (see `Value.of_median`). As in the tables, rows with a mark and medians that are
-    not reproducible do not compete.
+    Methods tie by the rule of bold cells (see `Value.ties`). The spread over heads, windows and repeats gives the
+    standard errors of medians (see `Value.of_median`). As in the tables, rows with a mark and medians that are not
+    reproducible do not compete.
     """
     known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(known, "source", "layer", "n", "target")
@@ -211,5 +213,4 @@ def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:
 
 
 def _median(row: Row) -> Value | None:
-    stats = row["metrics"].get(MEDIAN)
-    return None if stats is None else Value.of_median(stats)
+    return value_of(row, MEDIAN, "median")

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 
 from ...tables.labels import source_heading
 from ...tables.long import STATE, Row
-from ...tables.methods import statistic
+from ...tables.methods import value_of
 from ...tables.numbers import method_label, significant
-from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.results import at_budget, in_words, led, lost, sentences
 from ...tables.statistics import STATISTICS
 from ...tables.table import (
     Best,
@@ -20,6 +20,7 @@ from ...tables.table import (
     reasons,
     table_of,
 )
+from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
@@ -65,8 +66,18 @@ def _rho(row: Row) -> str:
     return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
 
 
-def _best(name: str, larger: bool = False) -> Best:
-    return Best(lambda row: mean(row, name), lambda row: statistic(row, name, "se"), larger)
+def _smallest(name: str) -> Best:
+    return Best(lambda row: value_of(row, name, "mean"))
+
+
+def _nearest_to_one(name: str) -> Best:
+    """The largest cosine or share. It ties by its distance from 1: the digits of good ones are all nines."""
+
+    def off(row: Row) -> Value | None:
+        one = value_of(row, name, "mean")
+        return None if one is None else Value(1 - one.value, one.error)
+
+    return Best(off)
 
 
 def _rivals(row: Row) -> Hashable | None:
@@ -84,7 +95,7 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[drift][mean]:3}",
         "relative error of the last hidden states",
         more="‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
-        best=_best("drift"),
+        best=_smallest("drift"),
     ),
     Column("± s.e.", "{metrics[drift][se]:2}", "of the drift", spare=6, short="s.e."),
     Column(
@@ -92,14 +103,14 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[local_error][mean]:3}",
         "of the layers' own outputs",
         more="‖(B − B~) V‖_F / ‖B V‖_F on Q, K, V of the unmodified model, mean over heads and layers",
-        best=_best("local_error"),
+        best=_smallest("local_error"),
     ),
     Column(
         "cosine",
         "{metrics[embedding_cosine][mean]:4}",
         "of mean-pooled hidden states with the model's own",
         spare=3,
-        best=_best("embedding_cosine", larger=True),
+        best=_nearest_to_one("embedding_cosine"),
     ),
     Column(
         "logits",
@@ -107,7 +118,7 @@ DRIFTS: tuple[Column, ...] = (
         "their relative error",
         spare=5,
         more="where words are predicted",
-        best=_best("logits_drift"),
+        best=_smallest("logits_drift"),
     ),
     Column(
         "KL",
@@ -115,7 +126,7 @@ DRIFTS: tuple[Column, ...] = (
         "mean KL(p ‖ p~) of predictions, nats",
         spare=1,
         more="a causal model predicts no word at the last token",
-        best=_best("kl"),
+        best=_smallest("kl"),
     ),
     Column(
         "top-1",
@@ -123,14 +134,14 @@ DRIFTS: tuple[Column, ...] = (
         "same likeliest word",
         spare=2,
         more="of the same predictions",
-        best=_best("top1_agreement", larger=True),
+        best=_nearest_to_one("top1_agreement"),
     ),
     Column(
         "greedy",
         _greedy,
         "first tokens that are the same",
         more="of greedy decoding from the prefix, mean over windows and seeds",
-        best=_best("greedy_match", larger=True),
+        best=_nearest_to_one("greedy_match"),
     ),
     Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
     Column("perplexity change", "{metrics[perplexity_change][mean]:3}", "over the model's own", spare=4),
@@ -239,9 +250,9 @@ def _name(row: Row) -> str:
 
 def inject_result(rows: Sequence[Row]) -> str:
     """The method with the smallest change of the last hidden states when it replaces all layers."""
-    together = [row for row in rows if row["layer"] is None and mean(row, "drift") is not None]
-    places = [{at_budget(row): _drift(row) for row in group} for group in grouped_by(together, "source", "n")]
-    if len(places) != 1:
+    together = [row for row in rows if row["layer"] is None and _rivals(row) is not None]
+    places = [_drifts(group) for group in grouped_by(together, "source", "n")]
+    if len(places) != 1 or not places[0]:
         return sentences(led(places, "the smallest drift in all layers"), lost(rows, at_budget))
     drifts = places[0]
     best = best_of(drifts)
@@ -251,5 +262,6 @@ def inject_result(rows: Sequence[Row]) -> str:
     return sentences(text, lost(rows, at_budget))
 
 
-def _drift(row: Row) -> Value:
-    return Value(mean(row, "drift") or 0.0, statistic(row, "drift", "se"))
+def _drifts(rows: Sequence[Row]) -> dict[str, Value]:
+    drifts = {at_budget(row): value_of(row, "drift", "mean") for row in rows}
+    return {name: drift for name, drift in drifts.items() if drift is not None}

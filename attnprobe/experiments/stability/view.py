@@ -11,9 +11,10 @@ from ...records.file import STATUSES
 from ...tables.intervals import mean_interval
 from ...tables.long import Row, known, long_rows, median, unbounded
 from ...tables.numbers import brief, method_label, significant
-from ...tables.results import Value, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.results import in_words, led, lost, sentences
 from ...tables.statistics import describe
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
@@ -281,7 +282,7 @@ def _trained(records: Sequence[StabilityRecord]) -> list[str]:
 
 def stability_result(rows: Sequence[Row]) -> str:
     """The method with the smallest instability τ relative to self-attention."""
-    compared = [row for row in rows if row["ratio"] is not None and not row["reference"]]
+    compared = [row for row in rows if row["ratio"] is not None and row["status"] == "ok" and not row["reference"]]
     places = [_ratios(group) for group in grouped_by(compared, "task", "source")]
     if len(places) != 1:
         return sentences(led(places, "the smallest instability τ"), lost(rows, stability_label))
