@@ -112,8 +112,8 @@ class Case:
 
     def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
         """The allowed error of each entry of the output, (h, n_q, p_v)."""
-        if self.method.kind not in BY_OUTPUT:
-            return output_band(approx, qkv, approx.matrix().dtype)
+        if self.method.kind not in BY_OUTPUT and approx.operator is not None:
+            return output_band(approx, qkv, approx.operator.dtype)
         return _half_the_digits(approx.output, qkv.dtype)
 
     def compare(self, ours: Approximation, other: Approximation, qkv: QKV, what: str) -> None:

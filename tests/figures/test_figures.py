@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from error_records import a_run
+from matplotlib.figure import Figure
 from PIL import Image
 
 from attnprobe.experiments.error.error_figure import error_figure
@@ -14,6 +15,7 @@ from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import files as files_module
 from attnprobe.figures.drawing import STYLES, Drawing
 from attnprobe.figures.kit import canvas, legend_below
+from attnprobe.figures.methods import cross_out
 
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
 TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum"
@@ -104,3 +106,13 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     legend_below(axis, {"one": line})
     sheet.figure.draw_without_rendering()
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
+
+
+@pytest.mark.parametrize("dots", [False, True])
+def test_a_cell_without_a_value_has_a_cross_at_the_edge(dots):
+    axis, handles = Figure().subplots(), {}
+    cross_out(axis, 3.0, None, dots, handles, "red")
+    (line,) = axis.get_lines()
+    assert line.get_marker() == "x" and line.get_color() == "red" and len(handles) == 1
+    across, along = (axis.get_yaxis_transform(), (0.98, 3.0)) if dots else (axis.get_xaxis_transform(), (3.0, 0.97))
+    assert tuple(line.get_xydata()[0]) == along and line.get_transform() == across

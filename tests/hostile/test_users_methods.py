@@ -513,3 +513,10 @@ def test_an_exception_s_text_of_a_megabyte_is_cut(run, qkv):
 @pytest.mark.parametrize("share", [slice(None, None, 24), pytest.param(slice(None), marks=pytest.mark.slow)])
 def test_methods(share, attempt, held):
     held(attempt, [(text,) for text in list(bodies())[share]])
+
+
+def test_a_row_may_have_empty_slots_for_keys(tmp_path):
+    body = "def f(v):\n    return Approximation(None, v, keys=lambda: torch.full((*v.shape[:2], 3), -1))\n"
+    (tmp_path / "m.py").write_text(HEAD + body)
+    inputs = QKV(*torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(0)))
+    assert bool((approximate(f"{tmp_path}/m.py:f", inputs).keys() == -1).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from attnprobe.errors import UsageError
 from attnprobe.sources import load_qkv
@@ -131,3 +132,13 @@ def test_a_question_fits_its_statements():
         groups, question, target = parse_needle(name).statements(0)
         found = re.fullmatch(statement, groups[target][0])
         assert found and question == asked.format(found["key"])
+
+
+def test_prose_goes_round_and_no_sentence_is_left_out():
+    needle = parse_needle("needle")
+    sentences = [f" {line}" for line in PROSE]
+    for seed in range(3):
+        taken, ends = needle._filler(Words(), PROSE, 700, torch.Generator().manual_seed(seed))
+        start = sentences.index(taken[0])
+        assert start > 0 and len(ends) >= 700 and len(taken) > 2 * len(PROSE)
+        assert taken == [sentences[(start + place) % len(PROSE)] for place in range(len(taken))]

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,16 @@ def test_a_demand_says_where_numbers_differ():
         case.near(y * torch.nan, x, torch.full_like(x, 0.5), "this")
     assert case.near(y, x, torch.full_like(x, 1.0), "this") is None
     assert isinstance(make(), QKV) and case.budget == 6
+
+
+def test_a_result_without_a_matrix_is_compared_by_its_output():
+    case, qkv = Case(get("svd")), make()
+    ours = case.run(qkv)
+    other = replace(ours, operator=None)
+    case.compare(ours, other, qkv, "this")
+    case.compare(other, ours, qkv, "this")
+    with pytest.raises(Fault, match="this: at head"):
+        case.compare(ours, replace(other, output=other.output + 1), qkv, "this")
 
 
 WRONG = """

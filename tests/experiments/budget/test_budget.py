@@ -18,7 +18,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.figures import budget_figures
-from attnprobe.experiments.budget.view import COLUMNS, budget_files, budget_rows, budget_summary
+from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
@@ -582,6 +582,16 @@ def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
         assert record["results"][0]["d"] == [one.d for one in budgets(x, "nystromformer", 0.9).heads]
     files = budget_files(records)
     assert len(files) == 2 and [contents["scale_inputs"] for contents in files.values()] == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("heads", [8, 9])
+def test_eight_heads_are_noted_one_by_one(heads):
+    one = {"d": 4, "fails_at": [8], "fails_at_error": [0.3], "holds_from": None, "window": 0}
+    row = {"method": "a", "options": {}, "status": "ok", "reason": None, "windows": 1, "epsilon": 0.1}
+    row |= {"layer": 0, "n": 8, "counterexample_heads": [{**one, "head": head} for head in range(heads)]}
+    lines = _notes([row])
+    assert sum(" head " in line for line in lines) == 8
+    assert lines[8:] == (["counterexamples: 1 heads more (`--format json` has all)"] if heads == 9 else [])
 
 
 def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):

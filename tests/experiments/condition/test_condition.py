@@ -318,6 +318,13 @@ def test_the_gradient_through_an_inverse_is_its_norm_squared():
     assert inverse_gradient(condition(torch.ones(3, 3))) is None
 
 
+def test_the_gradient_through_the_iteration_takes_as_many_products_as_it_needs(monkeypatch):
+    calls, jvp = [], torch.func.jvp
+    monkeypatch.setattr(torch.func, "jvp", lambda *args: calls.append(0) or jvp(*args))
+    iteration_gradient(torch.eye(2, dtype=torch.float64)[None] / 2, "identity", 12)
+    assert len(calls) == 2  # the second confirms the first
+
+
 @pytest.mark.parametrize("rule", ["norms", "columns"])
 @pytest.mark.parametrize("steps", [0, 6, 25])
 def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps):

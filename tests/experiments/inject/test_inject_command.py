@@ -294,6 +294,24 @@ def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
         assert mixed[1 + layer]["local"][str(layer)] == pytest.approx(per_head, rel=1e-4)
 
 
+def test_another_budget_of_a_layer_is_another_cell_of_that_layer_alone(ask, tmp_path):
+    keys = []
+    for name, last in (("a", 16), ("b", 20)):
+        path = budgets_file(tmp_path / f"{name}.json", lambda layer, head, last=last: last if layer == 2 else 8)
+        keys.append({record["layer"]: record["key"] for record in ask(out=name, budgets=path, per_layer=True).records})
+    assert {layer for layer in keys[0] if keys[0][layer] != keys[1][layer]} == {None, 2}
+
+
+def test_a_file_of_budgets_has_at_most_64_mib(tmp_path):
+    path = Path(budgets_file(tmp_path / "b.json"))
+    path.write_bytes(path.read_bytes().ljust(64 * 2**20))
+    assert read_budgets(path).method == "skyformer"
+    with path.open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(UsageError, match="b.json: .*64 MiB"):
+        read_budgets(path)
+
+
 def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_path):
     """The file of `budget` keeps its ε in `inject`, head by head, on the same window."""
     args = ("--model", models["bert"], "--text", texts["words"], "--n", N, "--device", "cpu")

@@ -257,3 +257,25 @@ def test_figures_draw_what_rows_hold(tmp_path):
 def test_rows_of_records_keep_no_key():
     record = {"of": "softmax", "kind": "singular", "key": "k", "singular_values": [1.0], "metrics": {}, "method": None}
     assert not {"key", "metrics", "target"} & set(spectrum_rows([record])[0])
+
+
+def test_cells_are_lengths_times_windows_layers_and_heads(run, tiny_bert, text_file, monkeypatch):
+    asked = (
+        "--model",
+        tiny_bert,
+        "--text",
+        text_file,
+        "--n",
+        "4,6,8",
+        "--windows",
+        2,
+        "--layer",
+        "0,1",
+        "--head",
+        "0,1",
+    )
+    for most, code in ((24, 0), (23, 2)):
+        monkeypatch.setattr("attnprobe.run.plan.MOST_CELLS", most)
+        result = run(*asked, "--of", "softmax", "--dry-run")
+        assert result[0] == code, result
+    assert "24 cells are more than 23" in refused(result)

@@ -7,8 +7,10 @@ import math
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 from showing import view_of
 
+from attnprobe.experiments.theory.curves import STYLES
 from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
@@ -246,3 +248,14 @@ def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
         cells = dict(zip(names, line.split(","), strict=True))
         assert (int(cells["window"]), int(cells["head"])) == row
         assert float(cells["bound"]) == bound[row] and float(cells["measured"]) == measured[row]
+
+
+def test_budgets_of_a_method_have_lines_of_their_own_and_methods_begin_anew(drawn):
+    points = [
+        finding({"method": method, "epsilon": 0.1, "delta": 0.2, "of": "matrix"}, d, errors=[[0.1, 0.2]] * 3)
+        for method, d in (("a", 4), ("a", 8), ("b", 4), ("a", 16))
+    ]
+    figure = drawn([record(*points, theorem="ma-property", method="m")])["theory-ma-matrix-n64"]
+    lines = [line for line in figure.axes[0].get_lines() if line.get_drawstyle() == "steps-post"]
+    styles = [STYLES[place] for place in (0, 1, 0, 2)]
+    assert [line.get_linestyle() for line in lines] == [Line2D([], [], linestyle=one).get_linestyle() for one in styles]

@@ -107,6 +107,13 @@ def test_halving_follows_the_sum_before_it():
     assert abs(share - expected) < Z * (0.25 / 40_000) ** 0.5
 
 
+def test_of_equal_rows_all_but_the_first_pair_are_turned():
+    """Any choice would do; records have this one."""
+    half = torch.full((1, 2), 0.5, dtype=torch.float64)
+    taken = [halved(torch.ones(1, 4, 4, dtype=torch.float64), half, torch.full((1,), coin), 0.5) for coin in (0.7, 0.3)]
+    assert [one.tolist() for one in taken] == [[[0, 3]], [[1, 2]]]
+
+
 def test_a_thinned_sum_is_closer_than_that_of_random_keys():
     """The reason for halving: ``Σ_J exp(S_ij) v_j`` errs less than with as many keys drawn uniformly."""
     q, k = 0.7 * torch.randn(2, 1, 256, 1, generator=generator(3, "thinned"), dtype=torch.float64)

@@ -1,5 +1,6 @@
 """Performer, linear and efficient attention against performer-pytorch, and the laws of the random features."""
 
+import math
 from math import sqrt
 
 import pytest
@@ -246,6 +247,18 @@ def test_a_query_that_shares_no_feature_with_any_key_is_counted():
     w = approx.draws["projection"]
     phi_q, phi_k = (torch.relu(x @ w.mT) for x in (qkv.q, qkv.k))
     assert torch.equal(lost, (phi_q @ phi_k.mT).sum(-1) == 0)
+
+
+@pytest.mark.parametrize("double_norm", [False, True])
+def test_the_normaliser_is_the_sum_of_the_features_of_the_scaled_inputs(double_norm):
+    qkv = make(n=24)
+    approx = run("performer", qkv, 8, double_norm=double_norm)
+    by = qkv.scale if double_norm else qkv.scale**0.5
+    assert by < 1
+    w = approx.draws["projection"].to(qkv.q)
+    phi_q, phi_k = ((x @ w.mT - x.square().sum(-1, keepdim=True) / 2).exp() for x in (by * qkv.q, by * qkv.k))
+    expected = (phi_q @ phi_k.mT).sum(-1).log() - math.log(8)
+    assert torch.allclose(approx.log_normalizer(), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_features_given_by_their_logarithms_are_normalised_without_a_shift():

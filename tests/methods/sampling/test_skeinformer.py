@@ -8,6 +8,7 @@ from twins import exact as exact_twin
 from twins_rows import pilot_probabilities, scores_of
 from twins_rows import skeinformer as twin
 
+from attnprobe.errors import UsageError
 from attnprobe.linalg.sampling import weighted_with_replacement
 from attnprobe.methods import approximate, get
 from attnprobe.methods.sampling.skeinformer import _draw
@@ -256,3 +257,8 @@ def test_the_probabilities_of_single_precision_inputs_are_those_of_double(score)
     _, single, _ = _draw(qkv, 6, Streams(0, "skeinformer"), "none", False)
     _, double, _ = _draw(exactly, 6, Streams(0, "skeinformer"), "none", False)
     assert single.dtype == torch.float64 and torch.allclose(single, double, rtol=1e-12, atol=0)
+
+
+def test_heads_share_no_pilots_where_there_are_none():
+    with pytest.raises(UsageError, match="ablation=uniform has none"):
+        approximate("skeinformer", make(n=16), 4, share_heads=True, ablation="uniform")

@@ -14,7 +14,9 @@ from attnprobe import approximate, exact, row_metrics
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, get
 from attnprobe.methods.selection import base, h2o, quest
+from attnprobe.methods.selection.base import page_means
 from attnprobe.methods.selection.diagonals import columns_and_diagonals
+from attnprobe.methods.selection.flexprefill import _pooled_blocks
 from attnprobe.methods.selection.xattention import _block_mass as block_mass
 from attnprobe.qkv import QKV
 from attnprobe.rng import generator
@@ -225,6 +227,24 @@ def test_both_patterns_of_flexprefill_equal_their_twin(options, causal):
     for row in range(2):
         twin = TWINS["flexprefill"](one_head(qkv, row), 14, {}, "softmax", **options)
         assert (approx.operator.dense()[row] - twin).abs().max() < 1e-12
+
+
+def test_pooled_blocks_are_those_of_block_rows_with_queries():
+    """Of 6 block rows of 4, two have queries: half of their mass decides, and the rest get their own block alone."""
+    qkv = make(n=24, h=2, score=3.0)
+    some = qkv.queries(torch.tensor([0, 1, 2, 3, 16, 17, 18, 19])).replace(all_queries=None)
+    means = page_means(qkv.k, 4, torch.arange(24))
+    actual = _pooled_blocks(some, means, 24, 4, 0.5)
+    for head in range(2):
+        rows = torch.stack([qkv.q[head, 4 * row : 4 * row + 4].mean(0) for row in (0, 4)])
+        weights = (qkv.scale * rows @ means[head].T).softmax(-1)
+        selected, mass = {(0, 0), (4, 4)}, 0.0
+        for place in weights.flatten().argsort(descending=True).tolist():
+            if mass >= 0.5 * 2:
+                break
+            selected.add(((0, 4)[place // 6], place % 6))
+            mass += float(weights.flatten()[place])
+        assert {(r, b) for r in (0, 4) for b in actual[head, r].tolist() if b >= 0} == selected
 
 
 def test_a_head_has_blocks_where_the_pooled_estimate_is_the_mass_of_the_probe():

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -538,6 +539,22 @@ def test_another_version_or_folder_on_a_node_is_refused(tmp_path):
         assert kind == "raised"
         with pytest.raises(UsageError, match=message):
             raise error
+
+
+def test_a_process_on_a_cluster_shows_a_label_at_most_every_fifth_of_a_second(monkeypatch, tmp_path):
+    class Remote:
+        def __init__(self):
+            self.sent = []
+            self.put = SimpleNamespace(remote=self.sent.append)
+
+    mailbox, now = Remote(), [100.0]
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda done: done))
+    monkeypatch.setattr("attnprobe.run.where.ray_actors.time.monotonic", lambda: now[0])
+    worker = Worker(mailbox, str(tmp_path), versions()["attnprobe"])
+    for later, kind, value in ((0, "show", 1), (0.1, "show", 2), (0.05, "record", 3), (0.1, "show", 4), (0, "show", 5)):
+        now[0] += later
+        worker._send(7, kind, value)
+    assert mailbox.sent == [(7, "show", 1), (7, "record", 3), (7, "show", 4)]
 
 
 class Sees:
