@@ -30,10 +30,12 @@ def statistic(row: AnyRow, metric: str, name: str) -> float | None:
 
 def value_of(row: AnyRow, metric: str, name: str) -> Value | None:
     """A statistic with its standard error, which a mean and a median have; None where it was not measured."""
-    stats = row["metrics"].get(metric) or {}
-    if name == "median" and "count" in stats:
+    stats = row["metrics"].get(metric)
+    if stats is None:
+        return None
+    if name == "median":
         return Value.of_median(stats)
-    return Value.of(stats.get(name), stats.get("se") if name == "mean" else None)
+    return Value.of(stats[name], stats["se"] if name == "mean" else None)
 
 
 def shown(row: AnyRow, metric: str, name: str, digits: int = 4) -> str:
