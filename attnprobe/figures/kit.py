@@ -13,6 +13,7 @@ from ..grammar.foreign import printable
 from .drawing import Drawing
 
 LEADING = 1.35  # of lines, over the size of their type
+LEGEND_LINE = 0.161  # inches of a line of a legend
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
 

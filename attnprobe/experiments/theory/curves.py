@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
-from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, columns_of, grid, legend, legend_columns, logarithmic, powers_of_two
+from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import COLOURS, looks_of
+from ...figures.panels import Panels, panels_of
 from ...records.file import decode_inf
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.numbers import method_label
 from ...tables.rows import Quantiles
 from ...tables.statistics import quantiles
-from ...tables.table import gathered
+from ...tables.table import gathered, grouped_by
 
 Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
 
-
-PER_PAGE = 12  # panels
-WIDTH, HEIGHT = 2.1, 2.2  # inches of a panel
 MOST_TICKS = 6
 FEW_DECADES = 100  # an axis that spans less also has labels between the powers of ten
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
+LINE = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
+COLLAPSE = {  # label, colour and kind of line
+    "values": (r"$\|res(V)\|/\|V\|$", COLOURS[0], ":"),
+    "relative": (r"$\|res(BV)\|/\|BV\|$", COLOURS[1], "--"),
+    "measured": (r"$\|res(BV)\|/\|res(V)\|$", COLOURS[2], "-"),
+    "bound": ("its bound", GREY, "-"),
+}
+COLLAPSE_FIELDS = ("measured", "bound")  # of the finding itself
 
 
-def theory_curves(points: Sequence[Row], drawing: Drawing, out_dir: Path) -> list[Path]:
-    """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
+def theory_curves(points: Sequence[Row]) -> list[Panels]:
+    """The curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat, the d that
     Theorem 2 requires, and the number 2n of rows, against n, with a colour for each ε. ``theory-ma-OF-nN``: the share
@@ -39,203 +43,200 @@ def theory_curves(points: Sequence[Row], drawing: Drawing, out_dir: Path) -> lis
     source. ``theory-layers``: the part of V that is not of rank one, after attention, with a panel for each n and
     source.
     """
-    layer = lambda point: (point["layer"], f"layer {point['layer']}")
+    figures: list[Panels] = []
     dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
-    paths = _figure(dimension, "theory-dimension", drawing, DIMENSION, layer, _dimension, out_dir)
-    if len({point["n"] for point in dimension}) > 1:
-        paths += _figure(dimension, "theory-tokens", drawing, TOKENS, layer, _tokens, out_dir)
+    if dimension:
+        figures.append(_dimension(dimension))
+        figures += [_tokens(dimension)] if len({point["n"] for point in dimension}) > 1 else []
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
-    for n in dict.fromkeys(point["n"] for point in errors):
-        of_length = [point for point in errors if point["n"] == n]
-        for of in dict.fromkeys(str(point["at"].get("of")) for point in of_length):
-            of_matrix = [point for point in of_length if point["at"].get("of") == of]
-            stem = f"theory-ma-{of}-n{n}"
-            paths += _figure(of_matrix, stem, drawing, _of_length(MA.get(of, EXCEEDED), n), layer, _failure, out_dir)
+    for of_length in grouped_by(errors, "n"):
+        figures += [_failure(group) for group in gathered(of_length, lambda point: str(point["at"].get("of")))]
     collapse = [point for point in points if point["theorem"] == "rank-collapse"]
     if len({point["layer"] for point in collapse}) > 1:
-        length = lambda point: (point["n"], f"n = {point['n']}")
-        paths += _figure(collapse, "theory-layers", drawing, LAYERS, length, _collapse, out_dir)
-    return paths
+        figures.append(_collapse(collapse))
+    return figures
 
 
-Words = tuple[str, str]  # title and caption
-DIMENSION = (
-    "Statistical dimension of the lifted kernel against λ: median and p10 – p90 over heads",
-    "Statistical dimension d_stat of the lifted kernel against λ / ‖C‖: median over heads and windows, with a band "
-    "from p10 to p90. Dotted: 2n, all rows.",
-)
-TOKENS = (
-    "Statistical dimension, and landmarks that Theorem 2 requires (dashed), against n: median, p10 – p90 over heads",
-    "Statistical dimension of the lifted kernel (solid), with a band from p10 to p90, and the number of landmarks that "
-    "Theorem 2 requires (dashed), against n: medians over heads and windows. Grey: 2n, all rows.",
-)
-LAYERS = (
-    "What attention leaves of V beyond rank one: median and p10 – p90 over heads",
-    "res(M) is what is left of M but for one row that repeats: median over heads and windows, with a band from p10 to "
-    "p90, layer by layer.",
-)
-EXCEEDED = (
-    "Share of errors above ε, over seeds and heads",
-    "Share of seeds and heads whose error exceeds ε, relative to the norm. Grey: δ.",
-)
-MA = {
-    "matrix": (
-        "Share of seeds and heads whose matrix is off by more than ε",
-        "Share of seeds and heads whose matrix is off by more than ε, relative to its norm. Grey: δ.",
-    ),
-    "output": (
-        "Share of seeds and heads whose output is off by more than ε",
-        "Share of seeds and heads whose output is off by more than ε, relative to its norm. Grey: δ.",
-    ),
-}
-
-
-def _of_length(words: Words, n: int) -> Words:
-    return words[0], f"{words[1]} n = {n}."
+def _panels(points: Sequence[Row], by: str, heading: str) -> dict[str, Any]:
+    """Panels for each value of a field and each source, those of one value side by side."""
+    sources = list(dict.fromkeys(point["source"] for point in points))
+    ordered = sorted(points, key=lambda point: (point[by], sources.index(point["source"])))
+    title = lambda point: ", ".join(filter(None, [source_heading(point), f"{heading} {point[by]}"]))
+    return {"panels": panels_of(ordered, title), "columns": len(sources) if 1 < len(sources) <= 3 else None}
 
 
 def _first_of(points: Sequence[Row]) -> list[Row]:
     """One point for each source, layer, n, window, head and ε: findings of several budgets or events repeat it."""
-    first: dict[tuple[Any, ...], Row] = {}
-    for point in points:
-        place = (point[name] for name in ("source", "layer", "n", "window", "head"))
-        first.setdefault((*place, point["at"]["epsilon"]), point)
-    return list(first.values())
+    place = lambda point: (
+        *(point[name] for name in ("source", "layer", "n", "window", "head")),
+        point["at"]["epsilon"],
+    )
+    return [group[0] for group in gathered(points, place)]
 
 
-def _figure(
-    points: Sequence[Row],
-    stem: str,
-    drawing: Drawing,
-    words: Words,
-    place_of: Callable[[Row], tuple[int, str]],
-    draw: Callable[[Any, Sequence[Row]], dict[str, Any]],
-    out_dir: Path,
-) -> list[Path]:
-    """Pages of panels with one legend: a panel for each place and source, those of one place side by side."""
-    sources = list(dict.fromkeys(point["source"] for point in points))
-    columns = len(sources) if 1 < len(sources) <= 3 else 3
-    place = lambda point: (place_of(point)[0], sources.index(point["source"]))
-    panels = sorted(gathered(points, place), key=lambda group: place(group[0]))
-
-    def page(shown: Sequence[Sequence[Row]]) -> Sheet:
-        names = [", ".join(filter(None, [source_heading(group[0]), place_of(group[0])[1]])) for group in shown]
-        sheet, axes = grid(drawing, words[0], [words[1]], names, WIDTH, HEIGHT, columns)
-        handles: dict[str, Any] = {}
-        for index, (axis, group) in enumerate(zip(axes, shown, strict=True)):
-            handles |= draw(axis, group)
-            axis.tick_params(labelbottom=True)
-            if index % columns_of(axes):
-                axis.set_ylabel("")
-        legend(sheet, handles, legend_columns([*handles], sheet.figure.get_figwidth()))
-        return sheet
-
-    most = min(PER_PAGE, min(columns, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
-    return drawn(chunks(panels, most), page, out_dir / stem, drawing)
+def _colours(values: Iterable[Any]) -> dict[Any, str]:
+    """A colour for each value, in their order."""
+    return {value: COLOURS[place % len(COLOURS)] for place, value in enumerate(sorted(set(values)))}
 
 
-def _dimension(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
+def _dimension(points: Sequence[Row]) -> Panels:
     """d_stat against ε = λ/‖C‖, a line for each n."""
     from matplotlib.ticker import LogLocator
 
-    handles = {}
-    for place, n in enumerate(sorted({point["n"] for point in points})):
-        of_length = [point for point in points if point["n"] == n]
-        curve = _curve(of_length, lambda point: point["at"]["epsilon"], "d_stat")
-        handles[f"n = {n}"] = _line(axis, curve, COLOURS[place % len(COLOURS)], "-")
-        axis.axhline(2 * n, color=COLOURS[place % len(COLOURS)], linewidth=0.6, linestyle=":")
-    logarithmic(axis)
+    colours = _colours(point["n"] for point in points)
     ticks = sorted({point["at"]["epsilon"] for point in points})
-    if len(ticks) <= MOST_TICKS:
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.set_xlabel(r"$\lambda\,/\,\|C\|$")
-    axis.set_ylabel(r"$d_{stat}(\lambda)$, dotted: $2n$")
-    low, high = axis.get_ylim()
-    if high < FEW_DECADES * low:
-        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    return handles
 
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        for group in grouped_by(panel, "n"):
+            n, colour = group[0]["n"], colours[group[0]["n"]]
+            _line(axis, _curve(group, _epsilon, "d_stat"), colour)
+            axis.axhline(2 * n, color=colour, linewidth=0.6, linestyle=":")
+        logarithmic(axis)
+        if len(ticks) <= MOST_TICKS:
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        low, high = axis.get_ylim()
+        if high < FEW_DECADES * low:
+            axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
-def _tokens(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
-    """d_stat and the sufficient d against n, a colour for each ε."""
-    handles = {}
-    lengths = sorted({point["n"] for point in points})
-    for place, epsilon in enumerate(sorted({point["at"]["epsilon"] for point in points})):
-        of_epsilon = [point for point in points if point["at"]["epsilon"] == epsilon]
-        colour = COLOURS[place % len(COLOURS)]
-        handles[f"ε = {epsilon:g}"] = _line(axis, _curve(of_epsilon, lambda point: point["n"], "d_stat"), colour, "-")
-        if "sufficient" in of_epsilon[0]["details"]:
-            _line(axis, _curve(of_epsilon, lambda point: point["n"], "sufficient"), colour, "--", band=False)
-    (handles["2n"],) = axis.plot(lengths, [2 * n for n in lengths], color=GREY, linewidth=1.6)
-    logarithmic(axis)
-    powers_of_two(axis, lengths)
-    axis.set_xlabel("tokens n")
-    axis.set_ylabel("landmarks")
-    return handles
-
-
-def _failure(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
-    """The share of errors above ε, a line for each method and budget."""
-    groups: dict[str, list[Row]] = {}
-    for point in points:
-        method = point["at"].get("method") or method_label(point)
-        groups.setdefault(f"{method} d = {point.get('d')}", []).append(point)
-    methods = list(dict.fromkeys(name.split(" d = ")[0] for name in groups))
-    looks = looks_of((label.partition(":")[0], label) for label in methods)
-    handles = {}
-    for name, group in groups.items():
-        once = {(point["window"], point["head"]): point for point in group}  # each ε repeats the errors
-        heads = [[decode_inf(x) for x in point["details"]["errors"]] for point in once.values()]
-        steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
-        if not steps:
-            continue
-        steps = [steps[0] / 2, *steps, steps[-1] * 2]
-        shares = [[sum(x > step for x in errors) / len(errors) for errors in heads] for step in steps]
-        place = [key.startswith(name.split(" d = ")[0] + " ") for key in groups]
-        style = STYLES[sum(place[: list(groups).index(name)]) % len(STYLES)]
-        colour = looks[name.split(" d = ")[0]]["color"]
-        (handles[name],) = axis.step(
-            steps,
-            [sum(share) / len(share) for share in shares],
-            where="post",
-            color=colour,
-            linestyle=style,
-            linewidth=1.5,
-        )
-    for delta in {point["at"]["delta"] for point in points if "delta" in point["at"]}:
-        axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
-    axis.set_xscale("log")
-    axis.set_ylim(-0.02, 1.02)
-    axis.set_xlabel("ε")
-    axis.set_ylabel("share of errors above ε")
-    return handles
-
-
-def _collapse(axis: Any, points: Sequence[Row]) -> dict[str, Any]:
-    """Residuals of V and of BV, their quotient and its bound, against the layer."""
-    from matplotlib.ticker import MaxNLocator
-
-    handles = {}
-    shown = (
-        ("values", r"$\|res(V)\|/\|V\|$", ":"),
-        ("relative", r"$\|res(BV)\|/\|BV\|$", "--"),
-        ("measured", r"$\|res(BV)\|/\|res(V)\|$", "-"),
-        ("bound", "its bound", "-"),
+    return Panels(
+        "theory-dimension",
+        "Statistical dimension of the lifted kernel against λ: median and p10 – p90 over heads",
+        [
+            "Statistical dimension d_stat of the lifted kernel against λ / ‖C‖: median over heads and windows, with a "
+            "band from p10 to p90. Dotted: 2n, all rows.",
+        ],
+        draw=draw,
+        x=r"$\lambda\,/\,\|C\|$",
+        y=r"$d_{stat}(\lambda)$, dotted: $2n$",
+        legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()},
+        **_panels(points, "layer", "layer"),
     )
-    for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
-        detailed = [
-            {**point, "details": {**point["details"], "measured": point["measured"], "bound": point["bound"]}}
-            for point in points
-        ]
-        if name in detailed[0]["details"]:
-            handles[label] = _line(axis, _curve(detailed, lambda point: point["layer"], name), colour, style)
-    axis.set_yscale("log")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("layer")
-    axis.set_ylabel("share, or quotient")
-    return handles
+
+
+def _tokens(points: Sequence[Row]) -> Panels:
+    """d_stat and the sufficient d against n, a colour for each ε."""
+    colours = _colours(map(_epsilon, points))
+    lengths = sorted({point["n"] for point in points})
+    rows = {"color": GREY, "linewidth": 1.6}
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        for group in gathered(panel, _epsilon):
+            colour = colours[_epsilon(group[0])]
+            _line(axis, _curve(group, _length, "d_stat"), colour)
+            if "sufficient" in group[0]["details"]:
+                _line(axis, _curve(group, _length, "sufficient"), colour, "--", band=False)
+        axis.plot(lengths, [2 * n for n in lengths], **rows)
+        logarithmic(axis)
+        powers_of_two(axis, lengths)
+
+    return Panels(
+        "theory-tokens",
+        "Statistical dimension, and landmarks that Theorem 2 requires (dashed), against n: median, p10 – p90 over "
+        "heads",
+        [
+            "Statistical dimension of the lifted kernel (solid), with a band from p10 to p90, and the number of "
+            "landmarks that Theorem 2 requires (dashed), against n: medians over heads and windows. Grey: 2n, all rows."
+        ],
+        draw=draw,
+        x="tokens n",
+        y="landmarks",
+        legend={**{f"ε = {epsilon:g}": {"color": colour, **LINE} for epsilon, colour in colours.items()}, "2n": rows},
+        **_panels(points, "layer", "layer"),
+    )
+
+
+def _failure(points: Sequence[Row]) -> Panels:
+    """The share of errors above ε, a line for each method and budget."""
+    of, n = points[0]["at"].get("of"), points[0]["n"]
+    what = f"whose {of} is off by more than ε" if of in ("matrix", "output") else "whose error exceeds ε"
+    title = f"Share of seeds and heads {what}"
+    looks = _looks(points)
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        for group in gathered(panel, _at_budget):
+            once = {(point["window"], point["head"]): point for point in group}  # each ε repeats the errors
+            heads = [[decode_inf(x) for x in point["details"]["errors"]] for point in once.values()]
+            steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
+            if steps:
+                steps = [steps[0] / 2, *steps, steps[-1] * 2]
+                shares = [fmean(sum(x > step for x in errors) / len(errors) for errors in heads) for step in steps]
+                axis.step(steps, shares, where="post", **looks[_at_budget(group[0])])
+        for delta in {point["at"]["delta"] for point in panel if "delta" in point["at"]}:
+            axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
+        axis.set_xscale("log")
+        axis.set_ylim(-0.02, 1.02)
+
+    return Panels(
+        f"theory-ma-{of}-n{n}",
+        title,
+        [f"{title}, relative to its norm. Grey: δ. n = {n}."],
+        draw=draw,
+        x="ε",
+        y="share of errors above ε",
+        legend=looks,
+        **_panels(points, "layer", "layer"),
+    )
+
+
+def _looks(points: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """A colour for each method, and a kind of line for each of its budgets."""
+    methods = gathered(points, _method)
+    colours = looks_of((label.partition(":")[0], label) for label in map(_method, points))
+    looks: dict[str, dict[str, Any]] = {}
+    for group in methods:
+        for place, name in enumerate(dict.fromkeys(map(_at_budget, group))):
+            look = {"color": colours[_method(group[0])]["color"], "linestyle": STYLES[place % len(STYLES)]}
+            looks[name] = {**look, "linewidth": 1.5}
+    return looks
+
+
+def _collapse(points: Sequence[Row]) -> Panels:
+    """Residuals of V and of BV, their quotient and its bound, against the layer."""
+    names = [name for name in COLLAPSE if name in COLLAPSE_FIELDS or name in points[0]["details"]]
+    detailed = [
+        {**row, "details": {**row["details"], **{name: row[name] for name in COLLAPSE_FIELDS}}} for row in points
+    ]
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        for name in names:
+            _, colour, style = COLLAPSE[name]
+            _line(axis, _curve(panel, lambda point: point["layer"], name), colour, style)
+        axis.set_yscale("log")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+
+    return Panels(
+        "theory-layers",
+        "What attention leaves of V beyond rank one: median and p10 – p90 over heads",
+        [
+            "res(M) is what is left of M but for one row that repeats: median over heads and windows, with a band from "
+            "p10 to p90, layer by layer."
+        ],
+        draw=draw,
+        x="layer",
+        y="share, or quotient",
+        legend={
+            COLLAPSE[name][0]: {**LINE, "color": COLLAPSE[name][1], "linestyle": COLLAPSE[name][2]} for name in names
+        },
+        **_panels(detailed, "n", "n ="),
+    )
+
+
+def _epsilon(point: Row) -> float:
+    return point["at"]["epsilon"]
+
+
+def _length(point: Row) -> int:
+    return point["n"]
+
+
+def _method(point: Row) -> str:
+    return point["at"].get("method") or method_label(point)
+
+
+def _at_budget(point: Row) -> str:
+    return f"{_method(point)} d = {point.get('d')}"
 
 
 def _curve(points: Sequence[Row], x: Callable[[Row], float], name: str) -> Curve:
@@ -248,14 +249,10 @@ def _curve(points: Sequence[Row], x: Callable[[Row], float], name: str) -> Curve
     return [(at, quantiles(values)) for at, values in sorted(groups.items())]
 
 
-def _line(axis: Any, curve: Curve, colour: str, style: str, band: bool = True) -> Any:
+def _line(axis: Any, curve: Curve, colour: str, style: str = "-", band: bool = True) -> None:
     """Medians, with a band from p10 to p90."""
-    x = [at for at, _ in curve]
+    x, quantiles_of_y = zip(*curve, strict=True) if curve else ((), ())
+    low, middle, high = ([each[name] for each in quantiles_of_y] for name in ("p10", "median", "p90"))
     if band:
-        axis.fill_between(
-            x, [q["p10"] for _, q in curve], [q["p90"] for _, q in curve], color=colour, alpha=0.14, linewidth=0
-        )
-    (line,) = axis.plot(
-        x, [q["median"] for _, q in curve], color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=3.5
-    )
-    return line
+        axis.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
+    axis.plot(x, middle, **{**LINE, "color": colour, "linestyle": style})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, grid, legend, legend_columns, logarithmic
+from ...figures.kit import logarithmic
 from ...figures.looks import COLOURS, GREY
-from ...figures.methods import HUGE
-from ...figures.words import sentence
-from ...tables.labels import file_tag, source_heading
+from ...figures.methods import HUGE, where
+from ...figures.panels import Panels, draw_figures
+from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.table import grouped_by
 from .curves import theory_curves
@@ -25,8 +25,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
     "assumption not met": {"marker": "+", "markersize": 5.5},
 }
-PER_PAGE = 12  # panels
-WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
 NEAR = 100  # the largest ratio on a linear axis
 BEYOND = "#f3ece4"  # the bound
 
@@ -44,46 +42,38 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     """
     findings = [row for row in rows if row["head"] is not None]
     known = [row for row in findings if None not in (row["verdict"], row["bound"], row["measured"])]
-    paths: list[Path] = []
-    for group in grouped_by(known, "source", "n"):
-        budgets = sorted({row["d"] for row in group if row["d"] is not None})
-        colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
-        lead = ", ".join(filter(None, [source_heading(group[0]), f"n = {group[0]['n']}"]))
-        caption = [
-            "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
-            "statement.",
-            "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
-            f"{sentence(lead)}.",
-        ]
-        draw = lambda page, caption=caption, colours=colours: _page(page, drawing, caption, colours)
-        stem = Path(out_dir) / f"theory-bounds-n{group[0]['n']}{file_tag(group[0]['source'])}"
-        most = min(PER_PAGE, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
-        paths += drawn(chunks(grouped_by(group, "theorem", "sense"), most), draw, stem, drawing)
-    return paths + theory_curves(findings, drawing, Path(out_dir))
+    bounds = [_bounds(group) for group in grouped_by(known, "source", "n")]
+    return draw_figures([*bounds, *theory_curves(findings)], drawing, out_dir)
 
 
-def _page(
-    page: Sequence[Sequence[Row]], drawing: Drawing, caption: Sequence[str], colours: Mapping[int | None, str]
-) -> Sheet:
+def _bounds(rows: Sequence[Row]) -> Panels:
     """A panel for each theorem and sense."""
-    from matplotlib.lines import Line2D
+    budgets = sorted({row["d"] for row in rows if row["d"] is not None})
+    colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
+    seen = {row["verdict"] for row in rows}
+    verdicts = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in seen}
+    squares = {f"d = {d}": {"color": colours[d], "linestyle": "", "marker": "s"} for d in budgets}
+    caption = [
+        "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
+        "statement.",
+        "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
+        where(rows),
+    ]
+    return Panels(
+        f"theory-bounds-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
+        "Measured against promised, head by head",
+        caption,
+        [(group[0]["theorem"], group) for group in grouped_by(rows, "theorem", "sense")],
+        partial(_panel, colours),
+        legend={**verdicts, **squares},
+        height=2.3,
+        sharing={},
+    )
 
-    names = [group[0]["theorem"] for group in page]
-    title = "Measured against promised, head by head"
-    sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, shared=False)
-    for axis, group in zip(panels, page, strict=True):
-        _panel(axis, group, group[0]["sense"], colours)
-    seen = {row["verdict"] for group in page for row in group}
-    used = {row["d"] for group in page for row in group} - {None}
-    point: dict[str, Any] = {"linestyle": ""}
-    handles = {word: Line2D([], [], color=GREY, **point, **LOOKS[word]) for word in VERDICTS if word in seen}
-    handles |= {f"d = {d}": Line2D([], [], marker="s", color=colours[d], **point) for d in colours if d in used}
-    legend(sheet, handles, legend_columns([*handles], sheet.figure.get_figwidth()))
-    return sheet
 
-
-def _panel(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -> None:
     """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
+    sense = group[0]["sense"]
     if len({row["bound"] for row in group}) == 1 and math.isfinite(group[0]["bound"]):
         _flat(axis, group, sense, colours)
         return

@@ -23,7 +23,6 @@ from attnprobe.experiments.bench.figures import frontier
 from attnprobe.experiments.bench.growth import bench_summary, exponent, faster_from, growth
 from attnprobe.experiments.bench.timing import disturbances
 from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
-from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
@@ -624,7 +623,7 @@ def test_a_figure_speaks_of_exponents_where_there_are_some():
     captions = []
     for first in (64, 2048):
         rows = timed_rows([one for n in (first, 2 * first) for one in benched(n=n)])
-        captions.append(" ".join(figures._growth(rows, [None], "seconds", Drawing(), "lead").caption))
+        captions.append(" ".join(figures._growth(rows, "seconds", 8, "").caption))
     assert [("exponents" in caption) for caption in captions] == [False, True]
 
 

@@ -1,0 +1,108 @@
+"""Figures in panels: a figure says what a panel shows, and the pages, axes and legends are laid out here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..tables.table import gathered
+from .drawing import Drawing
+from .files import chunks, drawn
+from .kit import LEGEND_LINE, Sheet, canvas, legend, legend_below, legend_columns, legend_inches
+
+Rows = Sequence[Mapping[str, Any]]
+MOST_ROWS = 4  # of panels on a page
+PAD = 0.3  # inches around the panels
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A figure: its words, its panels, and how one of them is drawn.
+
+    Attributes:
+        stem: of its files. title: what is drawn, and which statistic; that of a single panel is added to it.
+        caption: sentences that say the rest. panels: the title and the rows of each.
+        draw: draws rows on an axis; returns the panel's own legend, which stands below it.
+        x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
+        legend: the looks of the legend that all panels share, by label.
+        width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
+        sharing: of matplotlib's ``subplots``; by default all panels have the same axes.
+    """
+
+    stem: str
+    title: str
+    caption: Sequence[str]
+    panels: Sequence[tuple[str, Any]]
+    draw: Callable[[Any, Any], Mapping[str, Any] | None]
+    x: str = ""
+    y: str = ""
+    legend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    width: float = 2.1
+    height: float = 2.2
+    columns: int | None = None
+    sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
+
+    def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
+        """The panels of each page."""
+        down = min(MOST_ROWS, drawing.sizes.down(self.height))
+        return chunks(self.panels, self._across(drawing) * down)
+
+    def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
+        """A page."""
+        from matplotlib.lines import Line2D
+
+        across = min(self._across(drawing), len(page))
+        shape = (math.ceil(len(page) / across), across)
+        inches = drawing.sizes.inches(across)
+        one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
+        title = f"{self.title} ({one})" if one else self.title
+        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches)
+        sheet, axes = canvas(drawing, title, self.caption, tall, shape, len(page), **self.sharing)
+        most = 0  # lines of the legends of panels
+        for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
+            axis.grid(color="#dddddd", linewidth=0.6)
+            own = self.draw(axis, rows) or {}
+            axis.set_title("" if one else name, parse_math=False)
+            axis.tick_params(labelbottom=True)
+            if self.x and (own or place + across >= len(page)):
+                axis.set_xlabel(self.x)
+            if self.y and place % across == 0:
+                axis.set_ylabel(self.y)
+            if own:
+                beside = legend_columns([*own], inches / across)
+                legend_below(axis, own, ncols=beside, columnspacing=1.0)
+                most = max(most, math.ceil(len(own) / beside))
+        if not drawing.sizes.fixed:
+            sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
+        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
+        legend(sheet, handles, legend_columns([*handles], inches))
+        return sheet
+
+    def _across(self, drawing: Drawing) -> int:
+        """Panels in a row: two of two or four, else three, if not said otherwise."""
+        most = self.columns or {1: 1, 2: 2, 4: 2}.get(len(self.panels), 3)
+        return max(1, min(most, len(self.panels), drawing.sizes.across(self.width)))
+
+
+def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -> list[Path]:
+    """Draw figures (see `Panels`) into a folder, the pages of equal stems as ``STEM``, ``STEM-2``, …; the files' paths.
+
+    Figures without panels are left out.
+    """
+    paths: list[Path] = []
+    for group in gathered(figures, lambda figure: figure.stem):
+        pages = [(figure, page) for figure in group for page in figure.pages(drawing)]
+        paths += drawn(pages, lambda page: page[0].sheet(page[1], drawing), Path(folder) / group[0].stem, drawing)
+    return paths
+
+
+def panels_of(rows: Iterable[Mapping[str, Any]], title: Callable[[Any], str]) -> list[tuple[str, Rows]]:
+    """The panels of rows, one for each title of a row, in the order of their first appearance.
+
+    >>> panels_of([{"layer": 0, "head": 1}, {"layer": 2}, {"layer": 0}], "layer {layer}".format_map)
+    [('layer 0', [{'layer': 0, 'head': 1}, {'layer': 0}]), ('layer 2', [{'layer': 2}])]
+    """
+    return [(title(group[0]), group) for group in gathered(rows, title)]
