@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, canvas, legend, legend_columns, legend_inches, plain_ticks
+from ...figures.kit import plain_ticks
 from ...figures.looks import EXACT, LOOKS
 from ...figures.methods import (
     HOLLOW,
@@ -23,24 +22,23 @@ from ...figures.methods import (
     text_label,
     where,
 )
+from ...figures.panels import Panels, draw_figures, panels_of
 from ...figures.words import formula, in_words, sentence, symbol
-from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import mark
 from ...tables.table import gathered
 
-HEIGHT = 2.3  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-Cost = tuple[str, str, float, str]  # metric, statistic, factor, label
-COSTS: tuple[Cost, ...] = (
-    ("visited_fraction", "mean", 100.0, "entries computed,\n% of queries times keys"),
-    ("seconds", "median", 1e3, "time of all heads\nof a layer, ms"),
-    ("kv_read", "mean", 1.0, "rows of K and V\nread for a query"),
-    ("scored", "mean", 1.0, "scores computed to\nchoose the keys of a row"),
-)
+COSTS = {  # of a metric: statistic, factor, label
+    "visited_fraction": ("mean", 100.0, "entries computed,\n% of queries times keys"),
+    "seconds": ("median", 1e3, "time of all heads\nof a layer, ms"),
+    "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
+    "scored": ("mean", 1.0, "scores computed to\nchoose the keys of a row"),
+}
 ALWAYS = ("visited_fraction", "seconds")  # costs that have a panel whatever is measured
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
+EXACT_LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.3, "zorder": 1}
 
 
 def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
@@ -59,49 +57,37 @@ def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metr
     """
     shown = [row for row in rows if _error(row, metric) is not None]
     shown.sort(key=lambda row: bool(row.get("reference")))
-    yardstick = lambda row: row.get("reference") or row["method"] == SOFTMAX
-    points = [row for row in shown if not yardstick(row) and any(_cost(row, *cost[:3]) for cost in COSTS)]
+    points = [row for row in shown if not (row.get("reference") or row["method"] == SOFTMAX) and _costs(row)]
     if len(points) < 2:
         return []
     styles = styles_of(rows, shown)
-    places = [place for place in dict.fromkeys(map(_place, shown)) if any(_place(row) == place for row in points)]
-    costs = [cost for cost in COSTS if cost[0] in ALWAYS or any(_cost(row, *cost[:3]) for row in points)]
-    draw = lambda page: _page(page, shown, metric, costs, drawing, styles)
-    pages = chunks(places, drawing.sizes.down(HEIGHT))
-    return drawn(pages, draw, Path(out_dir) / f"cost-{metric}", drawing)
+    flags = flagged(shown)
+    costs = [name for name in COSTS if name in ALWAYS or any(name in _costs(row) for row in points)]
+    places = [(title, group) for title, group in panels_of(shown, panel_title) if any(row in points for row in group)]
 
-
-def _page(
-    places: Sequence[tuple[Any, ...]],
-    rows: Sequence[Row],
-    metric: str,
-    costs: Sequence[Cost],
-    drawing: Drawing,
-    styles: Mapping[str, dict[str, Any]],
-) -> Sheet:
-    shown = [row for row in rows if _place(row) in places]
-    marked = flagged(shown)
-    inches = drawing.sizes.inches(len(costs))
-    tall, shape = HEIGHT * len(places) + 0.3 + legend_inches([*styles, EXACT_LABEL], inches), (len(places), len(costs))
-    title = f"{sentence(in_words(metric))} against cost: medians"
-    sheet, panels = canvas(drawing, title, _caption(shown, metric), tall, shape, sharey="row", sharex="col")
-    handles: dict[str, Any] = {}
-    for place, axes in zip(places, chunks(panels, len(costs)), strict=True):
-        panel_rows = [row for row in shown if _place(row) == place]
-        for (name, statistic, factor, label), axis in zip(costs, axes, strict=True):
-            _panel(axis, panel_rows, metric, (name, statistic, factor), styles, handles)
-            axis.set_xlabel(label if place == places[-1] else "")
-            axis.set_title(panel_title(panel_rows[0]))
-        scale(list(axes), [row["metrics"][metric] for row in panel_rows if row["method"] != SOFTMAX], False)
-        axes[0].set_ylabel(symbol(metric))
-    for axis in panels:
-        axis.tick_params(labelbottom=True)
+    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
+        name, group = panel
+        _panel(axis, group, metric, name, styles)
+        scale([axis], [row["metrics"][metric] for row in group if row["method"] != SOFTMAX], False)
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, axis.get_xlim())
-        axis.grid(axis="x", color="#dddddd", linewidth=0.6)
-    order = [label for label in [*styles, EXACT_LABEL] if label in handles]
-    legend(sheet, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
-    return sheet
+        axis.set_xlabel(COSTS[name][2])
+
+    legend = {legend_text(label, flags): style for label, style in styles.items() if label != SOFTMAX}
+    figure = Panels(
+        f"cost-{metric}",
+        f"{sentence(in_words(metric))} against cost: medians",
+        _caption(shown, metric),
+        [(title, (name, group)) for title, group in places for name in costs],
+        draw,
+        y=symbol(metric),
+        legend={**legend, EXACT_LABEL: EXACT_LINE},
+        width=1.6,
+        height=2.3,
+        columns=len(costs),
+        sharing={"sharey": "row"},
+    )
+    return draw_figures([figure], drawing, out_dir)
 
 
 def _caption(rows: Sequence[Row], metric: str) -> list[str]:
@@ -116,39 +102,28 @@ def _caption(rows: Sequence[Row], metric: str) -> list[str]:
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 
-def _panel(
-    axis: Any,
-    rows: Sequence[Row],
-    metric: str,
-    cost: tuple[str, str, float],
-    styles: Mapping[str, dict[str, Any]],
-    handles: dict[str, Any],
-) -> None:
+def _panel(axis: Any, rows: Sequence[Row], metric: str, cost: str, styles: Mapping[str, dict[str, Any]]) -> None:
     budgets = sorted({row["d"] for row in rows if row["d"] is not None})
-    exact = [price for row in rows if row["method"] == SOFTMAX if (price := _cost(row, *cost))]
-    if cost[0] == "visited_fraction":  # every entry
-        exact = exact or [cost[2]]
-    measured = any(_cost(row, *cost) for row in rows)
-    for price in exact[: int(measured)]:
-        handles[EXACT_LABEL] = axis.axvline(price, color=LOOKS[EXACT][0], linewidth=1.3, zorder=1)
+    exact = [price for row in rows if row["method"] == SOFTMAX and (price := _costs(row).get(cost))]
+    if cost == "visited_fraction":  # every entry
+        exact = exact or [COSTS[cost][1]]
+    if any(cost in _costs(row) for row in rows):
+        for price in exact[:1]:
+            axis.axvline(price, **EXACT_LINE)
     for group in gathered([row for row in rows if row["method"] != SOFTMAX], text_label):
-        label = text_label(group[0])
-        style = styles[label]
+        style = styles[text_label(group[0])]
         if group[0].get("reference"):
-            handles[label] = axis.axhline(_error(group[0], metric), **style, zorder=1)
+            axis.axhline(_error(group[0], metric), **style, zorder=1)
             continue
-        points = [(_cost(row, *cost), _error(row, metric), row) for row in group if _cost(row, *cost)]
-        if not points:
-            continue
-        x, y, _ = zip(*points, strict=True)
-        if cost[0] != "seconds":  # single timings scatter too much for a line
+        points = [(price, _error(row, metric), row) for row in group if (price := _costs(row).get(cost))]
+        if points and cost != "seconds":  # single timings scatter too much for a line
+            x, y, _ = zip(*points, strict=True)
             axis.plot(x, y, **{**style, "marker": None}, alpha=0.7, zorder=2)
         for price, error, row in points:
             size = 4.5 + 4 * rank_of(row["d"], budgets)
             look = {"marker": style["marker"], "markersize": size, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
-            (point,) = axis.plot(price, error, **{**look, "linestyle": ""})
-        handles.setdefault(label, point)
+            axis.plot(price, error, **{**look, "linestyle": ""})
 
 
 def _error(row: Row, metric: str) -> float | None:
@@ -156,11 +131,7 @@ def _error(row: Row, metric: str) -> float | None:
     return median if median is not None and median <= HUGE else None
 
 
-def _cost(row: Row, name: str, statistic: str, factor: float) -> float | None:
-    """A row's cost; None if it has none or if the cost is not positive."""
-    value = (row["metrics"].get(name) or {}).get(statistic)
-    return factor * value if value else None
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    return source_heading(row), row.get("layer"), row.get("n"), row.get("target")
+def _costs(row: Row) -> dict[str, float]:
+    """A row's positive costs, by metric."""
+    known = {name: (row["metrics"].get(name) or {}).get(statistic) for name, (statistic, _, _) in COSTS.items()}
+    return {name: COSTS[name][1] * value for name, value in known.items() if value}

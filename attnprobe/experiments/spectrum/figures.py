@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, canvas, columns_for, legend, legend_columns, legend_inches
 from ...figures.looks import COLOURS, GREY, looks_of
 from ...figures.methods import rank_of, where
+from ...figures.panels import Panels, draw_figures, panels_of
 from ...figures.words import escaped
 from ...tables.labels import source_heading
 from ...tables.long import Row
@@ -21,9 +19,6 @@ from ...tables.numbers import method_label
 from ...tables.table import counted, gathered
 from .view import matrix_label, moduli
 
-Place = tuple[int, int]  # layer, n
-
-PANELS = 12  # per figure
 TITLES = {
     ("decay", True): "Decay of eigenvalues",
     ("decay", False): "Decay of singular values",
@@ -48,7 +43,6 @@ EXACT = {  # exact matrices: their colours and markers
     "lifted-gaussian": (COLOURS[4], "v"),
     "output": (COLOURS[6], "P"),
 }
-HEIGHT = 2.2  # inches of a panel
 NAMES = {
     "softmax": r"softmax $B$",
     "unnormalised": r"unnormalised $A$",
@@ -76,53 +70,44 @@ def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     """
     good = [row for row in rows if row["status"] == "ok" and any(moduli(row)[:1])]
     known = set(map(id, good))
-    lost = dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known)
+    lost = list(dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known))
     looks = _looks(good)
-    paths: list[Path] = []
-    for name, shown in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
-        places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(shown, key=lambda row: row["layer"])))
-        draw = lambda page, name=name, shown=shown: _page(page, shown, name, drawing, looks, [*lost])
-        most = min(PANELS, min(3, drawing.sizes.across(2.1)) * drawing.sizes.down(HEIGHT))
-        paths += drawn(chunks(places, most), draw, Path(out_dir) / f"spectrum-{name}", drawing)
-    return paths
+    complete = [row for row in good if row["complete"]]
+    figures = [
+        _figure(name, shown, looks, lost) for name, shown in (("decay", good), ("cumulative", complete)) if shown
+    ]
+    return draw_figures(figures, drawing, out_dir)
 
 
-def _page(
-    places: Sequence[Place],
-    rows: Sequence[Row],
-    name: str,
-    drawing: Drawing,
-    looks: Mapping[Any, dict[str, Any]],
-    lost: Sequence[str],
-) -> Sheet:
-    columns = min(columns_for([n for _, n in places]), drawing.sizes.across(2.1))
-    lines = math.ceil(len(places) / columns)
-    inches = drawing.sizes.inches(columns)
-    shown = [row for row in rows if (row["layer"], row["n"]) in places]
-    keys = _keys(shown, looks)
+def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]], lost: Sequence[str]) -> Panels:
     same, eigen = name == "decay", rows[0]["kind"] == "eigen"
-    title = f"{TITLES[name, eigen]}: median and p10 – p90"
-    caption = [f"{CAPTIONS[name, eigen]} against the rank i: {_over(shown)}.", *_kinds(shown)]
-    caption.append(where([{**row, "source": None} for row in shown]))
+    caption = [f"{CAPTIONS[name, eigen]} against the rank i: {_over(rows)}.", *_kinds(rows)]
+    caption.append(where([{**row, "source": None} for row in rows]))
     if lost:
         caption.append(f"Not drawn, as some heads are zero, failed or skipped: {', '.join(lost)}.")
-    tall, shape = HEIGHT * lines + 0.3 + legend_inches([*keys], inches), (lines, columns)
-    sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), sharey=True, sharex=same)
     one, top = (r"|\lambda_i|", r"|\lambda_1|") if eigen else (r"\sigma_i", r"\sigma_1")
     value = r"|\lambda_j|" if eigen else r"\sigma_j^2"
     label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
-    for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
-        panel = [row for row in shown if (row["layer"], row["n"]) == place]
+    ordered = sorted(rows, key=lambda row: row["layer"])
+    lengths = {row["n"] for row in rows}
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _look):
             (_decay if same else _cumulative)(axis, group, looks[_look(group[0])])
-        axis.set_title(f"layer {place[0]}, n = {place[1]}")
-        axis.grid(color="#dddddd", linewidth=0.6)
-        axis.tick_params(labelbottom=True)
-        axis.set_xlabel("rank i" if index + columns >= len(places) else "")
-        axis.set_ylabel(label if index % columns == 0 else "")
-    (_decay_scale if same else _cumulative_scale)(panels, shown)
-    legend(sheet, keys, legend_columns([*keys], inches))
-    return sheet
+        (_decay_scale if same else _cumulative_scale)(axis, rows)
+
+    return Panels(
+        f"spectrum-{name}",
+        f"{TITLES[name, eigen]}: median and p10 – p90",
+        caption,
+        panels_of(ordered, "layer {layer}, n = {n}".format_map),
+        draw,
+        "rank i",
+        label,
+        _keys(rows, looks),
+        columns=len(lengths) if 1 < len(lengths) <= 4 and len({row["layer"] for row in rows}) > 1 else None,
+        sharing={"sharex": same, "sharey": True},
+    )
 
 
 def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
@@ -156,9 +141,9 @@ def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequen
     axis.plot(i, middle, **shown, markevery=marks)
 
 
-def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+def _decay_scale(axis: Any, rows: Sequence[Row]) -> None:
     """Logarithmic axes. If values reach float64's rounding, the panel marks the level below which they are noise."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
     most = max(len(moduli(row)) for row in rows)
     ends: dict[Any, list[float]] = {}
@@ -166,37 +151,31 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         values = moduli(row)
         ends.setdefault((matrix_label(row), row.get("source"), row["layer"]), []).append(values[-1] / values[0])
     smallest = max(FLOOR, min(float(np.quantile(last_values, 0.1)) for last_values in ends.values()))
-    noisy = smallest < 10 * ROUNDING
     bits = (most - 1).bit_length()
-    ticks = [2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]
-    for panel in panels:
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_xlim(0.9, most * 1.12)
-        panel.xaxis.set_major_locator(FixedLocator(ticks))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-        panel.set_ylim(max(smallest / 3, FLOOR), 2)
-        if noisy:
-            panel.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
-            panel.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        if smallest < 1e-3:
-            panel.yaxis.set_major_locator(LogLocator(numticks=8))
-            panel.yaxis.set_minor_locator(NullLocator())
-    if noisy:
-        look = {"fontsize": "small", "color": GREY, "va": "top"}
-        panels[0].text(1, ROUNDING / 1.5, "float64 rounding", **look)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlim(0.9, most * 1.12)
+    axis.xaxis.set_major_locator(FixedLocator([2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter("{x:.0f}")
+    axis.set_ylim(max(smallest / 3, FLOOR), 2)
+    if smallest < 10 * ROUNDING:
+        axis.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
+        axis.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        axis.text(1, ROUNDING / 1.5, "float64 rounding", fontsize="small", color=GREY, va="top")
+    if smallest < 1e-3:
+        axis.yaxis.set_major_locator(LogLocator(numticks=8))
+        axis.yaxis.set_minor_locator(NullLocator())
 
 
-def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+def _cumulative_scale(axis: Any, rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
-    for panel in panels:
-        panel.set_ylim(0, 1.02)
-        panel.set_xlim(0)
-        panel.margins(x=0)
-        panel.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]))
-        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_ylim(0, 1.02)
+    axis.set_xlim(0)
+    axis.margins(x=0)
+    axis.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
 def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
@@ -233,20 +212,19 @@ def _method(row: Row) -> Row:
 
 def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     """The legend: a colour and marker for each matrix, and a line style for each of several weights."""
-    from matplotlib.lines import Line2D
-
-    there = list(dict.fromkeys(map(_look, rows)))
+    there = set(map(_look, rows))
+    matrices = {matrix for matrix, _ in there}
+    weights = [one for one in dict.fromkeys(one for _, one in looks) if any(one == other for _, other in there)]
     keys: dict[str, Any] = {}
-    weights = [one for one in dict.fromkeys(key[1] for key in looks) if any(key[1] == one for key in there)]
-    for key in looks:
-        if any(key[0] == other[0] for other in there):
-            look = {name: value for name, value in looks[key].items() if name != "place"}
-            look |= {"linestyle": "-"} if len(weights) > 1 else {}
-            keys.setdefault(NAMES.get(key[0]) or escaped(key[0]), Line2D([], [], **look))
+    for (matrix, _), look in looks.items():
+        if matrix in matrices:
+            shown = {name: value for name, value in look.items() if name != "place"}
+            shown |= {"linestyle": "-"} if len(weights) > 1 else {}
+            keys.setdefault(NAMES.get(matrix) or escaped(matrix), shown)
     if len(weights) > 1:
         for one in weights:
-            line = next(look["linestyle"] for key, look in looks.items() if key[1] == one)
-            keys[escaped(str(one))] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
+            line = next(look["linestyle"] for (_, other), look in looks.items() if other == one)
+            keys[escaped(str(one))] = {"color": GREY, "linestyle": line, "linewidth": 1.6}
     return keys
 
 
