@@ -470,31 +470,6 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
             assert row["error"] == pytest.approx(float(errors[row["head"]]), rel=1e-12)
 
 
-def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
-    first = measured(file, tmp_path, sensitivity=True, iterations=4)
-    again = measured(file, tmp_path, sensitivity=True, iterations=4)
-    other = measured(file, tmp_path, "s", sensitivity=True, iterations=4)
-    assert first.measured == 3 and again.measured == 0 and again.done_before == 3
-    assert [r | {"run": ""} for r in first.records] == [r | {"run": ""} for r in other.records]
-
-
-def test_a_method_that_fails_is_a_row_and_the_loop_goes_on(file, tmp_path, monkeypatch):
-    import attnprobe.experiments.condition.measure as loop
-
-    def broken(name, *args, **options):
-        if name.name == "nystromformer":
-            raise RuntimeError("the matrix has a bad day\nmore")
-        return approximate(name, *args, **options)
-
-    monkeypatch.setattr(loop, "approximate", broken)
-    outcome = measured(file, tmp_path, methods=("nystromformer,skyformer,performer",))
-    states = {record["method"]: (record["status"], record["reason"]) for record in outcome.records}
-    assert states["nystromformer"] == ("failed", "RuntimeError: the matrix has a bad day")
-    assert states["performer"] == ("skipped", "performer inverts no core") and states["skyformer"] == ("ok", None)
-    text = view_of("condition", outcome.records).text("table")
-    assert "bad day" in text and "inverts no core" in text
-
-
 def test_a_summary_counts_a_singular_head_as_infinite():
     place = {
         "matrix": "N",
@@ -554,16 +529,6 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     assert names == {*files_of(*stems)}
     tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
-    before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
-    run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--out", "r")
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
-
-
-@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
-def test_every_format_names_the_matrix_and_the_method(run, file, format_):
-    code, out, err = run("--qkv", file, "--d", 8, "--method", "nystromformer", "--format", format_)
-    assert code == 0, err
-    assert "nystromformer" in out and ("A_S" in out or r"A\_S" in out)
 
 
 def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(run, file):

@@ -499,12 +499,6 @@ def test_the_report_rebuilds_it_to_the_byte(small, run):
     assert code == 0 and "which half of the text" in out, err
 
 
-@pytest.mark.parametrize("kind", ["table", "json", "jsonl", "csv", "md", "latex"])
-def test_every_format(small, kind):
-    code, out, err = small("--seeds", "1", "--method", "kernelized", "--format", kind, tasks="listops")
-    assert code == 0 and "kernelized" in out, err
-
-
 def test_gates(small, run):
     ask = ("--seeds", "1", "--method", "kernelized", "--out", "r")
     code, _, err = small(*ask, "--fail-above", "ratio=0.001", "--junit", "g.xml")
