@@ -61,6 +61,7 @@ _PUBLIC = {
     "open_run": "report",
     "output_errors": "metrics",
     "register_attention": "inject",
+    "residual_errors": "metrics",
     "row_metrics": "metrics",
     "spectra": "metrics",
 }
@@ -90,6 +91,7 @@ __all__ = [
     "open_run",
     "output_errors",
     "register_attention",
+    "residual_errors",
     "row_metrics",
     "spectra",
 ]
@@ -102,7 +104,15 @@ if TYPE_CHECKING:
     from .experiments.theory.setting import findings
     from .inject import injected, register_attention
     from .methods import approximate, method
-    from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, row_metrics, spectra
+    from .metrics import (
+        input_statistics,
+        kernel_errors,
+        matrix_errors,
+        output_errors,
+        residual_errors,
+        row_metrics,
+        spectra,
+    )
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import Unsupported
 from ..groups import folded, unfolded
 from ..qkv import QKV
+from .blocks import Block
 from .masks import FULL, Pattern
 
 BLOCK_BYTES = 2**25  # of scores alive at a time: on a CPU 2.5 times faster than blocks of 2**28
@@ -37,6 +38,7 @@ class AttentionCall:
         positions: the numbers of the keys at the places of the queries, (n_q,) int64; None: the last tokens.
         all_queries: the queries of all tokens, (b, h, n, p), if q has those of some.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
+        block: what the attention adds to the residual stream, if it was captured and found.
     """
 
     module: str
@@ -57,6 +59,7 @@ class AttentionCall:
     positions: Tensor | None = None
     all_queries: Tensor | None = None
     delta: float = float("nan")
+    block: Block | None = None
 
     def __repr__(self) -> str:
         return f"AttentionCall({self.module}, call={self.call}, {', '.join(self.facts())}, delta={self.delta:.1e})"

@@ -22,6 +22,7 @@ from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from .arguments import call_of
+from .blocks import Blocks, watched
 from .call import AttentionCall, blocks
 from .interface import Selection, bypassed, eager_of, put, switched
 
@@ -43,6 +44,8 @@ def capture(
     model: PreTrainedModel,
     inputs: Mapping[str, Any],
     layers: str | int | Iterable[str | int] | None = None,
+    *,
+    blocks: bool = False,
 ) -> dict[tuple[str, int], AttentionCall]:
     """Run ``model(**inputs)`` and return its attention calls, each verified, by module name and call.
 
@@ -55,6 +58,8 @@ def capture(
         model: in evaluation mode. inputs: the arguments of its forward.
         layers: numbers of attention calls in the order of the forward (``"0-5"``), patterns of module names
             (``"decoder.*.encoder_attn"``), or None for all. With numbers, the forward stops after the last one.
+        blocks: also find each call's `Block`, for `residual_errors`: the output projection, a norm behind it, and the
+            residual stream, (b, n, m) numbers a call. A call whose block is not found has None. The forward is whole.
 
     Raises:
         SourceError: the model bypasses the interface or computes more than is captured, or its forward fails.
@@ -69,7 +74,11 @@ def capture(
     if model.training:
         raise UsageError(f"{type(model).__name__} is in training mode, which applies dropout: call model.eval()")
     recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
-    _run(recorder, model, lambda: model(**inputs))
+    if blocks:
+        with watched(model) as recorder.blocks:
+            _run(recorder, model, lambda: model(**inputs))
+    else:
+        _run(recorder, model, lambda: model(**inputs))
     missing = recorder.selection.missing(recorder.seen)
     if missing:
         raise UsageError(
@@ -145,12 +154,15 @@ class _Recorder:
     seen: list[tuple[int, str]] = field(default_factory=list)
     captured: dict[int, AttentionCall] = field(default_factory=dict)
     masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
+    blocks: Blocks | None = None
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
 
     def by_name(self) -> dict[tuple[str, int], AttentionCall]:
-        return {(call.module, call.call): call for call in self.captured.values()}
+        found = {} if self.blocks is None else self.blocks.found
+        calls = [replace(call, block=found.get(number)) for number, call in self.captured.items()]
+        return {(call.module, call.call): call for call in calls}
 
     def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
         """The name of the module, the index of this call of it, and the index among all calls."""
@@ -229,7 +241,9 @@ def _attention(
             if recorder.queries is not None:
                 captured, own = captured.at(recorder.queries), output[:, recorder.queries]
             recorder.captured[number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
-        if last:
+            if recorder.blocks is not None:
+                recorder.blocks.attended(path, number, output)
+        if last and recorder.blocks is None:
             raise _Finished
     return output, None
 

@@ -19,6 +19,7 @@ from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .overlap import neighbour_overlap, selection_overlap
+from .residual import residual_errors
 from .row_statistics import OVER_ROWS, PROFILED, over_rows, position_profile
 from .rows import ROW_METRICS, ExactRows, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
@@ -57,6 +58,7 @@ __all__ = [
     "neighbour_overlap",
     "output_errors",
     "repeated_rows",
+    "residual_errors",
     "over_rows",
     "position_profile",
     "row_metrics",
