@@ -47,10 +47,10 @@ class Block:
             return moved
         return self.norm(self.projected + moved) - self.norm(self.projected)
 
-    def at(self, rows: slice | Tensor) -> Block:
-        """The block at some rows."""
-        projected = None if self.projected is None else self.projected[:, rows]
-        return Block(self.weight, self.stream[:, rows], projected, self.norm)
+    def at(self, row: int, tokens: slice) -> Block:
+        """The block of one row of the batch at some tokens, with b = 1."""
+        projected = None if self.projected is None else self.projected[row : row + 1, tokens]
+        return Block(self.weight, self.stream[row : row + 1, tokens], projected, self.norm)
 
 
 class Blocks:

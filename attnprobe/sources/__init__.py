@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..arguments import checked
+from ..hooks.blocks import Block
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture
 from ..qkv import QKV
@@ -24,6 +25,7 @@ from .surveying import survey
 
 __all__ = [
     "AttentionCall",
+    "Block",
     "FileSource",
     "ModelSource",
     "RandomSource",

@@ -23,6 +23,9 @@ GATED = Gated(
         Metric("perplexity_change"),
         cosine("embedding_cosine"),
         Metric("local_error"),
+        Metric("row_error"),
+        Metric("residual_error"),
+        Metric("residual_heads"),
         Metric("greedy_match", better="larger"),
     )
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, nan
 
 from torch import Tensor
+
+from ...metrics import residual_errors
+from ...sources import Block
 
 DRIFT_METRICS = {
     "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
@@ -21,6 +24,9 @@ DRIFT_METRICS = {
     "perplexity_change": "perplexity − perplexity_own",
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
+    "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
+    "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, summed over layers",
+    "residual_heads": "the same of each head alone, summed over heads and layers",
     "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
 }
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
@@ -71,10 +77,47 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
     return drifts
 
 
-def local_errors(own: Tensor, got: Tensor) -> Tensor:
-    """``‖(B − B~) V‖_F / ‖B V‖_F`` per head, float64 (h,), of outputs (n, h, p_v)."""
+@dataclass(frozen=True)
+class Local:
+    """The errors of a method on a layer's own Q, K and V.
+
+    Attributes:
+        error: ``‖(B − B~) V‖_F / ‖B V‖_F``, and rows: the mean over rows of ``‖(B − B~) V‖ / ‖B V‖``, of each head.
+        residual: the residual error of each head, and together: that of all these heads; None without a `Block`.
+    """
+
+    error: list[float]
+    rows: list[float]
+    residual: list[float] | None
+    together: float | None
+
+
+def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
+    """The local errors of outputs (n, h, p_v); those of ``heads``, the numbers of these heads, add to the stream."""
     exact = own.double()
-    return (got.double() - exact).norm(dim=(0, 2)) / exact.norm(dim=(0, 2))
+    gap = got.double() - exact
+    rows = gap.norm(dim=2) / exact.norm(dim=2)  # 0 / 0: a row that is zero in both has no error
+    sizes = (gap.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).tolist()
+    means = rows.masked_fill(gap.norm(dim=2) == 0, 0.0).mean(0).tolist()
+    if block is None:
+        return Local(sizes, means, None, None)
+    stream = block.stream[0]
+    alone = [
+        float(residual_errors(block.change(gap[None, :, place : place + 1], [head])[0], stream))
+        for place, head in enumerate(heads)
+    ]
+    return Local(sizes, means, alone, float(residual_errors(block.change(gap[None], heads)[0], stream)))
+
+
+def local_metrics(local: Sequence[Local]) -> dict[str, float]:
+    """The local errors of all replaced layers in one number each; residual errors only if every layer has them."""
+    sizes = [error for errors in local for error in errors.error]
+    rows = [error for errors in local for error in errors.rows]
+    metrics = {"local_error": sum(sizes) / len(sizes), "row_error": sum(rows) / len(rows)}
+    if all(errors.residual is not None for errors in local):
+        metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
+        metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
+    return metrics
 
 
 def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:

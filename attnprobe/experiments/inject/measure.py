@@ -25,7 +25,7 @@ from ...run.plan import Group, method_facts
 from ...sources import AttentionCall, capture
 from ...timings import Timings
 from .decoding import Prefix
-from .drift import Outputs, local_errors, model_drift, step_drift
+from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
@@ -205,14 +205,14 @@ class _Bench:
     own: list[Outputs] = field(init=False)
     calls: dict[int, AttentionCall] = field(init=False)
     exact: dict[int, Tensor] = field(default_factory=dict)
-    local: dict[tuple[Any, ...], list[list[float]]] = field(default_factory=dict)
+    local: dict[tuple[Any, ...], list[Local]] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
         self.own = self._outputs()
-        calls = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers)
+        calls = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers, blocks=True)
         self.calls = {call.number: _widened(call) for call in calls.values()}
 
     @property
@@ -231,15 +231,17 @@ class _Bench:
             for row in range(len(self.rows))
         ]
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Result:
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words = self._words(row)
         drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
-        heads = [value for values in local.values() for value in values]
-        drift["local_error"] = sum(heads) / len(heads)
+        drift |= local_metrics([*local.values()])
         result: Result = {
             "metrics": {name: [value] for name, value in drift.items()},
-            "local": {str(layer): values for layer, values in local.items()},
+            "local": {str(layer): errors.error for layer, errors in local.items()},
         }
+        residual = {str(layer): errors.residual for layer, errors in local.items() if errors.residual is not None}
+        if residual:
+            result["residual"] = residual
         if not isfinite(drift["drift"]):
             result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
         return result
@@ -266,8 +268,8 @@ class _Bench:
             return self._outputs()
 
     @torch.no_grad()
-    def _local(self, work: InjectWork, layer: int) -> list[list[float]]:
-        """The error of a method on a layer's own Q, K, V, for each row per head."""
+    def _local(self, work: InjectWork, layer: int) -> list[Local]:
+        """The errors of a method on a layer's own Q, K, V, for each row."""
         place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer)
         if place not in self.local:
             call = self.calls[layer]
@@ -276,10 +278,14 @@ class _Bench:
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
             exact = self.exact[layer]
             self.local[place] = [
-                local_errors(exact[row, self._compared(length)], got[row, self._compared(length)]).tolist()
-                for row, length in enumerate(self.lengths)
+                self._errors(call, row, self._compared(length), exact, got) for row, length in enumerate(self.lengths)
             ]
         return self.local[place]
+
+    def _errors(self, call: AttentionCall, row: int, tokens: slice, exact: Tensor, got: Tensor) -> Local:
+        """The errors of one row of the batch at its tokens."""
+        block = None if call.block is None else call.block.at(row, tokens)
+        return local_errors(exact[row, tokens], got[row, tokens], block, range(call.heads))
 
 
 @dataclass(kw_only=True)
@@ -317,7 +323,7 @@ class _Decoding(_Bench):
         with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
             return self.prefix.outputs(self.greedy_steps)
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Result:
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words, own = self._words(row), self.own[row]
         assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
         return {**super()._drift(row, got, local), "steps": step_drift(own.logits, got.logits, words)}

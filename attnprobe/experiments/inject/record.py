@@ -41,6 +41,12 @@ class InjectRecord(Record):
     local: Annotated[
         dict[str, PerHead], Field(description="by layer, the output error on that layer's Q, K and V, for each head")
     ]
+    residual: NotRequired[
+        Annotated[
+            dict[str, PerHead] | None,
+            Field(description="by layer, the residual error of each head alone; absent where no block was verified"),
+        ]
+    ]
     budgets: NotRequired[
         Annotated[
             Budgets | None, Field(description="with --budgets: mean budget, number of heads, number of exact heads")
@@ -70,7 +76,8 @@ class InjectRecord(Record):
 
 
 def _problems(record: InjectRecord) -> Iterator[str]:
-    return unequal("local.", record["local"], record["heads"])
+    yield from unequal("local.", record["local"], record["heads"])
+    yield from unequal("residual.", record.get("residual") or {}, record["heads"])
 
 
 def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
@@ -81,9 +88,11 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
         "steps": record.get("steps"),
         "budgets": record.get("budgets"),
     }
+    residual = record.get("residual") or {}
     for layer, errors in record["local"].items():
-        for head, error in zip(record["heads"], errors, strict=True):
-            yield shared | {"head": head, "local_layer": layer, "local": error}
+        of_heads = residual.get(layer) or [None] * len(errors)
+        for head, error, of_head in zip(record["heads"], errors, of_heads, strict=True):
+            yield shared | {"head": head, "local_layer": layer, "local": error, "residual": of_head}
     if not record["local"]:
         yield shared
 
@@ -97,5 +106,6 @@ COLUMNS = {
     "budgets[NAME]": "a fact of the budgets of heads",
     "local_layer": "a layer that was replaced; a cell has a row for each such layer and head",
     "local": "the output error of the head on that layer's own Q, K, V",
+    "residual": "the residual error of the head on the same inputs",
 }
 SHAPE = Shape(InjectRecord, _problems, _rows, COLUMNS)

@@ -106,6 +106,15 @@ DRIFTS: tuple[Column, ...] = (
         best=_smallest("local_error"),
     ),
     Column(
+        "residual",
+        "{metrics[residual_error][mean]:2}",
+        "the residual error, summed over layers",
+        more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / ‖x + y‖, of what the replaced heads of a layer add to the "
+        "residual stream x, on the same inputs",
+        spare=7,
+        best=_smallest("residual_error"),
+    ),
+    Column(
         "cosine",
         "{metrics[embedding_cosine][mean]:4}",
         "of mean-pooled hidden states with the model's own",

@@ -16,6 +16,7 @@ from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
+from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.experiments.inject.rows import inject_rows, inject_summary
 from attnprobe.records.budgets import read_budgets
@@ -241,7 +242,44 @@ def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
 def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
-    assert {"drift", "local_error", "embedding_cosine"} == record["metrics"].keys() and record["predicts"] is None
+    assert record["predicts"] is None
+    local = {"local_error", "row_error", "residual_error", "residual_heads"}
+    assert {"drift", "embedding_cosine", *local} == record["metrics"].keys()
+
+
+def test_residual_errors_are_those_of_the_models_own_projection(ask, models, monkeypatch):
+    """Per head and of the layer, in plain torch: BERT's output projection, and the stream before its norm."""
+    from attnprobe import capture
+    from attnprobe.replacement import replaced
+
+    [record] = ask(layer=(1,)).records
+    seen = {}
+    bench = measure_module._Bench.measure
+
+    def watching(self, work):
+        seen["bench"], seen["work"] = self, work
+        return bench(self, work)
+
+    monkeypatch.setattr(measure_module._Bench, "measure", watching)
+    ask(layer=(1,), out="again")
+    model, work = seen["bench"].model.model, seen["work"]
+    base = model.base_model
+    ids = seen["bench"].reading.inputs
+    calls = {call.number: call for call in capture(model, ids).values()}
+    with torch.no_grad():
+        x = base(**ids, output_hidden_states=True).hidden_states[1][0]
+    dense = base.encoder.layer[1].attention.output.dense
+    own = calls[1].output()[0].float()
+    gap = replaced(calls[1], work.request.entry, work.budget, seed=work.seed)[0] - own
+    stream = x + dense(own.flatten(1))
+    width, heads = own.shape[2], own.shape[1]
+    parts = [gap[:, head] @ dense.weight[:, head * width : (head + 1) * width].T for head in range(heads)]
+    error = lambda change: float(((r := change.norm(dim=1) / stream.norm(dim=1)) ** 2 / (1 + r**2)).mean())
+    assert record["residual"]["1"] == pytest.approx([error(part) for part in parts], rel=1e-4)
+    found = metrics(record)
+    assert found["residual_error"] == pytest.approx(error(sum(parts)), rel=1e-4)
+    assert found["residual_heads"] == pytest.approx(sum(map(error, parts)), rel=1e-4)
+    assert found["row_error"] == pytest.approx(float((gap.norm(dim=2) / own.norm(dim=2)).mean()), rel=1e-4)
 
 
 def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_path):
