@@ -11,6 +11,7 @@ from .cell import cell_text
 from .rows import AnyRow
 from .ties import Value, best_of
 
+MOST_NAMES = 8  # of rows that share a note
 T = TypeVar("T")
 R = TypeVar("R", bound=AnyRow)
 Stated = TypeVar("Stated", bound=AnyRow)
@@ -236,11 +237,22 @@ def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
 
 
 def reasons(rows: Iterable[Stated], name_of: Callable[[Stated], str]) -> list[str]:
-    """A note for each row that is not ok: mark, name, status and reason. Equal notes appear once."""
-    lines = []
+    """A note for each row that is not ok: mark, name, status and reason. Rows that are skipped for one reason share it.
+
+    >>> rows = [{"d": d, "status": "skipped", "reason": "x"} for d in (4, 8)]
+    >>> reasons([*rows, {"d": 2, "status": "failed", "reason": "x"}], lambda row: f"d = {row['d']}")
+    ['– d = 4, d = 8: skipped, x', '✗ d = 2: failed, x']
+    """
+    names: dict[tuple[str, str, str], dict[str, None]] = {}
     for row in rows:
         if row["status"] != "ok":
-            sign = "–" if row["status"] == "skipped" else "✗"
-            why = ", ".join(filter(None, [row["status"], row["reason"]]))
-            lines.append(f"{' '.join(filter(None, [sign, name_of(row)]))}: {why}")
-    return list(dict.fromkeys(lines))
+            why, name = row["reason"] or "", name_of(row)
+            alone = "" if row["status"] == "skipped" else name
+            names.setdefault((row["status"], why, alone), {})[name] = None
+    lines = []
+    for (status, why, _), of in names.items():
+        named = [*of][:MOST_NAMES] + [f"{len(of) - MOST_NAMES} more"] * (len(of) > MOST_NAMES)
+        sign = "–" if status == "skipped" else "✗"
+        text = ", ".join(filter(None, [status, why]))
+        lines.append(f"{' '.join(filter(None, [sign, ', '.join(filter(None, named))]))}: {text}")
+    return lines

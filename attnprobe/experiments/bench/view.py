@@ -8,6 +8,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from ...arguments import fault
+from ...errors import UsageError
 from ...figures.looks import EXACT
 from ...grammar.lists import parse_positive
 from ...tables.cell import cell_text
@@ -106,7 +108,11 @@ def _has_both(row: Row) -> bool:
 def _limits(config: Mapping[str, Any], name: str) -> list[float]:
     """The limits of the tables of choices, from the run's manifest or by default."""
     limits = (config.get(name) or {}).get("value") or LIMITS[name]
-    return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
+    if isinstance(limits, str):
+        return parse_positive(limits, name.replace("_", "-"))
+    if isinstance(limits, list) and all(fault(one, float) is None for one in limits):
+        return limits
+    raise UsageError(f"manifest.json: field config.{name}.value: expected a list of numbers")
 
 
 def bench_judged(rows: Sequence[Row], summary: Sequence[Row]) -> list[Row]:

@@ -138,8 +138,9 @@ def _cores(
     result["metrics"] = metrics
     if not matrices and "sensitivity" not in metrics:
         if qkv.causal and "causal" in method.entry.tags:
-            form = "in its causal form it inverts a core for each block of keys, if any, and none for all"
-            raise Unsupported(f"{method.label} has no core to measure: {form}")
+            raise Unsupported(
+                "no core to measure: a causal form inverts a core for each block of keys, if any, and none for all"
+            )
         raise Unsupported(f"{method.label} inverts no core")
     result |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
 

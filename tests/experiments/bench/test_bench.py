@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from paths import GOLDEN
 from showing import files_of, view_of
 
 from attnprobe.compare.runs import compare_runs
@@ -31,6 +33,7 @@ from attnprobe.operators import product
 from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
+from attnprobe.report import open_run, views
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource
 
@@ -667,3 +670,13 @@ def test_a_memory_that_was_not_measured_has_no_crossing():
     rows = [gated("linear", n, [1e-3] * 3, peak_bytes=None) for n in (64, 128)]
     [entry] = bench_summary(rows)
     assert entry["lengths"] == 2 and entry["memory_lengths"] == 0 and entry["smaller_from"] is None
+
+
+@pytest.mark.parametrize("value", [0.5, True, ["x"], [None], {"x": 1}])
+def test_limits_of_a_foreign_manifest_are_numbers(value, tmp_path):
+    shutil.copytree(GOLDEN / "runs/bench", tmp_path / "r")
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    manifest["config"]["epsilon"] = {"value": value}
+    (tmp_path / "r/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match="field config.epsilon.value: expected a list of numbers"):
+        views(open_run(tmp_path / "r"))
