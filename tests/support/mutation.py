@@ -280,36 +280,29 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
         break_on_hyphens=False,
     )
     layers = "\n".join(f"- **{name}**: {words}." for name, words in LAYERS.items())
-    kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
+    kinds = ", ".join(KINDS)
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. The edit
-is made in a copy of the package, and the tests of that method run there:
+Do the tests notice a wrong method? Each of {len(results)} faults is one wrong edit of the package. The command makes
+the edit in a copy of the package and runs the tests of that method there. It prints every fault with the first test
+that fails:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page. The faults are in `tests/support/faults.py`. A new family adds one of each kind. If no
-test catches a fault, the exit code is 1. The command first checks that the tests pass without a fault.
+`--write` rewrites this page. The faults are in `tests/support/faults.py`. If no test catches a fault, the exit code
+is 1. Every family has a fault of each kind: {kinds}.
 
-{conditions}
-
-Every family has a fault of each kind:
-
-{kinds}
-
-The tests have four layers. A column shows whether a layer catches the fault without the others. `–` means that the
-method has no test of that layer:
+The tests have four layers:
 
 {layers}
 
-*First failing test* belongs to the first layer that catches the fault. *s* is wall time in seconds. In the counts,
-`alone` is the number of faults that no other layer catches.
+A number counts the faults that a layer catches without the others; `alone` are those that no other layer catches.
+
+{conditions}
 
 {counts(results)}
-
-{table(results)}
 """
 
 
