@@ -1,8 +1,9 @@
-"""Maps of layers x heads on one logarithmic colour scale."""
+"""Maps on one logarithmic colour scale."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,36 @@ EMPTY = "#d9d9d9"  # what was not measured, or is not finite
 DENSE = 300  # a scale whose ends are less apart has numbers between the powers of ten too
 
 
-def colours(scale: tuple[float, float]) -> dict[str, Any]:
-    """The colours of the maps of one figure."""
-    import matplotlib
-    from matplotlib.colors import LogNorm
+@dataclass(frozen=True)
+class Scale:
+    """The colour scale of all maps of a figure.
 
-    return {"cmap": matplotlib.colormaps["viridis"].with_extremes(bad=EMPTY), "norm": LogNorm(*scale)}
-
-
-def heat_map(
-    axis: Any, values: Any, layers: Sequence[int], heads: Sequence[int], left: bool, lowest: bool, **look: Any
-) -> Any:
-    """Draw values, (layers, heads), as square cells; NaN is no cell. Returns the mesh.
-
-    Args:
-        left, lowest: whether the panel names its layers, and its heads. look: of `colours`, and of the cells.
+    Attributes:
+        low, high: its ends. label: of its bar. extend: as in matplotlib's ``colorbar``.
+        cmap: the name of its colours. outside: ``under`` and ``over``, colours of what is beyond its ends; by default
+            those of the ends.
     """
-    mesh = axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
+
+    low: float
+    high: float
+    label: str
+    extend: str = "neither"
+    cmap: str = "viridis"
+    outside: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """Colours and norm, for matplotlib's functions that draw arrays."""
+        import matplotlib
+        from matplotlib.colors import LogNorm
+
+        colours = matplotlib.colormaps[self.cmap].with_extremes(bad=EMPTY, **self.outside)
+        return {"cmap": colours, "norm": LogNorm(self.low, self.high)}
+
+
+def heat_map(axis: Any, values: Any, layers: Sequence[int], heads: Sequence[int], **look: Any) -> None:
+    """Draw values, (layers, heads), as square cells with a look of `Scale`; NaN is no cell."""
+    axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
     axis.set_xlim(0, len(heads))
     axis.set_ylim(len(layers), 0)
     axis.set_aspect("equal")
@@ -37,19 +51,18 @@ def heat_map(
         step = -(-len(numbers) // 8)  # at most about eight
         set_ticks([place + 0.5 for place in range(0, len(numbers), step)], [str(one) for one in numbers[::step]])
     axis.tick_params(length=0, pad=2, labelsize="small")
-    axis.set_ylabel("layer" if left else "", fontsize="medium")
-    axis.set_xlabel("head" if lowest else "", fontsize="medium")
+    axis.grid(False)
     for spine in axis.spines.values():
         spine.set_visible(False)
-    return mesh
 
 
-def colour_bar(
-    sheet: Sheet, panels: Sequence[Any], mesh: Any, scale: tuple[float, float], label: str, **look: Any
-) -> None:
+def colour_bar(sheet: Sheet, panels: Sequence[Any], scale: Scale) -> None:
     """The colour scale of all panels, with round numbers."""
+    from matplotlib.cm import ScalarMappable
+
     shrink = min(1.0, 3.2 / sheet.figure.get_size_inches()[1])
-    bar = sheet.figure.colorbar(mesh, ax=list(panels), pad=0.02, shrink=shrink, aspect=24, **look)
-    bar.set_label(label)
+    place = {"ax": list(panels), "pad": 0.02, "shrink": shrink, "aspect": 24}
+    bar = sheet.figure.colorbar(ScalarMappable(**scale.look), extend=scale.extend, **place)
+    bar.set_label(scale.label)
     bar.outline.set_visible(False)
-    plain_ticks(bar.ax.yaxis, scale, DENSE)
+    plain_ticks(bar.ax.yaxis, (scale.low, scale.high), DENSE)

@@ -11,10 +11,10 @@ from typing import Any
 from ..tables.table import gathered
 from .drawing import Drawing
 from .files import chunks, drawn
+from .heat import Scale, colour_bar
 from .kit import LEGEND_LINE, Sheet, canvas, legend, legend_below, legend_columns, legend_inches
 
 Rows = Sequence[Mapping[str, Any]]
-MOST_ROWS = 4  # of panels on a page
 PAD = 0.3  # inches around the panels
 
 
@@ -29,7 +29,7 @@ class Panels:
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that all panels share, by label.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
-        sharing: of matplotlib's ``subplots``; by default all panels have the same axes.
+        sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
     """
 
     stem: str
@@ -44,11 +44,11 @@ class Panels:
     height: float = 2.2
     columns: int | None = None
     sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
+    scale: Scale | None = None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
         """The panels of each page."""
-        down = min(MOST_ROWS, drawing.sizes.down(self.height))
-        return chunks(self.panels, self._across(drawing) * down)
+        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height))
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
@@ -77,6 +77,8 @@ class Panels:
                 most = max(most, math.ceil(len(own) / beside))
         if not drawing.sizes.fixed:
             sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
+        if self.scale:
+            colour_bar(sheet, axes, self.scale)
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
         legend(sheet, handles, legend_columns([*handles], inches))
         return sheet

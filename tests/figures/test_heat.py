@@ -8,15 +8,13 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from attnprobe.figures.heat import EMPTY, colours, heat_map
+from attnprobe.figures.heat import EMPTY, Scale, heat_map
 
 
-def painted(values, layers, heads, **options):
+def painted(values, layers, heads):
     axis = Figure().subplots()
-    mesh = heat_map(
-        axis, np.array(values), layers, heads, **{"left": True, "lowest": True} | options, **colours((1, 100))
-    )
-    return axis, mesh
+    heat_map(axis, np.array(values), layers, heads, **Scale(1, 100, "").look)
+    return axis, axis.collections[0]
 
 
 def test_a_cell_has_the_colour_of_its_logarithm_and_none_where_nothing_was_measured():
@@ -31,9 +29,4 @@ def test_layers_and_heads_are_named_about_eight_times():
     axis, _ = painted(np.ones((24, 12)), range(24), range(12))
     assert [label.get_text() for label in axis.get_yticklabels()] == [str(layer) for layer in range(0, 24, 3)]
     assert [label.get_text() for label in axis.get_xticklabels()] == [str(head) for head in range(0, 12, 2)]
-    assert axis.get_ylim() == (24, 0) and axis.get_ylabel() == "layer" and axis.get_xlabel() == "head"
-
-
-def test_a_panel_inside_has_no_names():
-    axis, _ = painted([[1.0]], [3], [5], left=False, lowest=False)
-    assert axis.get_ylabel() == axis.get_xlabel() == ""
+    assert axis.get_ylim() == (24, 0)

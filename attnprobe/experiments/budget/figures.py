@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn, tiles
-from ...figures.heat import EMPTY, colour_bar, colours, heat_map
-from ...figures.kit import Sheet, canvas
-from ...figures.words import formula, sentence
-from ...tables.labels import file_tag, source_heading
+from ...figures.files import chunks
+from ...figures.heat import EMPTY, Scale, heat_map
+from ...figures.methods import where
+from ...figures.panels import Panels, draw_figures
+from ...figures.words import formula
+from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.numbers import method_label
-from ...tables.table import grouped_by
+from ...tables.table import gathered, grouped_by
 
-ACROSS, DOWN = 4, 6  # of a figure: ε and methods
+ACROSS = 4  # ε of a figure
 LEAST = 0.13  # inches of a cell
 NUMBERED = 0.17  # inches of a cell that says its number
 
@@ -35,58 +36,58 @@ def budget_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     """
     rows = [row for row in rows if row["head"] is not None]
     several = [name for name in ("target", "metric") if len({row[name] for row in rows}) > 1]
-    paths: list[Path] = []
+    figures: list[Panels] = []
     for group in grouped_by(rows, "source", "n", "target", "metric"):
-        first = group[0]
-        stem = f"budget-n{first['n']}{file_tag(first['source'])}"
-        stem += "".join(file_tag(first[name]) for name in several)
-        methods, epsilons = (list(dict.fromkeys(map(of, group))) for of in (method_label, _epsilon))
-        draw = lambda page, group=group: _figure(group, page[0], page[1], drawing)
-        layers, heads = (len({row[name] for row in group}) for name in ("layer", "head"))
-        down = min(DOWN, drawing.sizes.down(0.6 + LEAST * layers))
+        tags = "".join(file_tag(group[0][name]) for name in ("source", *several))
+        epsilons = list(dict.fromkeys(row["epsilon"] for row in group))
+        heads = len({row["head"] for row in group})
         across = min(ACROSS, drawing.sizes.across(0.5 + LEAST * max(heads, 5)))
-        paths += drawn(tiles(methods, epsilons, down, across), draw, Path(out_dir) / stem, drawing)
-    return paths
+        figures += [
+            _figure(group, part, f"budget-n{group[0]['n']}{tags}", drawing) for part in chunks(epsilons, across)
+        ]
+    return draw_figures(figures, drawing, out_dir)
 
 
-def _epsilon(row: Row) -> float:
-    return row["epsilon"]
-
-
-def _figure(rows: Sequence[Row], methods: Sequence[str], epsilons: Sequence[float], drawing: Drawing) -> Sheet:
-    """A map for each of some methods and ε."""
-    first = rows[0]
+def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: Drawing) -> Panels:
+    """A map for each method and some ε."""
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
     wide = (drawing.sizes.inches(len(epsilons)) - 0.9) / len(epsilons)
     cell = min(0.3, (wide - 0.3) / max(len(heads), 5))  # inches
-    high = 0.5 + cell * max(len(layers), 2)
-    numbered = cell >= NUMBERED
     least, most = min(row["least"] or 1 for row in rows), max(row["most"] or 0 for row in rows)
-    target = "" if first["target"] == "softmax" else f"target {first['target']}"
-    where = ", ".join(filter(None, [source_heading(first), f"n = {first['n']}", target]))
-    caption = [
-        f"The smallest budget d with {formula(first['metric'])} ≤ ε, of each layer and head: the largest over windows.",
-        f"Hatched: no d up to {most} is enough in some window. Ring: the error exceeds ε again at a larger d.",
-        f"Grey: not searched. {sentence(where)}.",
-    ]
-    title = "Smallest budget d that is enough, head by head: largest over windows"
-    sheet, panels = canvas(drawing, title, caption, high * len(methods) + 0.3, (len(methods), len(epsilons)))
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
-    scale = (low, high) if high > low else (low / 1.5, high * 1.5)
-    mesh, look = None, {**colours(scale), "linewidth": 0.4, "zorder": 1}
-    for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(epsilons)), strict=True)):
-        for epsilon, axis in zip(epsilons, axes, strict=True):
-            group = [row for row in rows if method_label(row) == method and row["epsilon"] == epsilon]
-            values = _marked(axis, group, layers, heads)
-            is_left = epsilon == epsilons[0]
-            mesh = heat_map(axis, values, layers, heads, is_left, down == len(methods) - 1, **look)
-            if numbered:
-                _numbers(axis, values, scale, least)
-            name = f"{method}\n" if is_left else ""
-            axis.set_title(f"{name}ε = {epsilon:g}", fontsize="medium", parse_math=False)
-    colour_bar(sheet, panels, mesh, scale, "smallest d")
-    return sheet
+    ends = (low, high) if high > low else (low / 1.5, high * 1.5)
+    scale = Scale(*ends, "smallest d")
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        values = _marked(axis, panel, layers, heads)
+        heat_map(axis, values, layers, heads, linewidth=0.4, zorder=1, **scale.look)
+        if cell >= NUMBERED:
+            _numbers(axis, values, ends, least)
+
+    return Panels(
+        stem,
+        "Smallest budget d that is enough, head by head: largest over windows",
+        [
+            f"The smallest budget d with {formula(rows[0]['metric'])} ≤ ε, of each layer and head: the largest over "
+            "windows.",
+            f"Hatched: no d up to {most} is enough in some window. Ring: the error exceeds ε again at a larger d.",
+            f"Grey: not searched. {where(rows)}",
+        ],
+        [
+            (f"{method_label(group[0])}\nε = {epsilon:g}", [row for row in group if row["epsilon"] == epsilon])
+            for group in gathered(rows, method_label)
+            for epsilon in epsilons
+        ],
+        draw,
+        "head",
+        "layer",
+        width=min(1.5, wide),
+        height=0.55 + cell * max(len(layers), 2),
+        columns=len(epsilons),
+        sharing={},
+        scale=scale,
+    )
 
 
 def _marked(axis: Any, group: Sequence[Row], layers: Sequence[int], heads: Sequence[int]) -> Any:

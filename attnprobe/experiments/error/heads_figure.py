@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn, tiles
-from ...figures.heat import colour_bar, colours, heat_map
-from ...figures.kit import Sheet, canvas
+from ...figures.files import chunks
+from ...figures.heat import Scale, heat_map
 from ...figures.methods import text_label
+from ...figures.panels import Panels, draw_figures
 from ...figures.words import formula, in_words, sentence, symbol
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str | None, Any, Any]  # source, n, target
 
-ACROSS, DOWN = 5, 6  # budgets and methods of a figure
+ACROSS = 5  # budgets of a figure
 DECADES = 2.0  # of the colour scale on either side of the median, at most
 
 
@@ -58,7 +58,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         for head, value in zip(record["heads"], values if isinstance(values, list) else (), strict=False):
             if value is not None and math.isfinite(value):
                 cells.setdefault((record["layer"], head), []).append(value)
-    paths: list[Path] = []
+    figures: list[Panels] = []
     for place, by_method in panels.items():
         order = sorted(by_method, key=lambda key: (place, key[0]) in references)  # references last
         by_method = {key: by_method[key] for key in order if by_method[key]}
@@ -66,21 +66,20 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         heads = sorted({head for cells in by_method.values() for _, head in cells})
         if len(layers) < 2:
             continue
-        stem = Path(out_dir) / f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
-        stem = stem if place[2] == "softmax" else stem.with_name(stem.name + file_tag(str(place[2])))
+        stem = f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
+        stem += "" if place[2] == "softmax" else file_tag(str(place[2]))
         maps = {key: _matrix(cells, layers, heads) for key, cells in by_method.items()}
-        scale = _scale(maps.values())
         place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
-        methods = list(dict.fromkeys(method for method, _ in maps))
+        caption = [
+            f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
+            "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
+            f"Grey: not measured, or not finite. {sentence(place_words)}.",
+        ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
-
-        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, place_words=place_words) -> Sheet:
-            return _figure(maps, page[0], page[1], layers, heads, scale, metric, drawing, place_words)
-
-        down = min(DOWN, drawing.sizes.down(0.6 + 0.12 * len(layers)))
         across = min(ACROSS, drawing.sizes.across(0.5 + 0.12 * max(len(heads), 7)))
-        paths += drawn(tiles(methods, budgets, down, across), draw, stem, drawing)
-    return paths
+        for part in chunks(budgets, across):
+            figures.append(_figure(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
+    return draw_figures(figures, drawing, out_dir)
 
 
 def _matrix(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
@@ -101,40 +100,42 @@ def _scale(maps: Any) -> tuple[float, float]:
 
 def _figure(
     maps: Mapping[tuple[str, Any], Any],
-    methods: Sequence[str],
     budgets: Sequence[Any],
-    layers: Sequence[int],
-    heads: Sequence[int],
-    scale: tuple[float, float],
+    first: Any,
+    places: tuple[Sequence[int], Sequence[int]],
+    stem: str,
+    caption: Sequence[str],
     metric: str,
     drawing: Drawing,
-    place_words: str,
-) -> Sheet:
-    shape = (len(methods), len(budgets))
+) -> Panels:
+    """A map for each method and some budgets; methods without a budget stand in the column of the first one."""
+    layers, heads = places
+    scale = Scale(*_scale(maps.values()), symbol(metric), "both")
     wide = (drawing.sizes.inches(len(budgets)) - 0.9) / len(budgets)
     cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
-    tall = (0.5 + cell * max(len(layers), 5)) * len(methods) + 0.3
-    title = f"{sentence(in_words(metric))} head by head: mean over windows and repeats"
-    caption = [
-        f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
-        "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
-        f"Grey: not measured, or not finite. {sentence(place_words)}.",
-    ]
-    sheet, panels = canvas(drawing, title, caption, tall, shape)
-    mesh, look = None, {**colours(scale), "linewidth": 0.3}
-    for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(budgets)), strict=True)):
-        row = [maps.get((method, d)) for d in budgets]
-        if all(one is None for one in row) and budgets[0] is not None:  # methods without a budget have column 0
-            row[0] = maps.get((method, None))
-        first = next((place for place, one in enumerate(row) if one is not None), 0)
-        for across, (d, values, axis) in enumerate(zip(budgets, row, axes, strict=True)):
-            if values is None:
-                axis.set_visible(False)
-                continue
-            positive = np.where(np.isfinite(values), np.maximum(values, scale[0]), math.nan)  # zero has no logarithm
-            mesh = heat_map(axis, positive, layers, heads, across == first, down == len(methods) - 1, **look)
-            budget = "" if (method, d) not in maps or d is None else f"d = {d}"
-            name = method if across == first else ""
-            axis.set_title("\n".join(filter(None, [name, budget])) or " ", fontsize="medium")
-    colour_bar(sheet, panels, mesh, scale, symbol(metric), extend="both")
-    return sheet
+    panels = []
+    for method in dict.fromkeys(method for method, _ in maps):
+        row = [(method, None) if (method, None) in maps and d == first else (method, d) for d in budgets]
+        panels += [("\n".join([method] + [f"d = {d}"] * (d is not None)), maps.get((method, d))) for _, d in row]
+
+    def draw(axis: Any, values: Any) -> None:
+        if values is None:
+            axis.set_visible(False)
+            return
+        positive = np.where(np.isfinite(values), np.maximum(values, scale.low), math.nan)  # zero has no logarithm
+        heat_map(axis, positive, layers, heads, linewidth=0.3, **scale.look)
+
+    return Panels(
+        stem,
+        f"{sentence(in_words(metric))} head by head: mean over windows and repeats",
+        caption,
+        panels,
+        draw,
+        "head",
+        "layer",
+        width=min(1.3, wide),
+        height=0.7 + cell * max(len(layers), 5),
+        columns=len(budgets),
+        sharing={},
+        scale=scale,
+    )

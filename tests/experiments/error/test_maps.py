@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 from every_setting import DEFAULTS, run
 from inputs import DTYPES, eps, factor_of, magnitude, make
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
 from showing import EACH, files_of
@@ -23,22 +25,10 @@ from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import maps_figure as figure_file
-from attnprobe.experiments.error.map_scale import (
-    ABOVE,
-    BELOW,
-    BROKEN,
-    LEVELS,
-    NEGATIVE,
-    POSITIVE,
-    SMALL,
-    Scale,
-    number,
-    palette,
-    ticks_of,
-)
 from attnprobe.experiments.error.maps_figure import map_figures
-from attnprobe.experiments.error.maps_page import DPI, heading_lines
+from attnprobe.figures import files as figure_files
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.heat import EMPTY
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
@@ -289,86 +279,49 @@ def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, 
 
 # --- what is drawn
 
-SCALE = Scale(1e-4, 0.1)
+
+@pytest.fixture
+def pages(monkeypatch):
+    """The pages that are drawn from here on."""
+    drawn = []
+    save = figure_files.saved
+    monkeypatch.setattr(figure_files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
+    return drawn
 
 
-def test_every_value_has_the_colour_that_the_legend_says():
-    values = np.array([0, 5e-5, -5e-5, 1e-4, 0.1, 0.11, -0.11, -0.1, -1e-4, np.nan, np.inf, -np.inf])
-    blues, oranges = (list(map(tuple, palette(name))) for name in (POSITIVE, NEGATIVE))
-    assert [tuple(colour) for colour in SCALE.painted(values)] == [
-        SMALL,
-        SMALL,
-        SMALL,
-        blues[0],
-        blues[-1],
-        ABOVE,
-        BELOW,
-        oranges[-1],
-        oranges[0],
-        BROKEN,
-        BROKEN,
-        BROKEN,
-    ]
-    middle = SCALE.painted(np.array([10**-2.49, 10**-2.51]))  # the colours are even on a logarithmic scale
-    assert [tuple(colour) for colour in middle] == [blues[LEVELS // 2], blues[LEVELS // 2 - 1]]
-    assert not {SMALL, ABOVE, BELOW, BROKEN} & {*blues, *oranges} and not set(blues) & set(oranges)
-
-
-def test_the_scale_is_that_of_the_exact_maps():
-    generator = np.random.default_rng(0)
-    values = 10 ** generator.uniform(-3, -1, (2, 8, 8))
-    values[0, 0, 0], values[0, 0, 1] = 0, np.nan
-    scale = Scale.of(values)
-    assert scale.high == np.nanmax(values) and scale.low == pytest.approx(np.nanquantile(values[values > 0], 0.01))
-    assert Scale.of(np.array([1.0, 1e-9, 1e-9])).low == pytest.approx(1e-4)
-    for flat in (np.ones(5), np.zeros(5), np.full(5, np.nan)):  # V-Mean of one head, and nothing at all
-        assert 0 < Scale.of(flat).low < Scale.of(flat).high
-
-
-@pytest.mark.parametrize(
-    "low, high", [(1e-5, 0.1), (8e-4, 0.021), (0.01, 0.025), (1.0, 2.0), (3e-9, 3e-8), (0.11, 0.2345678)]
-)
-def test_the_scale_has_roundticks_of(low, high):
-    ticks = ticks_of(Scale(low, high))
-    assert 2 <= len(ticks) <= 9 and all(low * 0.998 <= tick <= high * 1.002 for tick in ticks)
-    assert len({number(tick) for tick in ticks}) == len(ticks)
-
-
-def test_a_heading_breaks_where_it_may():
-    assert heading_lines(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
-        "nystromformer:",
-        "inverse=pinv,n_iter=12",
-        "d = 64 (used 61.25)",
-    ]
-    assert heading_lines(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
-    assert heading_lines(("exact B",), 192) == ["exact B"]
-    assert max(map(len, heading_lines(("x" * 50,), 192))) <= 22
-
-
-def drawn_by(monkeypatch):
-    """The figures that are drawn from here on."""
-    figures, keep = [], figure_file.maps_page
-    monkeypatch.setattr(figure_file, "maps_page", lambda *args: _kept(figures, keep(*args)))
-    return figures
-
-
-def _kept(figures, sheet):
-    figures.append(sheet.figure)
-    return sheet
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.texts]
+def panels_of(figure):
+    """The panels of a page, without the colour scale."""
+    return [axis for axis in figure.axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
 
 
 def inside(axis):
     return [text.get_text() for text in axis.texts]
 
 
+def colours_of(axis):
+    """The colours of a panel's blocks, (b_q, b_k, 4), as its pictures lie above each other."""
+    shown = np.zeros((*axis.images[0].get_array().shape, 4))
+    for image in axis.images:
+        layer = image.cmap(image.norm(image.get_array()))
+        shown = np.where(layer[..., 3:] > 0, layer, shown)
+    return shown
+
+
+@pytest.mark.usefixtures("svg_alone")
+def test_the_scale_is_that_of_the_exact_maps():
+    generator = np.random.default_rng(0)
+    values = 10 ** generator.uniform(-3, -1, (2, 8, 8))
+    values[0, 0, 0], values[0, 0, 1] = 0, np.nan
+    scale = figure_file._scale(values, "")
+    assert scale.high == np.nanmax(values) and scale.low == pytest.approx(np.nanquantile(values[values > 0], 0.01))
+    assert figure_file._scale(np.array([1.0, 1e-9, 1e-9]), "").low == pytest.approx(1e-4)
+    for flat in (np.ones(5), np.zeros(5), np.full(5, np.nan)):  # V-Mean of one head, and nothing at all
+        assert 0 < figure_file._scale(flat, "").low < figure_file._scale(flat, "").high
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("svg_alone")
-def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
-    figures = drawn_by(monkeypatch)
+def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
     session = measured(
         source,
         tmp_path,
@@ -380,59 +333,33 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     )
     paths = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")
     assert [path.name for path in paths] == files_of("maps-layer0-n70")
-    (figure,) = figures
-    panels, (bar,) = figure.axes[:-1], figure.axes[-1:]
+    (figure,) = pages
+    panels = panels_of(figure)
     assert len(panels) == 3 * (1 + 2 + 2 + 1)
-    headings = [text.split("\n") for text in texts(figure) if "\n" in text or text in ("exact B", "vmean")]
-    assert [heading[0] for heading in headings] == ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
+    headings = [axis.get_title().split("\n") for axis in panels]
+    assert headings[6:12] == headings[:6] and headings[12:] == headings[:6]
+    assert [heading[0] for heading in headings[:6]] == [
+        "exact B",
+        *["skyformer:"] * 2,
+        *["nystromformer"] * 2,
+        "vmean",
+    ]
     assert headings[3][1] == "d = 8" and headings[1][1] == "sampler=iid"
-    assert {"head 0", "head 1", "head 2"} <= set(texts(figure))
-    place = "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries"
-    assert place in paths[-1].read_text(encoding="utf-8")
-    assert any("nystromformer d = 100: skipped" in text for text in texts(figure))
-    assert [inside(panel) for panel in panels[12:15]] == [["skipped"]] * 3  # nystromformer at d = 100
-    assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
-    places = {text.get_text().split("\n")[0]: text.get_position() for text in figure.texts}
-    assert places["head 0"][1] > places["head 1"][1] > places["head 2"][1]
-    for index, panel in enumerate(panels):  # heads downward as their labels say, columns under their headings
-        box = panel.get_position()
-        assert box.y0 < places[f"head {index % 3}"][1] < box.y1
-        assert not panel.images or (panel.images[0].origin == "upper" and panel.get_ylim()[0] > panel.get_ylim()[1])
-        if index < 3 or index >= 15:
-            assert box.x0 < places["vmean" if index >= 15 else "exact B"][0] < box.x1
-    scale = Scale.of(np.load(exact_map_path(session.path, mapped(session.outcome.records)[0])).astype(float))
-    for index, record in enumerate(mapped(session.outcome.records)):
+    assert [axis.get_ylabel() for axis in panels[::6]] == ["head 0", "head 1", "head 2"]
+    caption = paths[-1].read_text(encoding="utf-8")
+    assert "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in caption
+    assert "nystromformer d = 100: skipped" in caption
+    assert [inside(panel) for panel in panels[4::6]] == [["skipped"]] * 3  # nystromformer at d = 100
+    assert sum(map(len, map(inside, panels))) == 3
+    assert panels[0].get_position().y0 > panels[6].get_position().y0 > panels[12].get_position().y0
+    for column, record in enumerate(mapped(session.outcome.records), 1):
         if record["status"] == "ok":
             maps = np.load(map_path(session.path, record["key"]))
-            for row, panel in enumerate(panels[3 * (index + 1) : 3 * (index + 2)]):
-                assert np.array_equal(panel.images[0].get_array(), scale.painted(maps[row].astype(float)))
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("svg_alone")
-def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkeypatch):
-    figures = drawn_by(monkeypatch)
-    for name, change in {
-        "one": {"head": (1,)},
-        "wide": {
-            "methods": ("skyformer:sampler=iid,guard=sampled,performer:orthogonal=false,vmean,linear,svd",),
-            "d": (8, 66),
-        },
-        "gaussian": {"target": "gaussian", "n": (9,), "d": (4,)},
-    }.items():
-        session = measured(source, tmp_path, name, **change)
-        map_figures(session.outcome.records, session.path, Drawing(), tmp_path / name)
-    for figure in figures:
-        figure.set_dpi(DPI)
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        boxes = [text.get_window_extent(renderer) for text in figure.texts]
-        boxes += [axis.get_window_extent(renderer) for axis in figure.axes]
-        for index, box in enumerate(boxes):
-            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-            for other in boxes[:index]:
-                apart = (box.x1 <= other.x0, other.x1 <= box.x0, box.y1 <= other.y0, other.y1 <= box.y0)
-                assert any(apart), (box, other)
-    assert "mean entry of a block" in figures[-1].axes[-1].get_xlabel() and "exact C" in texts(figures[-1])
+            for row, panel in enumerate(panels[column::6]):
+                picture = panel.images[0]
+                assert picture.origin == "upper" and panel.get_ylim()[0] > panel.get_ylim()[1]
+                sizes = np.maximum(np.abs(maps[row].astype(float)), picture.norm.vmin / 2)
+                assert np.array_equal(picture.get_array().data, sizes)
 
 
 def kept(tmp_path, maps, exact_maps=None, **fields):
@@ -464,43 +391,34 @@ def kept(tmp_path, maps, exact_maps=None, **fields):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("svg_alone")
-def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypatch):
-    figures = drawn_by(monkeypatch)
-    exact_maps = np.array([[[0.1, 0.01], [0.01, 0.05]]])
-    cases = {
-        "plain": (exact_maps, "ok", []),
-        "zero": (exact_maps * 0, "ok", ["smaller than 0.01 (or 0)"]),
-        "negative": (-exact_maps, "ok", []),
-        "huge": (exact_maps * 1e30, "ok", ["above 0.1"]),
-        "hugely negative": (exact_maps * -1e30, "ok", ["below −0.1"]),
-        "broken": (exact_maps * np.nan, "diverged", ["not finite", "skyformer d = 4: diverged, no such luck"]),
-    }
-    for name, (maps, status, expected) in cases.items():
-        record = kept(tmp_path / name, maps, exact_maps, status=status, reason="no such luck")
-        assert len(map_figures([record], tmp_path / name, Drawing(), tmp_path / name)) == EACH
-        actual = texts(figures[-1])
-        names = {"smaller", "above", "below", "not", "skyformer d"}
-        assert [text for text in actual if any(text.startswith(f"{one} ") for one in names)] == expected, name
-        patches = [tuple(round(255 * part) for part in one.get_facecolor()[:3]) for one in figures[-1].artists]
-        meant = {"zero": [SMALL], "huge": [ABOVE], "hugely negative": [BELOW], "broken": [BROKEN]}
-        assert patches == meant.get(name, []), name
-        assert ("orange" in figures[-1].axes[-1].get_xlabel()) == (name in ("negative", "hugely negative"))
-        assert "skyformer\nd = 4 (used 3.5)" in actual
+def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
+    values = np.array([[[0.1, 0.01], [-0.05, 0.0]], [[1e3, -1e3], [np.nan, np.inf]]])
+    exact_maps = np.array([[[0.1, 0.01], [0.02, 0.05]]] * 2)
+    record = kept(tmp_path, values, exact_maps, status="diverged", reason="no such luck")
+    paths = map_figures([record], tmp_path, Drawing(), tmp_path)
+    first, second = (colours_of(axis) for axis in panels_of(pages[0])[1::2])
+    blues, oranges = (matplotlib.colormaps[name] for name in ("YlGnBu", "Oranges"))
+    low = panels_of(pages[0])[0].images[0].norm.vmin
+    negative = oranges(math.log(0.05 / low) / math.log(0.1 / low))
+    assert first.reshape(4, 4) == pytest.approx(np.array([blues(1.0), blues(0), negative, to_rgba("white")]), abs=0.02)
+    black, grey = to_rgba("black"), to_rgba(EMPTY)
+    assert second.reshape(4, 4) == pytest.approx(np.array([black, black, grey, grey]))
+    caption = paths[-1].read_text(encoding="utf-8")
+    for words in ("Orange: negative", "White: smaller", "Black: larger", "Grey: not finite"):
+        assert words in caption
+    assert "skyformer d = 4: diverged, no such luck." in caption
+    assert panels_of(pages[0])[1].get_title() == "skyformer\nd = 4\n(used 3.5)"
 
 
 @pytest.mark.usefixtures("svg_alone")
-def test_heads_and_columns_beyond_the_page_are_said(tmp_path, monkeypatch):
-    figures = drawn_by(monkeypatch)
-    maps = np.full((14, 8, 8), 0.125)
-    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 10)]
+def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
+    maps = np.full((8, 8, 8), 0.125)
+    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 8)]
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    assert [path.name for path in paths[::EACH]] == ["maps-layer0-n8.svg", "maps-layer0-n8-2.svg"]
-    assert [len(figure.axes) - 1 for figure in figures] == [12 * 7, 12 * 4]
-    for page, path in enumerate(paths[EACH - 1 :: EACH]):
-        caption = path.read_text(encoding="utf-8")
-        assert "Heads 12, 13 are not drawn; --head chooses which are." in caption
-        assert f"Figure {page + 1} of 2 of these methods and budgets, all on one colour scale." in caption
-        assert "every entry" in caption
+    shown = [[axis.get_title() for axis in panels_of(page)] for page in pages]
+    assert len(paths) == EACH * len(pages) and sum(map(len, shown)) == 8 * (7 + 2)
+    assert all(titles[0] == "exact B" for titles in shown)
+    assert "every entry" in paths[-1].read_text(encoding="utf-8")
 
 
 def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
