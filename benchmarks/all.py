@@ -38,7 +38,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "theory": ["--weights", "initialized", "--heads", "0:0,2:3", *TEXT],
     "architectures": ["--write", os.devnull],
     "scale": ["--ray", "--rounds", "2"],
-    "selections": ["--only", "llama 32768"],
+    "selections": [],
     "chance": ["--pairs", "100", "--noise", "0"],
     "gpu": ["--device", "cpu", "--small"],  # whether it works; RESULTS-gpu.md has the numbers of a GPU
 }

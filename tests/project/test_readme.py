@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 from paths import ROOT
-from sources_helpers import needs_minilm
+from sources_helpers import needs_minilm, needs_smollm2
 
 from attnprobe.cli import COMMANDS
 from attnprobe.methods import KERNELS, METHODS
@@ -52,19 +52,26 @@ def test_the_readme_names_every_command_and_picture_that_exists():
     assert f"{len(METHODS)} methods and {NUMBERS[len(KERNELS)]} kernels" in README
 
 
-@needs_minilm
-def test_the_readmes_command_gives_the_readmes_table(run, no_hub):
+@pytest.mark.parametrize(
+    ("block", "number", "lines", "cells"),
+    [
+        pytest.param(0, 1, slice(2, 6), 7, marks=needs_minilm),
+        pytest.param(2, 2, slice(2, 5), 4, marks=needs_smollm2),
+    ],
+    ids=["minilm", "smollm2"],
+)
+def test_a_command_of_the_readme_gives_its_table(block, number, lines, cells, run, no_hub):
     """Every line and column that it shows, but for those that rounding decides (≈)."""
-    command = shell(README)[0].rpartition(" && attnprobe ")[2]
+    command = shell(README)[block].rpartition(" && attnprobe ")[2]
     code, out, _ = run(*shlex.split(command))
     assert code == 0
-    lines = [flat(line) for line in out.splitlines()]
-    table = README.split("<!-- table -->")[1].split("<!-- /table -->")[0].split("─\n")
-    for line in table[0].splitlines()[2:6]:
-        assert any(contains(one.split(), flat(line).split()) for one in lines), line
-    for line in table[1].splitlines()[:-1]:
+    printed = [flat(line).split() for line in out.splitlines()]
+    head, rows = README.split("<!-- table -->")[number].split("<!-- /table -->")[0].split("─\n")
+    shown = [*head.splitlines()[lines], *rows.splitlines()[:-1]]
+    assert len(rows.splitlines()) == cells + 1
+    for line in shown:
         words = [word for word in flat(line).split() if "≈" not in word]
-        assert any(contains(one.split(), words) for one in lines), line
+        assert any(contains(one, words) for one in printed), line
 
 
 def contains(line: list[str], words: list[str]) -> bool:

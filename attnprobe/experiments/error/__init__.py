@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
         "--method skyformer --plot maps",
         "--method skyformer --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0",
         "--method torch:sdpa-flash:dtype=bfloat16 --fail-above ratio_to_framework.max=2",
-        "--method window,topk --model ./my-llama --n 4096 --d 256 --rows --no-matrix --plot positions",
+        "--method window,topk --model smollm2 --n 4096 --d 256 --rows --no-matrix --plot positions",
     ),
     python=(
         "from attnprobe.experiments.error import ErrorRequest, measure_errors",
