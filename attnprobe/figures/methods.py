@@ -16,6 +16,14 @@ from .words import escaped, sentence
 
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
+CROSSES = {
+    "linestyle": "",
+    "marker": "x",
+    "color": "black",
+    "markersize": 8,
+    "markeredgewidth": 1.5,
+    "zorder": 5,
+}
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
@@ -24,7 +32,7 @@ MOST_OF_FAMILY = 4  # methods of a panel of a family
 
 
 def scale(
-    panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool, low: float = 0.0, high: float = math.inf
+    panel: Any, values: Iterable[float | None], dots: bool = False, low: float = 0.0, high: float = math.inf
 ) -> None:
     """Make an error axis logarithmic if the values span more than a factor of 20; else it starts at zero.
 
@@ -32,25 +40,23 @@ def scale(
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    keys = ("p10", "median", "p90", "max")
-    positive = [stats[key] for stats in values for key in keys if 0 < drawable(stats.get(key)) < HUGE]
-    inside = [value for value in positive if low <= value <= high]
+    inside = [value for value in map(drawable, values) if low <= value <= high and 0 < value < HUGE]
     bounded = math.isfinite(high)
-    for panel in panels:
-        axis = panel.xaxis if dots else panel.yaxis
-        panel.grid(axis="x" if dots else "y", color="#dddddd", linewidth=0.6)
-        if inside and max(inside) > 20 * min(inside):
-            (panel.set_xscale if dots else panel.set_yscale)("log")
-            if bounded:
-                (panel.set_xlim if dots else panel.set_ylim)(min(inside) / 1.5, max(inside) * 1.5)
-            decades = math.log10(max(inside) / min(inside))
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-            far = max(inside) > 1e4 or min(inside) < 1e-3
-            power = lambda value, _: f"$10^{{{round(math.log10(value))}}}$" if value > 0 else ""
-            axis.set_major_formatter(FuncFormatter(power if far and decades >= 2.5 else lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        else:
-            (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if bounded else None)
+    axis, set_scale, set_ends = (
+        (panel.xaxis, panel.set_xscale, panel.set_xlim) if dots else (panel.yaxis, panel.set_yscale, panel.set_ylim)
+    )
+    panel.grid(False, axis="y" if dots else "x")
+    if not inside or max(inside) <= 20 * min(inside):
+        set_ends(0, (1.1 if bounded else 1.06) * max(inside, default=1.0))
+        return
+    set_scale("log")
+    if bounded:
+        set_ends(min(inside) / 1.5, max(inside) * 1.5)
+    decades = math.log10(max(inside) / min(inside))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
+    if decades < 2.5 or (max(inside) <= 1e4 and min(inside) >= 1e-3):  # else powers of ten
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def styles_of(rows: Sequence[AnyRow], shown: Iterable[AnyRow] | None = None) -> dict[str, dict[str, Any]]:
@@ -105,26 +111,34 @@ def legend_text(label: str, marked: Iterable[str]) -> str:
     return f"{label} !" if label in marked else label
 
 
-def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
-    """A cross in the method's colour where cells did not converge; at the panel's edge without a value."""
-    from matplotlib.lines import Line2D
-
-    look = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
-    handles[CROSS] = Line2D([], [], **look)
+def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = False) -> None:
+    """A cross where cells did not converge; in the method's colour at the panel's edge without a value."""
     if y is not None:
-        axis.plot([x], [y], **look)
-        return
-    look["color"] = colour
-    if dots:
-        axis.plot([0.98], [x], transform=axis.get_yaxis_transform(), **look)
+        axis.plot([x], [y], **CROSSES)
+    elif dots:
+        axis.plot([0.98], [x], transform=axis.get_yaxis_transform(), **{**CROSSES, "color": colour})
     else:
-        axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **look)
+        axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **{**CROSSES, "color": colour})
+
+
+def shared_legend(rows: Sequence[AnyRow], styles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """The legend of methods and of the metric's crosses; those without markers in the figure stand behind the others.
+
+    Args:
+        rows: that a figure shows. styles: of `styles_of`.
+    """
+    marked = flagged(rows)
+    flat = {text_label(row) for row in rows if row["d"] is None}
+    looks = {label: {**style, "marker": None} if label in flat else style for label, style in styles.items()}
+    order = sorted(looks, key=lambda label: looks[label]["marker"] is None)
+    crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
+    return {legend_text(label, marked): looks[label] for label in order} | crosses
 
 
 def panel_title(row: AnyRow, budgets: Sequence[int] = ()) -> str:
     """The place of a panel's rows: source, layer, n, and a target that is not softmax."""
     target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
-    parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
+    parts = [source_heading(row), f"layer {row['layer']}", f"n = {row['n']}", *target]
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 

@@ -18,7 +18,7 @@ from attnprobe.figures.kit import canvas, legend_below
 from attnprobe.figures.methods import cross_out
 
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
-TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum"
+TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum (layer 0, n = 512)"
 
 
 def files(tmp_path, **how):
@@ -110,9 +110,9 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
 
 @pytest.mark.parametrize("dots", [False, True])
 def test_a_cell_without_a_value_has_a_cross_at_the_edge(dots):
-    axis, handles = Figure().subplots(), {}
-    cross_out(axis, 3.0, None, dots, handles, "red")
+    axis = Figure().subplots()
+    cross_out(axis, 3.0, None, "red", dots)
     (line,) = axis.get_lines()
-    assert line.get_marker() == "x" and line.get_color() == "red" and len(handles) == 1
+    assert line.get_marker() == "x" and line.get_color() == "red"
     across, along = (axis.get_yaxis_transform(), (0.98, 3.0)) if dots else (axis.get_xaxis_transform(), (3.0, 0.97))
     assert tuple(line.get_xydata()[0]) == along and line.get_transform() == across

@@ -68,7 +68,8 @@ def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metr
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
         name, group = panel
         _panel(axis, group, metric, name, styles)
-        scale([axis], [row["metrics"][metric] for row in group if row["method"] != SOFTMAX], False)
+        scale(axis, [_error(row, metric) for row in group if row["method"] != SOFTMAX])
+        axis.grid(axis="x")
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, axis.get_xlim())
         axis.set_xlabel(COSTS[name][2])

@@ -8,23 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.files import chunks, drawn
-from ...figures.kit import (
-    Sheet,
-    canvas,
-    columns_for,
-    legend,
-    legend_below,
-    legend_columns,
-    legend_inches,
-    powers_of_two,
-)
+from ...figures.kit import powers_of_two
 from ...figures.looks import GREY
 from ...figures.methods import (
     CROSS,
+    CROSSES,
     HOLLOW,
     MOST_IN_PANEL,
-    MOST_OF_FAMILY,
     cross_out,
     crossed,
     drawable,
@@ -35,21 +25,26 @@ from ...figures.methods import (
     marks,
     panel_title,
     scale,
+    shared_legend,
     styles_of,
     text_label,
     where,
 )
+from ...figures.panels import Panels, draw_figures, panels_of
 from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family, mark
 from ...tables.table import gathered
 
-Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the title of a panel of a family
+Styles = Mapping[str, Mapping[str, Any]]  # by label
 
-PANELS = 12  # per figure
 SPAN = 1e2  # of the panels of families about V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
+LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
+DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
+DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
+BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
 def error_figure(
@@ -81,103 +76,124 @@ def error_figure(
     limits = [row for row in bounds if has(row, name)]
     if not any(has(row, name) for row in plotted) or all(row.get("reference") for row in plotted):
         return []
-    budgets = {row["d"] for row in plotted if row["d"] is not None and not row.get("reference")}
-    families = list(dict.fromkeys(family(row) for row in plotted if not row.get("reference")))
+    budgets = sorted({row["d"] for row in plotted if row["d"] is not None and not row.get("reference")})
+    methods = [row for row in plotted if not row.get("reference")]
+    families = list(dict.fromkeys(map(family, methods)))
     place = {name: index for index, name in enumerate(families)}
     plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
     styles = styles_of(rows, plotted)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
-    split = crowded and len(families) > 1 and len(budgets) > 1
-    titles = family_panels([row for row in plotted if not row.get("reference")]) if split else {}
-    shown = {_corner(row) for row in plotted}
-    corners = [corner for corner in dict.fromkeys(_corner(row) for row in rows) if corner in shown]
-    places = [(*corner, title) for corner in corners for title in dict.fromkeys(titles.values() or (None,))]
     dots = len(budgets) < 2
-    most = _across(drawing, split) * drawing.sizes.down(_height(styles, split, dots))
-    pages = [page for parts in gathered(places, lambda one: one[:4]) for page in chunks(parts, most)] if split else None
-
-    def draw(page: Sequence[Place]) -> Sheet:
-        return _page(page, plotted, limits, name, drawing, styles, titles, dots)
-
-    return drawn(pages or chunks(places, min(most, PANELS)), draw, Path(out_dir) / f"error-{name}", drawing)
-
-
-def _across(drawing: Drawing, split: bool) -> int:
-    """How many panels stand side by side at most."""
-    return min(drawing.sizes.across(2.1), 3 if split else 4)
-
-
-def _height(styles: Mapping[str, Any], split: bool, dots: bool) -> float:
-    """The height of a panel in inches."""
+    order = list(dict.fromkeys(map(_corner, rows)))
+    corners = sorted(gathered(plotted, _corner), key=lambda group: order.index(_corner(group[0])))
     if dots:
-        return max(1.1, 0.19 * len(styles) + 0.5)
-    return 2.3 + 0.14 * MOST_OF_FAMILY if split else 2.2
+        figures = [_dots(corners, limits, name, budgets, styles)]
+    elif crowded and len(families) > 1:
+        titles = family_panels(methods)
+        figures = [_families(group, limits, name, budgets, titles) for group in corners]
+    else:
+        figures = [_lines(corners, limits, name, budgets, styles)]
+    return draw_figures(figures, drawing, out_dir)
 
 
-def _page(
-    places: Sequence[Place],
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
-    drawing: Drawing,
-    styles: Mapping[str, dict[str, Any]],
-    titles: Mapping[str, str],
-    dots: bool,
-) -> Sheet:
-    """One figure of up to `PANELS` panels."""
-    split = places[0][4] is not None
-    most = _across(drawing, split)
-    columns = min(most, len(places) if split else columns_for([place[1] for place in places]))
-    lines = math.ceil(len(places) / columns)
-    inches = drawing.sizes.inches(columns)
-    shown = [row for row in rows if any(_at(row, place, titles) for place in places)]
-    marked = flagged(shown)
-    keys = 0.0 if split else legend_inches([*styles], inches)
-    # a row of panels that is a layer or a source, with a column for each n, has its own scale
-    rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
-    sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
-    budgets = sorted({row["d"] for row in shown if row["d"] is not None})
-    title = sentence(in_words(name)) + ("" if dots else " against budget d") + ": median, p10 – p90, maximum"
-    title += f". {sentence(panel_title(shown[0]))}" if split else ""
-    caption = _caption(name, shown, bounds, budgets, styles, dots)
-    tall, shape = _height(styles, split, dots) * lines + 0.3 + keys, (lines, columns)
-    sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), **sharing)
-    handles: dict[str, Any] = {}
-    low, high = _span([row for row in rows if _corner(row) == places[0][:4]], name) if split else (0.0, math.inf)
-    label = symbol(name)
-    for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
-        panel_rows = [row for row in shown if _at(row, place, titles)]
-        limits = [row for row in bounds if _corner(row) == place[:4]]
-        lowest = index + columns >= len(places)
-        if dots:
-            dot_panel(axis, panel_rows, limits, name, styles, handles)
-            axis.set_xlabel(label if lowest else "")
-            axis.tick_params(labelbottom=True)
-        else:
-            looks = styles_of(panel_rows) if split else styles
-            own: dict[str, Any] = {}
-            line_panel(axis, panel_rows, limits, name, looks, own, budgets)
-            axis.set_xlabel("budget d" if lowest or split else "")
-            axis.set_ylabel(label if index % columns == 0 else "")
-            if split:
-                entries = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
-                entries = {
-                    _beyond(legend_text(key, flagged(panel_rows)), line, low, high): line
-                    for key, line in entries.items()
-                }
-                legend_below(axis, entries, ncols=legend_columns(list(entries), inches / columns), columnspacing=1.0)
-            handles.update(own)
-        axis.set_title(place[4] if split else panel_title(panel_rows[0], budgets if dots else ()))
-    step = columns if rowwise else len(places)
-    for start in range(0, len(places), step):
-        scaled = {place[:4] for place in places[start : start + step]}
-        values = [row["metrics"][name] for row in rows if has(row, name) and _corner(row) in scaled]
-        scale(panels[start : start + step], values, dots, low, high)
-    order = sorted(
-        handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
+def _dots(
+    corners: Sequence[Sequence[Row]], limits: Sequence[Row], name: str, budgets: Sequence[int], styles: Styles
+) -> Panels:
+    """A line for each method at one budget."""
+    rows = [row for group in corners for row in group]
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        dot_panel(axis, panel, _at(limits, panel[0]), name, styles)
+        scale(axis, _values(rows, name), dots=True)
+
+    legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
+    legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits if _median(row, name) > 0}
+    legend |= {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
+    return Panels(
+        f"error-{name}",
+        sentence(in_words(name)) + ": median, p10 – p90, maximum",
+        _caption(name, rows, limits, budgets, styles, True),
+        [(panel_title(group[0], budgets), group) for group in corners],
+        draw,
+        symbol(name),
+        legend=legend,
+        height=max(1.1, 0.19 * len(styles) + 0.5),
     )
-    legend(sheet, {legend_text(key, marked): handles[key] for key in order}, legend_columns(order, inches))
-    return sheet
+
+
+def _lines(
+    corners: Sequence[Sequence[Row]], limits: Sequence[Row], name: str, budgets: Sequence[int], styles: Styles
+) -> Panels:
+    """A line for each method, a panel for each place. A row of panels that is a layer or source has its own scale."""
+    rows = [row for group in corners for row in group]
+    lengths = {row["n"] for row in rows}
+    rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
+    level = lambda row: (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets)
+        scale(axis, _values([row for row in rows if level(row) == level(panel[0])], name))
+
+    return Panels(
+        f"error-{name}",
+        sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum",
+        _caption(name, rows, limits, budgets, styles, False),
+        [(panel_title(group[0]), group) for group in corners],
+        draw,
+        "budget d",
+        symbol(name),
+        shared_legend(rows, styles, name) | _bound(limits, budgets, name),
+        columns=len(lengths) if rowwise else None,
+        sharing={"sharey": "row" if rowwise else True},
+    )
+
+
+def _families(
+    rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int], titles: Mapping[str, str]
+) -> Panels:
+    """A panel for each family of one place, all on one scale; the references stand in every panel."""
+    references = [row for row in rows if row.get("reference")]
+    methods = [row for row in rows if not row.get("reference")]
+    low, high = _span(rows, name)
+
+    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
+        styles = styles_of(panel)
+        lines = line_panel(axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets)
+        scale(axis, _values(rows, name), False, low, high)
+        marked = flagged(panel)
+        return {_beyond(legend_text(label, marked), lines[label], low, high): lines[label] for label in styles}
+
+    keys = styles_of(references)
+    legend = {**keys, **({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})}
+    title = sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum"
+    return Panels(
+        f"error-{name}",
+        f"{title}. {sentence(panel_title(rows[0]))}",
+        _caption(name, rows, limits, budgets, styles_of(rows), False),
+        panels_of(methods, lambda row: titles[text_label(row)]),
+        draw,
+        "budget d",
+        symbol(name),
+        legend | _bound(limits, budgets, name),
+        height=2.3,
+    )
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float | None]:
+    """What an axis of errors holds."""
+    statistics = [row["metrics"][name] for row in rows if has(row, name)]
+    return [stats.get(key) for stats in statistics for key in ("p10", "median", "p90", "max")]
+
+
+def _at(rows: Sequence[Row], row: Row) -> list[Row]:
+    """The rows of a panel's place."""
+    return [one for one in rows if _corner(one) == _corner(row)]
+
+
+def _bound(limits: Sequence[Row], budgets: Sequence[int], name: str) -> dict[str, Any]:
+    """The legend of the lower bound, where one is drawn."""
+    drawn = any(_median(row, name) > 0 for row in limits if row["d"] in budgets)
+    return {"lower bound, rank d (0 beyond)": BOUND} if drawn else {}
 
 
 def _caption(
@@ -226,25 +242,12 @@ def _corner(row: Row) -> tuple[Any, ...]:
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 
-def _at(row: Row, place: Place, titles: Mapping[str, str]) -> bool:
-    """Whether a panel shows the row. The panels of all families show the references."""
-    if _corner(row) != place[:4]:
-        return False
-    return place[4] is None or bool(row.get("reference")) or titles[text_label(row)] == place[4]
-
-
 def line_panel(
-    axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
-    styles: Mapping[str, dict[str, Any]],
-    handles: dict[str, Any],
-    budgets: Sequence[int],
-) -> None:
+    axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles, budgets: Sequence[int]
+) -> dict[str, Any]:
     """Error against budget: a line per method with its band, or with bars side by side if there are many methods.
 
-    A tick is the maximum. A hollow marker is a row with bad rows.
+    A tick is the maximum. A hollow marker is a row with bad rows. Returns the line of each method.
     """
     from matplotlib.lines import Line2D
 
@@ -255,6 +258,7 @@ def line_panel(
     step = 0 if bands else min(0.09, 0.5 / len(curves)) * min(gap, 1.0)
     margin = 1.4 * 2 ** (step * len(curves) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
+    lines: dict[str, Any] = {}
     for group in gathered(rows, text_label):
         label = text_label(group[0])
         style = styles[label]
@@ -262,7 +266,7 @@ def line_panel(
         offset = curves.index(label) - (len(curves) - 1) / 2 if label in curves else 0
         shift = 2 ** (offset * step)
         if points and points[0][0] is None:
-            handles[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
+            lines[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif points:
             d = [(budget or 0) * shift for budget, _ in points]
             low, middle, high = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
@@ -274,7 +278,7 @@ def line_panel(
                 axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
             bad = [mark(row) == "!" for row in group if has(row, name)]
             filled = [place for place, one in enumerate(bad) if not one]
-            (handles[label],) = axis.plot(d, middle, **style, markevery=filled)
+            (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
             most = [drawable(stats["max"]) for _, stats in points]
             axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
             for x, y, one in zip(d, middle, bad, strict=True):
@@ -283,23 +287,15 @@ def line_panel(
         for row in group:
             if crossed(row, name):
                 value = _median(row, name) if has(row, name) else None
-                handles.setdefault(label, Line2D([], [], **style))
-                cross_out(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
-    positive = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
-    positive = [(d, value) for d, value in positive if value > 0]
+                lines.setdefault(label, Line2D([], [], **style))
+                cross_out(axis, shift * (row["d"] or budgets[0]), value, style["color"])
+    positive = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets and _median(row, name) > 0]
     if positive:
-        look = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
-        (handles["lower bound, rank d (0 beyond)"],) = axis.plot(*zip(*positive, strict=True), **look)
+        axis.plot(*zip(*positive, strict=True), **BOUND)
+    return lines
 
 
-def dot_panel(
-    axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
-    styles: Mapping[str, dict[str, Any]],
-    handles: dict[str, Any],
-) -> None:
+def dot_panel(axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles) -> None:
     """One budget: a line per method with its median, p10 – p90 and maximum."""
     labels = [label for label, style in styles.items() if style["marker"]]
     for position, label in enumerate(labels):
@@ -314,16 +310,14 @@ def dot_panel(
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
                 x, y = (position, None) if stats is None else (_median(row, name), position)
-                cross_out(axis, x, y, True, handles, style["color"])
+                cross_out(axis, x, y, style["color"], dots=True)
     marked = flagged(rows)
     axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for row in rows:
         if row.get("reference") and has(row, name):
-            look = {"color": GREY, "linestyle": "--", "linewidth": 1.3, "zorder": 1.5}
-            handles[text_label(row)] = axis.axvline(_median(row, name), **look)
+            axis.axvline(_median(row, name), **LINE, **DASHED)
     for row in bounds:
-        if (value := _median(row, name)) > 0:
-            look = {"color": GREY, "linestyle": ":", "linewidth": 1.5, "zorder": 1.5}
-            handles[f"lower bound, rank {row['d']}"] = axis.axvline(value, **look)
+        if _median(row, name) > 0:
+            axis.axvline(_median(row, name), **LINE, **DOTTED)

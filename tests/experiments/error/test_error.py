@@ -19,10 +19,10 @@ from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
-from attnprobe.experiments.error import error_figure as figures_file
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
+from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
@@ -360,8 +360,8 @@ def test_budgets_that_are_skipped_for_one_reason_share_a_line():
 @pytest.mark.usefixtures("svg_alone")
 def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     pages = []
-    draw = figures_file._page
-    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    save = files.saved
+    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
     paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
     assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
     assert [sheet.title.split(". ")[1].split(",")[0] for sheet in pages] == ["Layer 0", "Layer 5"]
@@ -391,8 +391,8 @@ def test_a_large_family_has_several_panels_on_one_scale(tmp_path, monkeypatch):
         family = "features" if name == "performer" else "selection"
         records += [cell(name, d, [0.2 * 1.3**place, 0.3 * 1.3**place], family=family) for d in (16, 32)]
     pages = []
-    draw = figures_file._page
-    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    save = files.saved
+    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
     error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
     assert len(pages) > 1
     axes = [axis for page in pages for axis in page.figure.axes if axis.get_visible()]
@@ -413,8 +413,8 @@ def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
 @pytest.mark.usefixtures("svg_alone")
 def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     pages = []
-    draw = figures_file._page
-    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    save = files.saved
+    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
     error_figure(*a_run_of_families(d=(16,)), Drawing(), tmp_path)
     (axis,) = pages[0].figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
