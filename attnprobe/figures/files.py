@@ -33,13 +33,6 @@ def chunks(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
     return [items[start : start + most] for start in range(0, len(items), most)]
 
 
-def tiles(
-    rows: Sequence[Item], columns: Sequence[Page], down: int, across: int
-) -> list[tuple[Sequence[Item], Sequence[Page]]]:
-    """The rows and columns of each page."""
-    return [(page_rows, page_columns) for page_rows in chunks(rows, down) for page_columns in chunks(columns, across)]
-
-
 def drawn(pages: Sequence[Page], draw: Callable[[Page], Sheet], stem: Path, drawing: Drawing) -> list[Path]:
     """A figure for each page, saved as ``stem``, ``stem-2``, …; the files' paths."""
     paths = []

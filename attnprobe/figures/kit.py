@@ -76,44 +76,6 @@ def canvas(
     return Sheet(figure, title, caption), axes[:used]
 
 
-def grid(
-    drawing: Drawing,
-    title: str,
-    caption: Sequence[str],
-    names: Sequence[str],
-    width: float,
-    height: float,
-    columns: int = 3,
-    shared: bool = True,
-) -> tuple[Sheet, list[Any]]:
-    """A figure with a panel of each name, at most ``columns`` in a row, and its title.
-
-    Args:
-        width, height: of a panel, in inches; the width is the least. shared: whether all panels have the same axes.
-    """
-    columns = min(columns, len(names), drawing.sizes.across(width))
-    lines = math.ceil(len(names) / columns)
-    sharing = {"sharex": shared, "sharey": shared}
-    sheet, panels = canvas(drawing, title, caption, height * lines + 0.4, (lines, columns), len(names), **sharing)
-    for axis, name in zip(panels, names, strict=True):
-        axis.set_title(name)
-        axis.grid(color="#dddddd", linewidth=0.6)
-    return sheet, panels
-
-
-def columns_for(lengths: Sequence[int]) -> int:
-    """Panels in a row: one per n if there are several rows, else at most three."""
-    distinct = len(set(lengths))
-    if 1 < distinct <= 4 and len(lengths) > distinct:
-        return distinct
-    return {1: 1, 2: 2, 4: 2}.get(len(lengths), 3)
-
-
-def columns_of(panels: Sequence[Any]) -> int:
-    """The number of panels in a row."""
-    return panels[0].get_gridspec().ncols
-
-
 # --- legends
 
 
