@@ -201,7 +201,7 @@ def _caption(
     rows: Sequence[Row],
     bounds: Sequence[Row],
     budgets: Sequence[int],
-    styles: Mapping[str, dict[str, Any]],
+    styles: Styles,
     dots: bool,
 ) -> list[str]:
     """The sentences of the caption."""
