@@ -19,7 +19,7 @@ from ..errors import SourceError, UsageError
 from ..files import MIB, reading
 from ..hooks.quiet import quiet
 from .cache import TITLE, Cache, key_of
-from .folder import ModelFolder, Seal, refuse_counts
+from .folder import ModelFolder, Seal, refuse_settings
 from .gguf_file import Header, read_header
 from .spec import check_memory
 
@@ -156,7 +156,7 @@ def _model(path: Path, header: Header) -> PreTrainedModel:
         path.parent, gguf_file=path.name, trust_remote_code=False, local_files_only=True
     )
     config.__dict__.pop("_model_name_or_path", None)
-    refuse_counts(config.to_dict())
+    refuse_settings(config.to_dict())
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(f"the architecture {header.architecture} is not that of a causal language model")
     if config.get_text_config().num_hidden_layers > len(header.shapes):

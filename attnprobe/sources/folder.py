@@ -153,7 +153,7 @@ class ModelFolder:
             settings = read_json(file, LARGEST)
             if not isinstance(settings, dict):
                 raise ValueError("no object at the top level")
-            refuse_counts(settings)
+            refuse_settings(settings)
         return settings
 
     def tensors(self) -> list[Path]:
@@ -199,11 +199,16 @@ class ModelFolder:
             raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
 
 
-def refuse_counts(settings: Any, where: str = "") -> None:
-    """Refuse a configuration with an absurd number of layers, heads, experts or labels, before any is built."""
+def refuse_settings(settings: Any, where: str = "") -> None:
+    """Refuse what transformers would not: absurd numbers of layers, heads, experts or labels, before any is built, and
+    architectures that are no list of names.
+    """
     for name, value in settings.items():
         if isinstance(value, dict):
-            refuse_counts(value, f"{where}{name}.")
+            refuse_settings(value, f"{where}{name}.")
+        elif name == "architectures" and value is not None:
+            if not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+                raise ValueError(f"{where}architectures is {shown(value)}, not a list of names")
         elif isinstance(value, (int, float)):
             for word, most in MOST.items():
                 if word in name and value > most:

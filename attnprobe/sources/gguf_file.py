@@ -23,6 +23,9 @@ LONGEST = {"key": 2**16, "text": MIB, "token": 2**12, "tensor's name": 2**10}  #
 AXES = 4
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, LIST = 8, 9
+TOKENS = "tokenizer.ggml.tokens"
+OF_EACH_TOKEN = ("tokenizer.ggml.token_type", "tokenizer.ggml.scores")
+LISTS = (TOKENS, *OF_EACH_TOKEN, "tokenizer.ggml.merges")
 ALIGNMENT = "general.alignment"
 
 
@@ -80,9 +83,15 @@ class _Walk:
             key = self.text("key")
             if key in metadata:
                 raise ValueError(f"its key {cut(key)} is there twice")
-            metadata[key] = self.value(key, self.number("I"))
+            kind = self.number("I")
+            metadata[key] = self.value(key, kind)
+            if key in LISTS and kind != LIST:
+                raise ValueError(f"its key {key} is no list")
         if not isinstance(metadata.get("general.architecture"), str):
             raise ValueError("it states no general.architecture")
+        for key in OF_EACH_TOKEN:
+            if metadata.get(key, metadata.get(TOKENS)) != metadata.get(TOKENS):
+                raise ValueError(f"its key {key} has {metadata[key]} elements for {metadata.get(TOKENS, 0)} tokens")
         shapes: dict[str, tuple[int, ...]] = {}
         blocks = []
         for _ in range(tensors):

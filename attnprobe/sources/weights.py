@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ..errors import SourceError, UsageError
+from ..errors import SourceError, UsageError, cut
 from ..grammar.foreign import first_line, message
 from ..hooks.quiet import quiet
 from ..rng import generator
@@ -22,6 +22,7 @@ from .folder import ModelFolder
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+PACKED, SLACK = 4, 2**24  # numbers in a byte at most; numbers that a file may lack, such as those of a head
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
 #: model types that are a plain stack of layers, so that the first layers can be built without the others
@@ -111,9 +112,11 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
 
 def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
     """The model of a directory loaded by a class of transformers, and the names of missing weights."""
-    folder.tensors()
+    held = sum(file.stat().st_size for file in folder.tensors())
+    config = configuration(folder)
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
+            _refuse_far_larger(auto, config, held)
             model, info = auto.from_pretrained(
                 folder.path,
                 use_safetensors=True,
@@ -128,6 +131,15 @@ def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[Pr
         raise SourceError(f"{folder.name}: its weights cannot be loaded: {cause}") from error
     folder.hold()
     return model, sorted(info["missing_keys"])
+
+
+def _refuse_far_larger(auto: Any, config: PreTrainedConfig, held: int) -> None:
+    """Refuse a configuration of a far larger model than its files hold, before memory is taken for what they lack."""
+    with torch.device("meta"):
+        model = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
+    stated = sum(weight.numel() for weight in model.parameters())
+    if stated > PACKED * held + SLACK:
+        raise ValueError(f"config.json describes a model of {stated:.2g} numbers, and its files have {held:.2g} bytes")
 
 
 def _incomplete(folder: ModelFolder, missing: list[str]) -> SourceError:
@@ -228,6 +240,8 @@ def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
 
 def _line(error: BaseException) -> str:
     """The first line of an exception, short; the second where the first only announces it, as "error in field 'x':"."""
+    if isinstance(error, KeyError):
+        return f"{cut(message(error), 100)} is missing or unknown"
     first, *others = filter(str.strip, message(error).splitlines())
     line = first_line(re.sub(r"^\s*\w+Error: ", "", others[0]) if first.endswith(":") and others else first)
     return line if len(line) <= 200 else line[:197] + "..."

@@ -181,6 +181,11 @@ CASES = {
     ),
     "tokenizer without its unknown token": (lambda p: tokenizer(p, without_unknown), 3, "cannot be used"),
     "an encoder that says it has a decoder": (lambda p: model(p, is_encoder_decoder=True), 3, "is_encoder_decoder"),
+    "architectures in one word": (
+        lambda p: model(p, architectures="BertForMaskedLM"),
+        3,
+        "model/config.json is not valid: architectures is 'BertForMaskedLM', not a list of names",
+    ),
     "layers without end": (lambda p: model(p, num_hidden_layers=10**9), 3, "num_hidden_layers is 1000000000"),
     "labels without end": (lambda p: model(p, num_labels=10**7), 3, "num_labels is 10000000"),
     "nested layers without end": (lambda p: model(p, text_config={"n_layer": 1e30}), 3, "text_config.n_layer is 1e+30"),

@@ -53,15 +53,14 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
     return actual
 
 
-def written(args: Sequence[str], home: Path) -> str:
-    """The folder that a command line may write to: that of ``--out``, or else ``outputs``."""
-    out = "outputs"
+def written(args: Sequence[str], home: Path) -> tuple[str, ...]:
+    """What a command line may write: the folder of ``--out``, or else ``outputs``, and the file of ``--junit``."""
+    named = {"--out": "outputs"}
     for flag, value in zip(args, (*args[1:], ""), strict=True):
-        if flag == "--out":
-            out = value
-        elif flag.startswith("--out="):
-            out = flag.removeprefix("--out=")
-    return os.path.normpath(os.path.join(home, os.path.expanduser(out))) + os.sep
+        name, equals, after = flag.partition("=")
+        if name in ("--out", "--junit"):
+            named[name] = after if equals else value
+    return tuple(os.path.normpath(os.path.join(home, os.path.expanduser(one))) + os.sep for one in named.values())
 
 
 @pytest.fixture

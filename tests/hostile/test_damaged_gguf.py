@@ -28,6 +28,8 @@ REASONS = {
     "tensors in the same place": "inside another one",
     "tensors that overlap": "inside another one",
     "not aligned": "or not aligned",
+    "tokens that are a number": "its key tokenizer.ggml.tokens is no list",
+    "types of fewer tokens": "its key tokenizer.ggml.token_type has 1 elements for 2 tokens",
     "behind the end": "behind the end of the file",
     "tensor of type 99": "the unknown type 99",
     "axes whose product overflows": "behind the end of the file",
@@ -107,6 +109,10 @@ def cases(whole: bytes) -> Iterator[tuple[str, bytes]]:
     yield "tensors that overlap", file(tensors=2, pairs=LLAMA + tensor(shape=(16,)) + tensor("b", place=32))
     yield "not aligned", file(tensors=1, pairs=LLAMA + tensor(place=8))
     yield "behind the end", file(tensors=1, pairs=LLAMA + tensor(shape=(100,)))
+    yield "tokens that are a number", file(LLAMA + pair("tokenizer.ggml.tokens", U32, bytes(4)), keys=2)
+    tokens = pair("tokenizer.ggml.tokens", LIST, elements(TEXT, 2, text("a") + text("b")))
+    types = pair("tokenizer.ggml.token_type", LIST, elements(U32, 1, bytes(4)))
+    yield "types of fewer tokens", file(LLAMA + tokens + types, keys=3)
     yield "nothing but a header", file()
     for name in VALUES[:12]:
         yield f"architecture {name!a}", file(pair("general.architecture", TEXT, text(name)))
