@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,6 +18,8 @@ from .grammar.foreign import message
 if TYPE_CHECKING:
     from torch import Tensor
 
+Fields = Mapping[str, Any]  # a JSON object that is only read
+JsonObject = dict[str, Any]
 MIB = 1 << 20
 GIB = 1 << 30
 DEEPEST = 64  # levels of nested JSON

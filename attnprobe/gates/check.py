@@ -282,7 +282,7 @@ def _is_method(label: str, row: AnyRow) -> bool:
     return text is None or {key.strip(): _value(value) for key, _, value in pairs} == options
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Any:
     """An option's value for comparison: a number, or text in lower case."""
     text = str(value).strip().lower()
     try:

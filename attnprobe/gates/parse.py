@@ -6,9 +6,9 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from reprlib import repr as shown
-from typing import Any
 
 from ..errors import UsageError, unknown
+from ..files import Fields, JsonObject
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
 
@@ -52,7 +52,7 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     return Gate(metric, statistic or "mean", max=limit, subjects=dict.fromkeys(gated.subjects))
 
 
-def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
+def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
     """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, scale_inputs, max, min}``.
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
@@ -80,7 +80,7 @@ def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Seque
     return [_gate(entry, name, gated) for entry, name in zip(entries, names, strict=True)]
 
 
-def _gate(entry: Any, where: str, gated: Gated) -> Gate:
+def _gate(entry: object, where: str, gated: Gated) -> Gate:
     """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: {entry!r} is not a mapping; write {{metric: bad_rows, max: 0}}")
@@ -105,12 +105,12 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     if metric in gated.over_all_n and "n" in entry:
         raise UsageError(f"{where}: {metric} describes all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
-    places: dict[str, Any] = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
+    places: JsonObject = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
     subjects = {name: _text(entry, name, where) for name in gated.subjects}
     return Gate(metric, stat, most, least, _text(entry, "method", where), **places, subjects=subjects)
 
 
-def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
+def _text(entry: Fields, key: str, where: str) -> str | None:
     if key not in entry:
         return None
     value = entry[key]
@@ -119,7 +119,7 @@ def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
     return value.strip()
 
 
-def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:
+def _number(entry: Fields, key: str, where: str) -> float | None:
     if key not in entry:
         return None
     value = entry[key]
@@ -142,7 +142,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] | None:
+def _numbers(entry: Fields, key: str, where: str) -> tuple[int, ...] | None:
     if key not in entry:
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
@@ -151,7 +151,7 @@ def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] 
     return tuple(values)
 
 
-def _factors(entry: Mapping[str, Any], key: str, where: str) -> tuple[float, ...] | None:
+def _factors(entry: Fields, key: str, where: str) -> tuple[float, ...] | None:
     if key not in entry:
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
@@ -160,7 +160,7 @@ def _factors(entry: Mapping[str, Any], key: str, where: str) -> tuple[float, ...
     return tuple(values)
 
 
-def _words(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | None:
+def _words(entry: Fields, key: str, where: str) -> tuple[str, ...] | None:
     if key not in entry:
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]

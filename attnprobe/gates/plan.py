@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import nearest
+from ..files import Fields
 from ..grammar.spelling import parts, short_name
 from .check import PLACES, Gate
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
 
 
-def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping[str, str]) -> str | None:
+def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str]) -> str | None:
     """The reason why a gate must fail under a command's settings; None if it may pass, or if that is not known yet.
 
     Args:
@@ -44,14 +45,14 @@ def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping
     return None
 
 
-def _measured(value: Any) -> tuple[Any, ...] | None:
+def _measured(value: object) -> tuple[Any, ...] | None:
     """The values of a place; None if only the source knows them."""
     if value is None or value in OPEN:
         return None
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
+from ..files import Fields
 from .file import SCHEMA, STATUSES, naming, strict_json
 
 try:
@@ -69,7 +69,7 @@ class RecordWriter:
             raise RuntimeError("RecordWriter is used outside its `with` block")
         return self._open
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Fields) -> None:
         """Write one record as one line; ``schema`` is filled in."""
         if record.get("status", "ok") not in STATUSES:
             raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, path_of, read_json, reading
+from ..files import MIB, Fields, path_of, read_json, reading
 
 SCHEMA = 1
 LARGEST = 64 * MIB
@@ -28,9 +27,9 @@ class Budgets:
     """
 
     method: str
-    options: Mapping[str, Any]
+    options: Fields
     d: Mapping[tuple[int, int], int | None]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Fields = field(default_factory=dict)
 
     @property
     def item(self) -> str:
@@ -40,7 +39,7 @@ class Budgets:
         'skyformer:sampler=rls,share_heads=true'
         """
 
-        def word(value: Any) -> str:
+        def word(value: object) -> str:
             return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
         options = ",".join(f"{name}={word(value)}" for name, value in self.options.items())
@@ -79,7 +78,7 @@ def read_budgets(path: str | Path) -> Budgets:
     return Budgets(method, options, budgets, about)
 
 
-def _entry(entry: Any, where: str) -> tuple[tuple[int, int], int | None]:
+def _entry(entry: object, where: str) -> tuple[tuple[int, int], int | None]:
     """One entry: its (layer, head) and its budget."""
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected an object, got {entry!r}")
@@ -92,5 +91,5 @@ def _entry(entry: Any, where: str) -> tuple[tuple[int, int], int | None]:
     return (entry["layer"], entry["head"]), d
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, read_json, replacing
+from ..files import MIB, Fields, JsonObject, read_json, replacing
 from ..grammar.foreign import printable
 
 SCHEMA = 1
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def strict_json(value: Any, indent: int | None = None) -> str:
+def strict_json(value: object, indent: int | None = None) -> str:
     """JSON with sorted keys and without NaN or infinity; compact unless ``indent`` is given.
 
     >>> strict_json({"b": float("inf"), "a": [1, 2]})
@@ -82,7 +82,7 @@ def strict_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(plain(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators)
 
 
-def encode_inf(value: Any) -> Any:
+def encode_inf(value: object) -> Any:
     """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too; NaN stays.
 
     >>> strict_json(encode_inf({"bound": [float("inf"), 1.5, float("nan")]}))
@@ -118,7 +118,7 @@ def cell_key(**determinants: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
-def identity_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+def identity_facts(facts: Fields) -> JsonObject:
     """The facts of a source that determine results."""
     return {name: fact for name, fact in facts.items() if name not in NAMES}
 
@@ -136,9 +136,9 @@ def map_path(run: str | os.PathLike[str], key: str) -> Path:
     return Path(run) / "maps" / f"{key}.npy"
 
 
-def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def mapped(records: Iterable[Fields]) -> list[Fields]:
     """The records of a run that a figure of maps shows: requested methods, first window, first seed."""
-    first: dict[str, Mapping[str, Any]] = {}
+    first: dict[str, Fields] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
             facts = identity_facts(record["source"])
@@ -149,7 +149,7 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(first.values())
 
 
-def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
+def exact_map_path(run: str | os.PathLike[str], record: Fields) -> Path:
     """The file of the map of the exact matrix that the record's method approximates."""
     facts = identity_facts(record["source"])
     place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
@@ -186,7 +186,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, printable(text).encode())
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: object) -> None:
     """`write_bytes` of indented `strict_json`."""
     write_text(path, strict_json(value, indent=2) + "\n")
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, open_regular, read_json, reading
+from ..files import MIB, JsonObject, open_regular, read_json, reading
 from .append import is_record
 from .file import write_bytes, write_json, write_text
 
@@ -175,7 +175,7 @@ def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
     return set(), {file.relative_to(folder).as_posix() for file in files if not FILES.fullmatch(file.name)}
 
 
-def _names(value: Any, form: re.Pattern[str]) -> set[str]:
+def _names(value: object, form: re.Pattern[str]) -> set[str]:
     """The names of a list, each of which has a form, so that it is in the folder."""
     if not isinstance(value, list):
         raise ValueError(f"expected lists of names, got {shown(value)}")
@@ -200,7 +200,7 @@ def _is_manifest(path: Path) -> bool:
     )
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _object(path: Path) -> JsonObject | None:
     """The JSON object in a regular file; None without one."""
     try:
         value = read_json(path, LARGEST)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..files import MIB, open_regular, reading
+from ..files import MIB, Fields, JsonObject, open_regular, reading
 from ..grammar.foreign import printable_within
 from .file import SCHEMA, inputs_path
 
@@ -26,7 +26,7 @@ NO_OBJECT = "this line is no JSON object; repair or remove it"
 KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # of a line that is damaged elsewhere
 ShapeOf = Callable[[str], "Shape[Any] | None"]
 R = TypeVar("R")
-Line = tuple[Path, int, "dict[str, Any] | Malformed"]
+Line = tuple[Path, int, "JsonObject | Malformed"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) ->
 
 
 @checked()
-def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_records(path: str | os.PathLike[str]) -> list[JsonObject]:
     """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), unchecked.
 
     An incomplete last line is left out. Of records with one key the last counts, but a record that is not ok never
@@ -205,7 +205,7 @@ def _key_in(line: bytes | None) -> str | None:
     return None if match is None else match[1].decode()
 
 
-def _parsed(line: bytes | None) -> dict[str, Any] | None:
+def _parsed(line: bytes | None) -> JsonObject | None:
     """A line as an object; None if it is malformed."""
     try:
         value = None if line is None else json.loads(line)
@@ -216,7 +216,7 @@ def _parsed(line: bytes | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _refusal(record: Mapping[str, Any]) -> str:
+def _refusal(record: Fields) -> str:
     """The reason why an object is not of this format; empty if it is."""
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from typing_extensions import TypedDict
 
 from ..errors import UsageError
+from ..files import Fields, JsonObject
 from ..grammar import lists
 from .shards import parse_shard
 
@@ -23,7 +24,7 @@ DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
 
 
-def shallow(value: Any, depth: int = 0) -> Any:
+def shallow(value: object, depth: int = 0) -> Any:
     """``value`` if it nests at most `DEEPEST` deep and its numbers are finite."""
     if depth > DEEPEST:
         raise ValueError(f"expected at most {DEEPEST} levels")
@@ -44,7 +45,7 @@ Seed = Annotated[int, Field(ge=-WIDEST, le=WIDEST)]
 Number = Annotated[float, Field(ge=-lists.LARGEST, le=lists.LARGEST)]
 PerHead = list[Number | None]
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
-Facts = Annotated[dict[str, Any], BeforeValidator(shallow)]
+Facts = Annotated[JsonObject, BeforeValidator(shallow)]
 
 
 class Source(TypedDict, total=False):
@@ -121,7 +122,7 @@ class InputsRecord(Place):
 class Setting(TypedDict):
     """An option of a run, and whether the user named it."""
 
-    value: Any
+    value: object
     origin: NotRequired[str]
 
 
@@ -154,14 +155,14 @@ class Manifest(TypedDict, total=False):
     end: str
     status: str
     other_settings: list[str]
-    processes: Annotated[list[dict[str, Any]], BeforeValidator(shallow)]
+    processes: Annotated[list[JsonObject], BeforeValidator(shallow)]
     deaths: list[str]
 
 
-R = TypeVar("R", bound=Mapping[str, Any])
+R = TypeVar("R", bound=Fields)
 
 
-def _nothing(record: Any) -> Iterator[Any]:
+def _nothing(record: object) -> Iterator[Any]:
     return iter(())
 
 
@@ -177,7 +178,7 @@ class Shape(Generic[R]):
 
     type: type[R]
     problems: Callable[[R], Iterable[str]] = _nothing
-    rows: Callable[[R], Iterable[dict[str, Any]]] = _nothing
+    rows: Callable[[R], Iterable[JsonObject]] = _nothing
     columns: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -200,7 +201,7 @@ class Shape(Generic[R]):
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         return f"{next(iter(problems.values()))}{more}"
 
-    def by_field(self, record: Any) -> dict[str, str]:
+    def by_field(self, record: object) -> dict[str, str]:
         """The first problem of each field that is not of its type, in words."""
         try:
             self._adapter.validate_python(record, strict=True)
@@ -208,16 +209,16 @@ class Shape(Generic[R]):
             return in_words(error, record)
         return {}
 
-    def known(self, record: Mapping[str, Any]) -> R:
+    def known(self, record: Fields) -> R:
         """A record without a `problem`, with only the fields of its type."""
         return {name: value for name, value in record.items() if name in self.fields}  # type: ignore[return-value]
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         """The type as JSON Schema. The schema cannot say that lists have an entry for each head."""
         return self._adapter.json_schema()
 
 
-def in_words(error: ValidationError, record: Any) -> dict[str, str]:
+def in_words(error: ValidationError, record: object) -> dict[str, str]:
     """The first problem of each field that an error of pydantic names."""
     problems: dict[str, str] = {}
     for one in error.errors(include_url=False):
@@ -225,7 +226,7 @@ def in_words(error: ValidationError, record: Any) -> dict[str, str]:
     return problems
 
 
-def _problem(error: Mapping[str, Any], record: Any) -> str:
+def _problem(error: Fields, record: object) -> str:
     """One error of pydantic as ``field NAME: what is wrong``."""
     name, value = "", record
     for part in error["loc"]:  # which names members of unions too, beside what stands in the record
@@ -243,7 +244,7 @@ def _problem(error: Mapping[str, Any], record: Any) -> str:
     return f"field {name.removeprefix('.') or 'record'}: {message}, got {_brief(error['input'])}"
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     """The beginning of any value."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
@@ -253,29 +254,29 @@ def _brief(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def lists_of(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, list[Any]]:
+def lists_of(record: Fields, names: Iterable[str]) -> dict[str, list[Any]]:
     """The lists of a record that have these names, without those that are missing or null."""
     return {name: record[name] for name in names if record.get(name) is not None}
 
 
-def unequal(prefix: str, lists: Mapping[str, Any], heads: Sequence[int]) -> Iterator[str]:
+def unequal(prefix: str, lists: Fields, heads: Sequence[int]) -> Iterator[str]:
     """The problems of named lists, in the field ``prefix``, that must have an entry for each of the heads."""
     for name, values in lists.items():
         if len(values) != len(heads):
             yield f"field {prefix}{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
 
 
-def per_head(record: Mapping[str, Any]) -> Iterator[str]:
+def per_head(record: Fields) -> Iterator[str]:
     """The problems of a record whose metrics all have an entry for each head."""
     return unequal("metrics.", record["metrics"], record["heads"])
 
 
-def by_name(lists: Mapping[str, Any], index: int) -> dict[str, Any]:
+def by_name(lists: Fields, index: int) -> JsonObject:
     """The entries of one head, by the names of their lists."""
     return {name: values[index] for name, values in lists.items()}
 
 
-def flat(name: str, value: Any) -> dict[str, Any]:
+def flat(name: str, value: object) -> JsonObject:
     """A value as columns: an object has one for each of its keys.
 
     >>> flat("d", 4), flat("cond_at", {"1": 2.0, "2": 3.0})

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from ..files import Fields, JsonObject
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts
 from ..records.shapes import Shape
@@ -23,12 +24,11 @@ from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, method_identity
 from .sources import left_out
-from .topics import RunRequest
 from .where.backends import Limit
 
 Progress = Callable[[float, int, str], None]  # share of the work that is done, number of cells, current step
 Send = Callable[[str, Any], None]
-Result = dict[str, Any]  # the measured fields of a record
+Result = JsonObject  # the measured fields of a record
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
 
 
@@ -74,14 +74,18 @@ class Cells:
 
     command: ClassVar[str]
     shape: ClassVar[Shape[Any]]
-    blank: ClassVar[Mapping[str, Any]] = {"metrics": {}, "draws_hash": None, "duplicates": None}
+    blank: ClassVar[Fields] = {"metrics": {}, "draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     send: Send
 
     def __init__(
-        self, request: Any, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[Any]]
+        self,
+        request: Any,
+        sources: Sequence[Any],
+        places: Sequence[Place],
+        cells_at: Callable[[Place], Sequence[Any]],
     ) -> None:
         self.request, self.sources, self.places, self.cells_at = request, sources, places, cells_at
         of_shard = _share_of(request, sources, places)
@@ -93,13 +97,11 @@ class Cells:
         """Whether this process must measure all cells of a request, whatever it says of jobs."""
         return False
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> JsonObject:
         """The plan as the manifest shows it."""
         raise NotImplementedError
 
-    def keep(
-        self, kinds: Sequence[str], records: Sequence[Mapping[str, Any]], folder: Path, progress: Progress
-    ) -> dict[str, str]:
+    def keep(self, kinds: Sequence[str], records: Sequence[Fields], folder: Path, progress: Progress) -> dict[str, str]:
         """Store what these kinds of figures need beside the records. Returns why something is missing, by key."""
         return {}
 
@@ -115,7 +117,7 @@ class Cells:
         """The heads that are measured at a place; None is all."""
         raise NotImplementedError
 
-    def head(self, place: Place, cell: Any) -> dict[str, Any]:
+    def head(self, place: Place, cell: Any) -> JsonObject:
         """The fields of a cell's record that are known before it is measured, without its place."""
         raise NotImplementedError
 
@@ -244,8 +246,8 @@ class PlannedCells(Cells):
         self,
         request: Any,
         parts: Sequence[tuple[Any, ErrorPlan]],
-        cells: Callable[[ErrorPlan, Group, int, Mapping[str, Any]], Iterable[Any]],
-        more: Mapping[str, Any] | None = None,
+        cells: Callable[[ErrorPlan, Group, int, Fields], Iterable[Any]],
+        more: Fields | None = None,
     ) -> None:
         self.parts, self._more = parts, more or {}
         facts = [identity_facts(source.facts) for source, _ in parts]
@@ -270,7 +272,7 @@ class PlannedCells(Cells):
         """The plan of a place's source."""
         return self.parts[place.source][1]
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> JsonObject:
         return plan_of_sources(self.parts, self._more)
 
     def heads(self, place: Place) -> Sequence[int] | None:
@@ -289,21 +291,19 @@ def title(cell: Cell) -> str:
     return cell.name + ("" if cell.d is None else f" d={cell.d}")
 
 
-def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Fields | None = None) -> JsonObject:
     """A manifest's plan: that of all sources, or one for each weights. Sources that differ in scale share a plan."""
     plans = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
     return next(iter(plans.values())) if len(plans) == 1 else plans
 
 
-def key_of(
-    command: str, method: MethodRequest | None, facts: Mapping[str, Any], group: Group, layer: int, **rest: Any
-) -> str:
+def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: Any) -> str:
     """The key of a cell at a place of a source with these facts."""
     where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
     return cell_key(command=command, **method_identity(method), **where, **rest)
 
 
-def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
+def _share_of(request: Any, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
     """The places of the request's shard, None without a shard. A hash of their inputs' identity deals them."""
     shard = parse_shard(request.shard)
     if shard is None:
@@ -320,7 +320,7 @@ def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Plac
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 
-def record_of(cells: Cells, place: Place, cell: Any, run: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(cells: Cells, place: Place, cell: Any, run: str, result: Fields) -> JsonObject:
     """The record of a cell with the measured fields ``result``."""
     return {
         "schema": SCHEMA,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..approximation import Approximation
+from ..files import JsonObject
 from ..qkv import QKV
 
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 
 
-def ending(approx: Approximation, qkv: QKV) -> dict[str, Any]:
+def ending(approx: Approximation, qkv: QKV) -> JsonObject:
     """The status and reason of a method that ran: ``diverged`` if an output is not finite."""
     if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
         return {}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .topics import RunRequest
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import thread_time
-from typing import Any
 
 import torch
 
@@ -38,7 +42,7 @@ class CellEstimate:
 
 def estimate_cells(
     open_cells: Callable[..., Cells],
-    request: Any,
+    request: RunRequest,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[CellEstimate]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .topics import RunRequest
+
 import os
 import secrets
 import sys
@@ -10,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..files import path_of
+from ..files import JsonObject, path_of
 from ..records.append import RecordWriter
 from ..records.file import SCHEMA, cell_key, run_directory, write_json
 from ..records.ownership import refuse_foreign
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def recorded(
-    request: Any,
+    request: RunRequest,
     cells: Cells,
     notify: Callable[[str], None],
     measure: Callable[[RecordWriter, Mapping[str, Record], str], Outcome],
@@ -73,7 +78,7 @@ def recorded(
 
 @contextmanager
 def _in_order(
-    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None], shard: Shard | None
+    path: Path, made: bool, manifest: JsonObject, notify: Callable[[str], None], shard: Shard | None
 ) -> Iterator[None]:
     """Hold the run's folder for a block: locked, with a manifest of how the run ended. A run without records leaves no
     folder.
@@ -104,7 +109,7 @@ def _in_order(
                 notify(f"{error}; the manifest does not tell how the run ended")
 
 
-def held_already(request: Any, cells: Cells) -> dict[str, Record]:
+def held_already(request: RunRequest, cells: Cells) -> dict[str, Record]:
     """The records of a request's folder by key; empty if there is no folder yet."""
     return {} if request.out is None else _earlier(path_of(request.out), cells)
 
@@ -120,7 +125,7 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
         raise UsageError(requested[0]["reason"])
 
 
-def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
+def _folder(request: RunRequest, start: datetime, command: str) -> tuple[Path, bool]:
     """The run's folder, and whether this run created it."""
     if request.out is not None and not request.out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
@@ -205,14 +210,14 @@ def _remove(path: Path, shard: Shard | None) -> None:
         path.rmdir()
 
 
-def _origin(request: Any, option: Option) -> str:
+def _origin(request: RunRequest, option: Option) -> str:
     """The origin of an option's value. For a request from Python: the default or not."""
     if option.name in request.origin:
         return request.origin[option.name]
     return "default" if getattr(request, option.name) == option.default else "python"
 
 
-def _manifest(request: Any, cells: Cells, start: datetime) -> dict[str, Any]:
+def _manifest(request: RunRequest, cells: Cells, start: datetime) -> JsonObject:
     """The manifest of a run; ``source`` is a list if there are several."""
     config = {
         one.name: {"value": getattr(request, one.name), "origin": _origin(request, one)}

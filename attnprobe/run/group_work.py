@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .topics import RunRequest
+
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from ..files import JsonObject
 from ..timings import Timings
 from .cells import Cells, Done, OpenCells, Place, Send, record_of
 from .inputs import InputKeeper, keeper_of
@@ -34,17 +39,17 @@ class GroupWork:
     """
 
     open: OpenCells
-    request: Any
+    request: RunRequest
     run: str
     folder: Path
     threads: int | None = None
     devices: tuple[str, ...] = ()
     made: tuple[Cells, Timings] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {**vars(self), "made": None}
 
-    def start(self, number: int, send: Send) -> tuple[dict[str, Any], Callable[..., None]]:
+    def start(self, number: int, send: Send) -> tuple[JsonObject, Callable[..., None]]:
         cells, timings = self.made or self._opened(number, send)
         cells.send = send
         inputs = keeper_of(self.request, self.folder, self.run, timings)
@@ -71,7 +76,7 @@ class GroupWork:
         return self.open(request, lambda line: send("note", line), timings), timings
 
 
-def _facts_of(cells: Cells) -> dict[str, Any]:
+def _facts_of(cells: Cells) -> JsonObject:
     """The facts of a process: machine, device, threads, and versions of packages that can change a number."""
     device, installed = device_name(str(cells.sources[0].device)), versions()
     return {

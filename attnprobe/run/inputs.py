@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .topics import RunRequest
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..files import Fields
 from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..metrics.matrix import ExactNorms, exact_norms
 from ..qkv import QKV
@@ -105,19 +111,19 @@ class InputKeeper:
         }
         self.write(record)
 
-    def write_once(self, record: Mapping[str, Any]) -> None:
+    def write_once(self, record: Fields) -> None:
         """Append another process's record, unless its key is there."""
         if record["key"] not in self.there:
             self.there.add(record["key"])
             self.write(record)
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Fields) -> None:
         """Append a record to the file, if the disk has room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:
             writer.append(record)
 
 
-def keeper_of(request: Any, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
+def keeper_of(request: RunRequest, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
     """The `InputKeeper` of a request's run."""
     shard = parse_shard(request.shard)
     return InputKeeper(folder, run, getattr(request, "input_statistics", False), request.force, timings, shard)

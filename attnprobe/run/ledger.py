@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
+from ..files import Fields, JsonObject
 from ..grammar.foreign import message
 from ..records.append import RecordWriter
 from ..records.file import plain
@@ -29,7 +30,7 @@ class Outcome:
     records: list[Any] = field(default_factory=list)
     done_before: int = 0
     measured: int = 0
-    processes: list[dict[str, Any]] = field(default_factory=list)
+    processes: list[JsonObject] = field(default_factory=list)
     deaths: list[str] = field(default_factory=list)
 
 
@@ -48,7 +49,7 @@ class Ledger:
         writer: RecordWriter,
         inputs: InputKeeper,
         *,
-        done: Mapping[str, dict[str, Any]],
+        done: Mapping[str, JsonObject],
         run: str,
         notify: Callable[[str], None],
         progress: Callable[[float, int, str], None],
@@ -91,7 +92,7 @@ class Ledger:
         cells = (cell for place in bundle for cell in self.cells.by_place[place])
         return {cell.key: self.records[cell.key].get("reason") for cell in cells if cell.key in self.records}
 
-    def began(self, facts: Mapping[str, Any]) -> None:
+    def began(self, facts: Fields) -> None:
         """Add the facts of a process to the manifest, and warn if its numbers may differ."""
         if facts in self.outcome.processes:
             return
@@ -148,10 +149,10 @@ class Ledger:
                     failed = {"status": "failed", "reason": reason}
                     self._keep(place, record_of(self.cells, place, cell, self.run, failed))
 
-    def _keep(self, place: Place | None, record: Mapping[str, Any]) -> None:
+    def _keep(self, place: Place | None, record: Fields) -> None:
         if place is None:  # it is here already, from a process that died after it
             return
-        held: dict[str, Any] = plain(record)
+        held: JsonObject = plain(record)
         try:
             self.writer.append(held)
         except UsageError as error:

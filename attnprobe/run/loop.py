@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..files import Fields
 from ..records.append import RecordWriter
 from ..timings import Timings, duration
 from .cells import OpenCells, Progress
@@ -61,7 +62,7 @@ def measure_cells(
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
         cells = open_cells(site.local_request(request), notify, timings)
 
-        def measure(writer: RecordWriter, done: Mapping[str, Any], run: str) -> Outcome:
+        def measure(writer: RecordWriter, done: Fields, run: str) -> Outcome:
             folder = writer.path.parent
             work = GroupWork(
                 open_cells, request, run, folder, site.threads, site.devices, (cells, timings) if site.alone else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..files import Fields, JsonObject
 from .cells import Place, PlannedCells, key_of
 from .plan import ErrorPlan, Group, MethodRequest, method_facts
 
@@ -29,7 +30,7 @@ def method_cells(
     plan: ErrorPlan,
     group: Group,
     layer: int,
-    facts: Mapping[str, Any],
+    facts: Fields,
     **determinants: Any,
 ) -> Iterator[MethodCell]:
     """Each method at every budget of a plan; ``determinants`` is what else determines the numbers of its cell."""
@@ -39,7 +40,7 @@ def method_cells(
             yield MethodCell(key_of(command, method, facts, group, layer, **place, **determinants), method, d)
 
 
-def head_of(cells: PlannedCells, place: Place, cell: MethodCell) -> dict[str, Any]:
+def head_of(cells: PlannedCells, place: Place, cell: MethodCell) -> JsonObject:
     """The fields of a cell's record that are known before it is measured."""
     plan = cells.plan_of(place)
     return {

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, unknown
+from ..files import Fields
 
 Parser = Callable[[str, str], Any]
 T = TypeVar("T")
@@ -129,11 +130,11 @@ class Option:
     def _flags(self) -> list[str]:
         return [flag.removeprefix("--") for flag in self.flag.split("/")]
 
-    def names_folder(self, text: Any) -> bool:
+    def names_folder(self, text: object) -> bool:
         """Whether its value is part of the name of a sweep's folder."""
         return self.role == KEYS and not (self.later and text == self.text(self.default))
 
-    def text(self, value: Any) -> Any:
+    def text(self, value: object) -> Any:
         """A value as text for the command line.
 
         >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, what: ())
@@ -149,7 +150,7 @@ class Option:
             return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in items)
         return str(value) if self.parse else value
 
-    def arguments(self, value: Any) -> list[str]:
+    def arguments(self, value: object) -> list[str]:
         """The command-line arguments for a value of a manifest; empty for the default.
 
         >>> option = Option("matrix", bool, False, False, True, "", "", "--matrix/--no-matrix")
@@ -174,7 +175,7 @@ class Option:
             return text
         return text.strip() if text.strip() in self.words else self.parse(text, what)
 
-    def checked(self, value: Any) -> Any:
+    def checked(self, value: object) -> Any:
         """A value from Python, with any sequence as a tuple.
 
         Raises:
@@ -195,10 +196,10 @@ class Option:
         self._refuse(value)
         return value
 
-    def _example(self, value: Any) -> str:
+    def _example(self, value: object) -> str:
         return repr((value,) if value is not None else self.default or ())
 
-    def _refuse_function(self, value: Any) -> None:
+    def _refuse_function(self, value: object) -> None:
         """Refuse a function as a method: a cell's key needs the text of its file."""
         for one in value if isinstance(value, Sequence) else (value,):
             if callable(one):
@@ -248,7 +249,7 @@ def _option(one: dataclasses.Field, hint: Any) -> Option:
     )
 
 
-def check_fields(request: Any) -> None:
+def check_fields(request: object) -> None:
     """Refuse a request with an impossible value, and make its sequences tuples.
 
     Raises:
@@ -258,7 +259,7 @@ def check_fields(request: Any) -> None:
         object.__setattr__(request, option.name, option.checked(getattr(request, option.name)))
 
 
-def built(request: type[T], texts: Mapping[str, Any], called: Callable[[Option], str], **more: Any) -> T:
+def built(request: type[T], texts: Fields, called: Callable[[Option], str], **more: Any) -> T:
     """A request from texts of the command line, the environment or a file, by the names of fields.
 
     Args:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from ..errors import Unsupported, UsageError
+from ..files import Fields, JsonObject
 from ..grammar.foreign import message
 from ..grammar.spelling import parts
 from ..methods import Method, by_family, get
@@ -25,7 +26,7 @@ class MethodRequest:
     """One entry of ``--method``: the name of a method, and its options that differ from the default."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Fields = field(default_factory=dict)
     requested: bool = True
 
     @cached_property
@@ -45,7 +46,7 @@ class MethodRequest:
         return known and known.sha256
 
 
-def method_identity(request: MethodRequest | None) -> dict[str, Any]:
+def method_identity(request: MethodRequest | None) -> JsonObject:
     """The fields that identify a method in a key; null without a method."""
     if request is None:
         return {"method": None, "options": {}}
@@ -53,7 +54,7 @@ def method_identity(request: MethodRequest | None) -> dict[str, Any]:
     return {"method": request.label, "options": dict(request.options), **content}
 
 
-def method_facts(request: MethodRequest | None) -> dict[str, Any]:
+def method_facts(request: MethodRequest | None) -> JsonObject:
     """The fields of a method in records and manifests; ``method_file`` is the origin of a user's method."""
     known = None if request is None or request.name == LOWER_BOUND else request.entry.provenance
     content = {} if known is None else {"method_file": asdict(known)}
@@ -115,7 +116,7 @@ def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
             raise UsageError(f"{other.name} and {request.name} share the name {request.label}: rename one")
 
 
-def method_entry(request: MethodRequest) -> dict[str, Any]:
+def method_entry(request: MethodRequest) -> JsonObject:
     """A method as an entry of a manifest's plan."""
     facts = method_facts(request)
     return {"name": facts.pop("method"), **facts}
@@ -175,7 +176,7 @@ class ErrorPlan:
             each += repeats * (len(self.d) if one.entry.budget is not None else 1)
         return each * len(self.n) * self.windows * len(self.layers)
 
-    def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
+    def cells(self, group: Group, layer: int, facts: Fields) -> list[Cell]:
         """The cells of one group and layer: the lower bound, V-Mean, then the requested methods."""
         requests = list(self.methods)
         if all((request.name, dict(request.options)) != ("vmean", {}) for request in requests):
@@ -233,7 +234,7 @@ class ErrorPlan:
         )
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """The plan as the manifest shows it."""
         return {
             "methods": [method_entry(m) for m in self.methods],

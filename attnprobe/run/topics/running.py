@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...files import JsonObject
 from ..option import FOLDER, check_fields, opt, options_of
 from .headings import ELSEWHERE, RUN
 from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
@@ -123,7 +124,7 @@ class RunRequest(Device, Folder, Elsewhere):
             given["weights"] = given["weights"][0]
         return SourceSpec(**given)
 
-    def known(self) -> dict[str, Any]:
+    def known(self) -> JsonObject:
         """The values of options, without those that another option decides."""
         return {one.name: getattr(self, one.name) for one in options_of(type(self))}
 
@@ -132,7 +133,7 @@ class RunRequest(Device, Folder, Elsewhere):
 class OnTensors(Places, Inputs, Reading, Tensors, Dtype, RunRequest):
     """Options of a command that measures Q, K and V of a model or a file."""
 
-    def known(self) -> dict[str, Any]:
+    def known(self) -> JsonObject:
         """The values of options, without those that another option decides."""
         values = super().known()
         if self.qkv is not None:

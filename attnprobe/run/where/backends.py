@@ -44,7 +44,7 @@ class Listener(Protocol):
     def done_keys(self, group: Any, /) -> Any:
         """The message for a process that gets the group."""
 
-    def received(self, group: Any, kind: str, value: Any, /) -> None:
+    def received(self, group: Any, kind: str, value: object, /) -> None:
         """Called with each message of the work; ``end`` follows a finished group."""
 
     def died(self, reason: str) -> None:
@@ -79,7 +79,7 @@ class Alone:
         if not groups:
             return
 
-        def send(kind: str, value: Any = None) -> None:
+        def send(kind: str, value: object = None) -> None:
             if kind != "limit":
                 listener.received(groups[0], kind, value)
 
@@ -129,7 +129,7 @@ class Crew(Protocol[One]):
         """Start a new process."""
         ...
 
-    def give(self, member: One, group: Any, done: Any) -> None:
+    def give(self, member: One, group: object, done: object) -> None:
         """Give a ready process a group."""
 
     def hear(self, members: Sequence[One]) -> Iterable[tuple[One, Any]]:

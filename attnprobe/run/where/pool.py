@@ -52,7 +52,7 @@ class Processes:
         other.close()  # the end of the process is then the end of the pipe
         return _Process(number, process=process, connection=ours)
 
-    def give(self, member: _Process, group: Any, done: Any) -> None:
+    def give(self, member: _Process, group: object, done: object) -> None:
         with suppress(OSError):  # it died: the next look at its pipe says so
             member.connection.send((group, done))
 
@@ -128,7 +128,7 @@ def _serve(connection: Connection, work: Work, number: int) -> None:
     with suppress(OSError):  # of closed streams
         os.dup2(2, 1)  # what methods print is no part of a table
 
-    def send(kind: str, value: Any = None) -> None:
+    def send(kind: str, value: object = None) -> None:
         connection.send((kind, value))
 
     try:

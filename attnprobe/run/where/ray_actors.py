@@ -57,14 +57,14 @@ class Worker:
             return "raised", raisable(error)
         return "ready", facts
 
-    def work(self, group: Any, done: Any) -> tuple[str, Any]:
+    def work(self, group: object, done: object) -> tuple[str, Any]:
         try:
             self.do(group, done)
         except Exception as error:
             return "raised", raisable(error)
         return "end", None
 
-    def _send(self, number: int, kind: str, value: Any) -> None:
+    def _send(self, number: int, kind: str, value: object) -> None:
         import ray
 
         if kind == "show":
@@ -98,7 +98,7 @@ class Actors:
         self.numbers[number] = _Actor(number, actor=actor, call=actor.start.remote(work, number))
         return self.numbers[number]
 
-    def give(self, member: _Actor, group: Any, done: Any) -> None:
+    def give(self, member: _Actor, group: object, done: object) -> None:
         member.call = member.actor.work.remote(group, done)
 
     def hear(self, members: Sequence[_Actor]) -> Iterator[tuple[_Actor, Any]]:
