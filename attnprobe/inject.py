@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .arguments import checked
 from .errors import SourceError, UsageError
 from .hooks.arguments import call_of
+from .hooks.call import AttentionCall
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
 from .methods import Method, get
 from .replacement import Budget, Replacement
@@ -35,7 +36,7 @@ _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 class _Injection:
     """The injection into one model: its calls, and the state of the current forward."""
 
-    replacement: Replacement
+    replacement: Callable[[AttentionCall], Tensor]
     selection: Selection
     names: dict[int, str]
     calls: int = 0
@@ -117,9 +118,23 @@ def injected(
     >>> bool((exact - own).abs().max() < 1e-5), bool((rough - own).abs().max() > 1e-5)
     (True, True)
     """
-    replacement = Replacement(get(method), d, seed, target, options)
+    with attention_by(model, Replacement(get(method), d, seed, target, options), layer):
+        yield model
+
+
+@contextmanager
+def attention_by(
+    model: PreTrainedModel,
+    function: Callable[[AttentionCall], Tensor],
+    layer: str | int | Iterable[str | int] = "all",
+) -> Iterator[None]:
+    """Inside the block the selected attention calls of ``model`` are computed by a function, as in `injected`.
+
+    Args:
+        function: from a call to its output, (b, n_q, h, p_v).
+    """
     names = {id(module): path for path, module in model.named_modules()}
-    injection = _Injection(replacement, Selection(layer), names)
+    injection = _Injection(function, Selection(layer), names)
     modules = list(model.modules())
     if any(module in _injections for module in modules):
         raise UsageError(f"{type(model).__name__} has a method injected already; leave that block first")
@@ -131,7 +146,7 @@ def injected(
         with switched(model, NAME):
             for module in modules:
                 _injections[module] = injection
-            yield model
+            yield
     finally:
         for module in modules:
             _injections.pop(module, None)

@@ -92,6 +92,8 @@ class Method:
         small: the options of checks on few tokens, because one default block would have all of them.
         joint: whether heads choose keys together, so that the result of a head depends on the other heads.
         takes_mask: whether it gets the padded inputs with their mask. It returns its result on the valid tokens.
+        compress: the options with which it chooses keys of a prompt once, for decoding on them, before those that a
+            user names; None if it has no such form.
         provenance: the origin of a user's method; None for the project's own.
     """
 
@@ -117,6 +119,7 @@ class Method:
     small: Mapping[str, Any] = field(default_factory=dict)
     joint: bool = False
     takes_mask: bool = False
+    compress: Mapping[str, Any] | None = None
     provenance: Provenance | None = None
 
     @cached_property

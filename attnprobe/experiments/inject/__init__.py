@@ -26,6 +26,10 @@ GATED = Gated(
         Metric("row_error"),
         Metric("residual_error"),
         Metric("residual_heads"),
+        share("lost_mass"),
+        Metric("first_divergence", better="larger"),
+        Metric("cache_bytes"),
+        Metric("read_bytes"),
         Metric("greedy_match", better="larger"),
     )
 )

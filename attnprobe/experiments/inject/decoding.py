@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,15 +43,24 @@ class Prefix:
 
     @property
     def steps(self) -> slice:
-        """The tokens that steps read one by one: all after the prefix except the last, which no word follows."""
+        """The tokens that steps read: all after the prefix except the last, which no word follows."""
         return slice(self.length, self.ids.shape[1] - 1)
 
     def outputs(self, greedy_steps: int) -> list[Outputs]:
-        """The model's outputs for each row: one step for each token of `steps`, and greedy steps."""
-        cache = deepcopy(self.cache)
-        parts_of_steps = [self.model.behind(cache, token) for token in self.ids[:, self.steps].split(1, dim=1)]
-        hidden, logits = (torch.cat(parts, dim=1) for parts in zip(*parts_of_steps, strict=True))
+        """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache, and greedy."""
+        hidden, logits = self.model.behind(deepcopy(self.cache), self.ids[:, self.steps])
         return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
+
+    def cache_bytes(self, kept: Mapping[int, float]) -> float:
+        """The bytes of the prompt's keys and values of one row, of all layers.
+
+        Args:
+            kept: the share of a layer's keys that is counted; 1 for other layers. A layer with a sliding window has
+                only the keys of its window.
+        """
+        layers: Any = self.cache.layers  # type: ignore[attr-defined]  # of transformers 5
+        sizes = [sum(x[0].numel() * x.element_size() for x in (layer.keys, layer.values)) for layer in layers]
+        return sum(size * kept.get(number, 1.0) for number, size in enumerate(sizes))
 
     def greedy(self, steps: int) -> Tensor:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""

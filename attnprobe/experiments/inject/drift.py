@@ -27,6 +27,10 @@ DRIFT_METRICS = {
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, summed over layers",
     "residual_heads": "the same of each head alone, summed over heads and layers",
+    "lost_mass": "1 − the exact weight of what a step sees, mean over heads and layers, with --phase decode",
+    "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
+    "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
+    "read_bytes": "of those that a step reads of the prompt; heads that share keys may read different ones",
     "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
 }
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
@@ -84,12 +88,14 @@ class Local:
     Attributes:
         error: ``‖(B − B~) V‖_F / ‖B V‖_F``, and rows: the mean over rows of ``‖(B − B~) V‖ / ‖B V‖``, of each head.
         residual: the residual error of each head, and together: that of all these heads; None without a `Block`.
+        lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
     """
 
     error: list[float]
     rows: list[float]
     residual: list[float] | None
     together: float | None
+    lost: list[float] | None = None
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -114,6 +120,9 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     sizes = [error for errors in local for error in errors.error]
     rows = [error for errors in local for error in errors.rows]
     metrics = {"local_error": sum(sizes) / len(sizes), "row_error": sum(rows) / len(rows)}
+    lost = [share for errors in local for share in errors.lost or ()]
+    if lost and all(share == share for share in lost):
+        metrics["lost_mass"] = sum(lost) / len(lost)
     if all(errors.residual is not None for errors in local):
         metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
         metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())

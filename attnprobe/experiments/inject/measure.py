@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, Unsupported
-from ...inject import injected
+from ...inject import attention_by, injected
 from ...operators import full_precision
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
@@ -27,7 +27,8 @@ from ...timings import Timings
 from .decoding import Prefix
 from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
-from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
+from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
+from .policy import PromptPolicy
 from .record import SHAPE
 from .request import InjectRequest
 
@@ -227,11 +228,14 @@ class _Bench:
         got = with_smaller_blocks(lambda: self._injected(work))
         seconds = (perf_counter() - begin) / len(self.rows)
         return [
-            {**self._drift(row, got[row], {layer: rows[row] for layer, rows in local.items()}), "seconds": seconds}
+            {
+                **self._drift(work, row, got[row], {layer: rows[row] for layer, rows in local.items()}),
+                "seconds": seconds,
+            }
             for row in range(len(self.rows))
         ]
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+    def _drift(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words = self._words(row)
         drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         drift |= local_metrics([*local.values()])
@@ -295,6 +299,7 @@ class _Decoding(_Bench):
     prefix_length: int
     greedy_steps: int
     prefix: Prefix = field(init=False)
+    kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
@@ -307,26 +312,66 @@ class _Decoding(_Bench):
         ]
 
     def measure(self, work: InjectWork) -> list[Result]:
-        if (why := work.request.entry.why_not_decoding()) is not None:
+        if (why := why_not_decoded(work.request.entry)) is not None:
             raise Unsupported(f"{work.request.name} cannot decode: {why}")
         return super().measure(work)
+
+    @torch.no_grad()
+    def _local(self, work: InjectWork, layer: int) -> list[Local]:
+        policy, call = self._policy(work), self._steps(self.calls[layer])
+        if layer not in self.exact:
+            self.exact[layer] = self.calls[layer].output()[:, self.prefix.steps]
+        errors = []
+        for row in range(len(call.q)):
+            got, lost = policy.row(call, row)
+            block = None if call.block is None else call.block.at(row, self.prefix.steps)
+            found = local_errors(self.exact[layer][row], got.transpose(0, 1), block, range(call.heads))
+            errors.append(replace(found, lost=lost.tolist()))
+        return errors
+
+    def _steps(self, call: AttentionCall) -> AttentionCall:
+        """A call with the queries of the steps alone, behind the keys before them."""
+        steps, end = self.prefix.steps, self.prefix.steps.stop
+        return replace(call, q=call.q[:, :, steps], k=call.k[:, :, :end], v=call.v[:, :, :end], visible=None)
+
+    def _policy(self, work: InjectWork) -> PromptPolicy:
+        request = work.request
+        kept = self.kept.setdefault((request.name, tuple(sorted(request.options.items())), work.seed), {})
+        return PromptPolicy(
+            request.entry, work.budget, work.seed, request.options, self.prefix_length, self.calls, kept=kept
+        )
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)
         return None if words is None else words[self.prefix.steps]
 
-    def _compared(self, length: int) -> slice:
-        return self.prefix.steps
-
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        method, options = work.request.entry, work.request.options
-        with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
+        with attention_by(self.model.model, self._policy(work), work.layers):
             return self.prefix.outputs(self.greedy_steps)
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+    def _drift(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words, own = self._words(row), self.own[row]
         assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
-        return {**super()._drift(row, got, local), "steps": step_drift(own.logits, got.logits, words)}
+        result = super()._drift(work, row, got, local)
+        steps = step_drift(own.logits, got.logits, words)
+        same = [*steps["top1_agreement"], 0.0]
+        read = {layer: self._share(work, layer) for layer in work.layers}
+        numbers = {
+            "first_divergence": float(same.index(0.0)),
+            "cache_bytes": self.prefix.cache_bytes(read if work.request.entry.compress is not None else {}),
+            "read_bytes": self.prefix.cache_bytes(read),
+        }
+        metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
+        return {**result, "metrics": metrics, "steps": steps}
+
+    def _share(self, work: InjectWork, layer: int) -> float:
+        """The share of a layer's prompt that heads keep or read."""
+        budget = work.budget
+        if isinstance(budget, Mapping):
+            of_heads = [budget.get((layer, head), budget.get(layer)) for head in range(self.calls[layer].heads)]
+        else:
+            of_heads = [budget]
+        return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)
 
 
 def _widened(call: AttentionCall) -> AttentionCall:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...grammar.spelling import short_name
-from ...methods import METHODS
+from ...methods import METHODS, Method
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
@@ -17,7 +17,10 @@ from ...run.prepare import draft_plan, prepared
 from ...run.sources import left_out
 from ...sources.weights import language_kind
 from ...timings import Timings
+from .policy import why_not_kept
 from .request import InjectRequest
+
+DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ class InjectPlan:
             "budgets": budgets,
         }
 
-    def works(self) -> list[InjectWork]:
-        """The forwards of one batch: every method, budget and seed in all layers together, then in each layer alone."""
+    def works(self, n: int) -> list[InjectWork]:
+        """The forwards of one batch at ``n`` tokens: every method, budget and seed in all layers together, then each
+        layer alone.
+        """
         all_works = []
         for request in self.base.methods:
             left_out = () if request.entry.takes_windows else self.left_out
@@ -87,7 +92,7 @@ class InjectPlan:
             places: list[tuple[tuple[int, ...], int | None]] = [(layers, None)]
             places += [((layer,), layer) for layer in layers] if self.request.per_layer else []
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
-            budgets = (None,) if self.budgets or request.entry.budget is None else self.base.d
+            budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
             for d in budgets:
                 budget: Budget = {**self.budgets.d} if self.budgets else d
                 for repeat in range(repeats):
@@ -114,36 +119,64 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if request.lines:  # lines are counted when they are read
         read = replace(read, windows=1)
     plans = []
+    _refuse_shares(request)
+    read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
     for source, plan in prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)
         if request.phase == "decode":
-            _refuse_decoding(request, source, plan.n)
+            _refuse_decoding(request, source, plan)
         plan = replace(plan, windows=request.windows)
         plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source))))
     return plans
 
 
+def _refuse_shares(request: InjectRequest) -> None:
+    """Refuse shares without a prompt, and those outside (0, 1]."""
+    for d in request.d:
+        if isinstance(d, int):
+            continue
+        if request.phase != "decode":
+            raise UsageError(f"d={d:g} is a share of a prompt: it needs --phase decode; choose a whole number")
+        if not 0 < d <= 1:
+            raise UsageError(f"d={d:g}: a share of the prompt is in (0, 1]; choose one, or a whole number")
+
+
 def _refuse_methods(request: InjectRequest) -> None:
-    """Refuse methods of which none has a form for a query behind a cache of keys."""
+    """Refuse methods of which none can decode."""
     entries = [one.entry for one in parse_methods(request.methods, request.target)]
-    reasons = [why for entry in entries if (why := entry.why_not_decoding()) is not None]
+    reasons = [why for entry in entries if (why := why_not_decoded(entry)) is not None]
     if len(reasons) == len(entries):
-        able = ", ".join(name for name, entry in METHODS.items() if "decodes" in entry.tags)
+        able = ", ".join(name for name, entry in METHODS.items() if why_not_decoded(entry) is None)
         raise UsageError(f"--phase decode: {entries[0].name} cannot decode: {reasons[0]}; choose from {able}")
 
 
-def _refuse_decoding(request: InjectRequest, source: Any, lengths: Iterable[int]) -> None:
-    """Refuse a model that does not predict the next word, and prefixes that leave no step."""
+def why_not_decoded(entry: Method) -> str | None:
+    """Why a method neither compresses a prompt nor reads it step by step; None if it does one of them."""
+    return None if entry.compress is not None else entry.why_not_decoding()
+
+
+def _refuse_decoding(request: InjectRequest, source: Any, plan: ErrorPlan) -> None:
+    """Refuse a model that does not predict the next word, prompts that leave no step, and those below a budget."""
     if source.weights == "initialized" or language_kind(source.config) != "causal":
         kind = "has random weights" if source.weights == "initialized" else f"is a {source.config.model_type} model"
         raise UsageError(f"--phase decode needs a model that predicts the next word, and {source.name} {kind}")
-    for n in lengths:
-        prefix = request.prefix_at(n)
-        if prefix is not None and prefix > n - 2:
-            raise UsageError(f"prefix={prefix}: n={n} leaves no step; choose a prefix up to {n - 2}")
+    for n in plan.n:
+        prompt = request.prefix_at(n)
+        if prompt is None:
+            continue
+        if prompt > n - 2:
+            raise UsageError(f"prefix={prompt}: n={n} leaves no step; choose a prefix up to {n - 2}")
+        if prompt < 1:
+            raise UsageError(f"steps={request.steps}: n={n} leaves no prompt; choose up to {n - 2} steps")
+        if request.budgets is not None:
+            continue
+        for one in plan.methods:
+            for d in request.budgets_at(n) if one.entry.compress is not None else ():
+                if (fault := why_not_kept(one.entry, prompt, d, one.options)) is not None:
+                    raise UsageError(fault)
 
 
 def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:
@@ -209,11 +242,14 @@ def inject_batches(
 ) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
     """``(n, windows, cells)`` of every batch, with a cell for each forward and window."""
     facts, base = identity_facts(source.facts), plan.base
-    works = plan.works()
     numbers = range(base.windows)
     batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]
     return [
-        (n, windows, [[_cell(request, plan, work, n, windows, window, facts) for window in windows] for work in works])
+        (
+            n,
+            windows,
+            [[_cell(request, plan, work, n, windows, window, facts) for window in windows] for work in plan.works(n)],
+        )
         for n in base.n
         for windows in batches
     ]
@@ -229,7 +265,7 @@ def _cell(
     facts: Mapping[str, Any],
 ) -> InjectCell:
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
-    decoding = {"prefix": request.prefix_at(n), "greedy_steps": request.greedy_steps}
+    decoding = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
     key = cell_key(
         command="inject",
         **(decoding if request.phase == "decode" else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ...errors import UsageError
 from ...run.option import opt
 from ...run.topics import (
     LAYERS,
@@ -23,7 +24,25 @@ from ...run.topics import (
     methods_option,
     numbers,
     plot_option,
+    positives,
 )
+
+
+def _budgets(text: str, what: str) -> tuple[float, ...]:
+    """Whole numbers and ranges, and shares with a decimal point, in their order."""
+    values: list[float] = []
+    for part in text.split(","):
+        if "." in part and part.strip().strip("0") == "1.":
+            raise UsageError(
+                f"{what}={part.strip()} is the whole prompt; choose a share below 1, or its number of tokens"
+            )
+        values += positives(part, what) if "." in part else numbers(part, what)
+    return tuple(dict.fromkeys(values))
+
+
+def _keys(share: float, prompt: int) -> int:
+    """The keys of a share of a prompt, at least one."""
+    return max(1, int(share * prompt + 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +67,13 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         metavar="LIST",
         parse=lengths,
     )
-    d: tuple[int, ...] = opt((128,), "Budgets, such as 32,128.", group=MEASURED, metavar="LIST", parse=numbers)
+    d: tuple[float, ...] = opt(
+        (128,),
+        "Budgets, such as 32,128; with --phase decode also shares of the prompt, such as 0.1,0.25.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=_budgets,
+    )
     budgets: str | None = opt(
         None,
         "A file of budgets by layer and head, as `attnprobe budget` writes it, instead of --d. If its method is your "
@@ -68,24 +93,32 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     )
     phase: str = opt(
         "prefill",
-        "prefill: the method reads the whole text at once. decode: exact attention reads --prefix tokens, then the "
-        "method reads the others one by one; for causal models, and methods with the tag `decodes`.",
+        "prefill: the method reads the whole text at once. decode: exact attention reads a prompt, and each later "
+        "token sees all tokens after the prompt and what the method keeps or reads of it; for causal models.",
         group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "greedy_steps")},
+        reads={"decode": ("prefix", "steps", "greedy_steps")},
         later=True,
     )
     prefix: int | None = opt(
         None,
-        "Tokens that exact attention reads before the first step. [default: half of n]",
+        "Tokens of the prompt. [default: half of n]",
         group=PLACES,
         between=(1, MOST),
         later=True,
     )
+    steps: int | None = opt(
+        None,
+        "Steps after the prompt, instead of --prefix: the prompt has n - 1 - STEPS tokens.",
+        group=PLACES,
+        between=(1, MOST),
+        excludes={"prefix": "the prompt has n - 1 - {value} tokens"},
+        later=True,
+    )
     greedy_steps: int = opt(
-        32,
-        "Steps of greedy decoding from the prefix, compared with those of exact attention.",
+        0,
+        "Also this many steps of greedy decoding from the prompt, compared with those of exact attention.",
         group=PLACES,
         between=(0, MOST),
         later=True,
@@ -118,7 +151,16 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         """The tokens of n that exact attention reads before the first step; None without decoding."""
         if self.phase != "decode":
             return None
+        if self.steps is not None:
+            return n - 1 - self.steps
         return n // 2 if self.prefix is None else self.prefix
+
+    def budgets_at(self, n: int) -> tuple[int, ...]:
+        """The budgets at ``n`` tokens: whole numbers, and shares of the prompt as numbers of its keys."""
+        prompt = self.prefix_at(n)
+        return tuple(
+            dict.fromkeys(int(d) if isinstance(d, int) or prompt is None else _keys(d, prompt) for d in self.d)
+        )
 
     def known(self) -> dict[str, Any]:
         """The values of options, without those that a file of budgets sets; the layers are those replaced alone."""

@@ -179,7 +179,31 @@ LAYERS: tuple[Column, ...] = (
         more="over the layers that were replaced one by one",
     ),
 )
-COLUMNS = (*DRIFTS, *LAYERS)
+OVER_WINDOWS = "s.e. over windows, each paired with exact attention"
+PROMPTS: tuple[Column, ...] = (
+    Column("method", method_label, key=True),
+    Column("d", _budget, key=True),
+    Column("layer", _place, key=True),
+    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=_smallest("kl")),
+    Column("± KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
+    Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
+    Column("± loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
+    Column(
+        "same steps",
+        "{metrics[first_divergence][mean]:3}",
+        "first steps with the same likeliest word",
+        spare=2,
+    ),
+    Column("lost mass", "{metrics[lost_mass][mean]:3}", "the exact weight of unseen keys", spare=1),
+    Column(
+        "kept MiB",
+        "{metrics[cache_bytes][mean]:3MiB}",
+        "the prompt's keys and values in the cache, all layers",
+        short="kept",
+    ),
+    Column("read MiB", "{metrics[read_bytes][mean]:3MiB}", "of these, what a step reads", short="read"),
+)
+COLUMNS = (*DRIFTS, *PROMPTS, *LAYERS)
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -209,6 +233,9 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
         tables.append(table_of(f"Drift · {where}", group, DRIFTS, _notes(group), rivals=_rivals))
+        if group[0]["prefix"] is not None:
+            done = [row for row in group if row["status"] == "ok"]
+            tables.append(table_of(f"Prompt · {where}", done, PROMPTS, rivals=_rivals))
         summary = inject_summary(group)
         if summary:
             rho = next((_rho(one) for one in summary if one["method"] is None), "")

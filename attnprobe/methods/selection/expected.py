@@ -28,6 +28,7 @@ KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("expected", "every", "first", "observe"),
+    compress={"every": 1},
     small={"observe": 3, "first": 1},
 )
 def expected(

@@ -22,6 +22,7 @@ from .subsets import Sets, check_subset, streamed, subset, subset_selector
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("h2o", "every", "observe"),
+    compress={"every": 1, "streaming": False, "average": True, "forced": False},
 )
 def h2o(
     qkv: QKV,
@@ -30,7 +31,8 @@ def h2o(
     streams: Streams,
     target: str = "softmax",
     streaming: bool = True,
-    average: bool = False,
+    average: bool | None = None,
+    forced: bool | None = None,
     observe: int | None = None,
     every: int = 64,
     sets: Sets = "group",
@@ -49,7 +51,10 @@ def h2o(
     Options:
         streaming: evict one key at each token, as in the paper; ``false`` selects all keys at the start of a segment.
             The other options except ``sets`` are for ``streaming=false`` only.
-        average: divide sums by the number of queries that saw the key, as ObservedAttention of kvpress does.
+        average: divide sums by the number of queries that saw the key. By default only in a prompt that is compressed
+            once for decoding.
+        forced: half of the room is for recent keys. By default not in a prompt that is compressed once: with both
+            defaults it keeps there what ObservedAttention of kvpress keeps.
         observe: the number of queries before a segment whose weights are summed; ``none`` is all.
         every: the number of tokens of a segment, at most d/2.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
@@ -86,7 +91,7 @@ def h2o(
         score,
         every=every,
         scored=cost,
-        last=d // 2,
+        last=0 if forced is False else d // 2,
         observe=observe,
         sets=sets,
         allocation=allocation,

@@ -21,6 +21,7 @@ from .subsets import check_subset, subset, subset_selector
     cost="2 n d p",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("knorm", "every"),
+    compress={"every": 1},
 )
 def knorm(
     qkv: QKV,

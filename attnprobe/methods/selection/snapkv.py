@@ -22,6 +22,7 @@ from .subsets import Sets, check_subset, subset, subset_selector
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("snapkv", "every", "observe", "kernel"),
+    compress={"every": 1},
     small={"observe": 3, "kernel": 3},
 )
 def snapkv(

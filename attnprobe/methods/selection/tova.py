@@ -22,6 +22,7 @@ from .subsets import check_subset, streamed, subset, subset_selector
     cost="2 n d p",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("tova", "every"),
+    compress={"every": 1, "streaming": False},
     small={"sets": "head"},
 )
 def tova(

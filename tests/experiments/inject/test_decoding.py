@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
-from attnprobe import approximate, injected
+from attnprobe import capture
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.inject.decoding import Prefix
 from attnprobe.experiments.inject.drift import step_drift
-from attnprobe.experiments.inject.language import LanguageModel
+from attnprobe.experiments.inject.policy import kept_keys
 from attnprobe.experiments.inject.rows import inject_rows
 from attnprobe.methods import get
-from attnprobe.reference import exact_output
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -86,73 +83,125 @@ def test_exact_attention_decodes_as_itself(ask, model):
         assert max(steps["kl"]) < 1e-10 and {len(values) for values in steps.values()} == {N - 1 - PREFIX}
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_steps_are_those_of_a_loop_over_the_models_own_cache(ask, models, text, model):
-    """And greedy tokens are those of its own generate."""
+def prefilled(whole, ids):
+    """The model's own cache of the prompt, its keys (h_kv, n, p) by layer, and its weights (h, n, n) by layer."""
     from transformers import DynamicCache
 
-    [record] = ask(model)
-    ids, whole = ids_of(text), opened(models[model])
-    own = whole(input_ids=ids).logits[0].double()
-
-    def prefilled():
-        cache = DynamicCache(config=whole.config)
-        return cache, whole(input_ids=ids[:, :PREFIX], past_key_values=cache).logits[:, -1:].argmax(-1)
-
-    cache, first = prefilled()
-    kl, loss, same = [], [], []
-    with injected(whole, "topk", d=8):
-        for place in range(PREFIX, N - 1):
-            logits = whole(input_ids=ids[:, place : place + 1], past_key_values=cache).logits[0, -1].double()
-            p, q = own[place].softmax(0), logits.softmax(0)
-            kl.append(sum(a * math.log(a / b) for a, b in zip(p.tolist(), q.tolist(), strict=True)))
-            loss.append(-math.log(q[ids[0, place + 1]]))
-            same.append(float(p.argmax() == q.argmax()))
-    steps = record["steps"]
-    assert steps["kl"] == pytest.approx(kl, rel=1e-3, abs=1e-7) and steps["loss"] == pytest.approx(loss, rel=1e-4)
-    assert steps["top1_agreement"] == same and 0 < sum(same) < len(same)
-    found = metrics(record)
-    assert found["kl"] == pytest.approx(sum(kl) / len(kl), rel=1e-3) and found["kl"] > 1e-3
-    assert found["loss"] == pytest.approx(sum(loss) / len(loss), rel=1e-4)
-    tokens = []
-    for method in ("softmax", "topk"):
-        cache, first = prefilled()
-        start = torch.cat([ids[:, :PREFIX], first], dim=1)
-        settings = {"max_new_tokens": GREEDY, "min_new_tokens": GREEDY, "do_sample": False, "pad_token_id": 0}
-        with injected(whole, method, d=None if method == "softmax" else 8):
-            tokens.append(whole.generate(start, past_key_values=cache, **settings)[0, -GREEDY:].tolist())
-    match = next((place for place, (a, b) in enumerate(zip(*tokens, strict=True)) if a != b), GREEDY)
-    assert found["greedy_match"] == match
+    cache = DynamicCache(config=whole.config)
+    output = whole(input_ids=ids[:, :PREFIX], past_key_values=cache, output_attentions=True)
+    return cache, output.attentions
 
 
-def behind(whole, ids, method, **where) -> torch.Tensor:
-    """The logits of every step, (steps, words)."""
-    model = LanguageModel(whole, "causal", None, False, None, (0, 0), "float32")
-    prefix = Prefix.read(model, ids, PREFIX)
-    with injected(whole, method, d=8, **where):
-        [found] = prefix.outputs(0)
-    assert found.logits is not None
-    return found.logits
+def smallest_norms(keys, weights):
+    return -keys.norm(dim=-1)
 
 
-def test_steps_are_rows_of_a_prefill_whose_earlier_rows_are_exact(models, text):
-    """In all layers; an injection in the last layer alone changes no earlier key, so there any prefill will do."""
+def mean_weights(keys, weights):
+    """The mean weight of each key over the queries that see it, and over the heads of its KV head."""
+    sums = weights.sum(1) / torch.arange(PREFIX, 0, -1)
+    return sums.unflatten(0, (len(keys), -1)).mean(1)
+
+
+def pooled_weights(keys, weights):
+    """SnapKV of the last three queries, which are kept too, without pooling."""
+    scores = weights[:, -3:].mean(1).unflatten(0, (len(keys), -1)).mean(1)
+    scores[:, -3:] = torch.inf
+    return scores
+
+
+def last_weights(keys, weights):
+    return weights[:, -1].mean(0).expand(len(keys), -1)
+
+
+def recent(keys, weights):
+    scores = torch.arange(PREFIX).float().expand(len(keys), -1).clone()
+    scores[:, :4] = torch.inf
+    return scores
+
+
+POLICIES = {
+    "knorm": smallest_norms,
+    "h2o": mean_weights,
+    "snapkv:observe=3,kernel=1": pooled_weights,
+    "tova": last_weights,
+    "window": recent,
+}
+
+
+@pytest.mark.parametrize("method", POLICIES)
+def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, method):
+    """transformers' own cache, cut to the keys of each KV head, then one token after another."""
+    d = 8
+    [record] = ask(methods=(method,), d=(d,))
     ids, whole = ids_of(text), opened(models["llama"])
-    topk = get("topk")
+    cache, weights = prefilled(whole, ids)
+    for layer, of_layer in zip(cache.layers, weights, strict=True):
+        kept = POLICIES[method](layer.keys[0], of_layer[0]).topk(d, dim=-1).indices.sort(-1).values
+        index = kept[None, :, :, None].expand(-1, -1, -1, layer.keys.shape[-1])
+        layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+    loss = []
+    for place in range(PREFIX, N - 1):
+        at = torch.tensor([[place]])
+        logits = whole(input_ids=ids[:, place : place + 1], past_key_values=cache, position_ids=at).logits[0, -1]
+        loss.append(-float(logits.double().log_softmax(0)[ids[0, place + 1]]))
+    assert record["steps"]["loss"] == pytest.approx(loss, abs=1e-5)
+    assert metrics(record)["loss"] == pytest.approx(sum(loss) / len(loss), abs=1e-5)
+    assert abs(metrics(record)["loss_change"]) > 1e-3
 
-    def behind_prefix(qkv, d, **rest):
-        approx = approximate("topk", qkv, d)
-        exact = exact_output(qkv)[:, :PREFIX].to(qkv.dtype)
-        return replace(approx, output=torch.cat([exact, approx.output[:, PREFIX:]], dim=1))
 
-    late = replace(topk, function=behind_prefix)
-    for method, layer in ((late, "all"), (topk, str(LAYERS - 1))):
-        with injected(whole, method, d=8, layer=layer):
-            expected = whole(input_ids=ids).logits[0, PREFIX : N - 1]
-        torch.testing.assert_close(behind(whole, ids, topk, layer=layer), expected, rtol=0, atol=1e-4)
-    with injected(whole, topk, d=8):
-        prefilled = whole(input_ids=ids).logits[0, PREFIX : N - 1]
-    assert (behind(whole, ids, topk) - prefilled).abs().max() > 1e-2
+def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models, text):
+    """In the last layer, where no earlier change moves the queries: a dense mask on the model's own scores."""
+    last = LAYERS - 1
+    [record] = ask(layer=(last,))
+    ids, whole = ids_of(text), opened(models["llama"])
+    [call] = [call for call in capture(whole, {"input_ids": ids}, last).values() if call.number == last]
+    q, k = call.q[0, :, PREFIX : N - 1].double(), call.k[0].double().repeat_interleave(2, 0)[:, : N - 1]
+    scores = call.scale * q @ k.mT
+    place = torch.arange(N - 1)
+    scores = scores.masked_fill(place > torch.arange(PREFIX, N - 1)[:, None], -torch.inf)
+    exact = scores.softmax(-1)
+    kept = torch.zeros_like(scores, dtype=torch.bool)
+    kept[..., PREFIX:] = True
+    kept.scatter_(-1, scores[..., :PREFIX].topk(8, dim=-1).indices, True)
+    v = call.v[0].double().repeat_interleave(2, 0)[:, : N - 1]
+    own, got = exact @ v, scores.masked_fill(~kept, -torch.inf).softmax(-1) @ v
+    errors = (got - own).norm(dim=(1, 2)) / own.norm(dim=(1, 2))
+    assert record["local"][str(last)] == pytest.approx(errors.tolist(), rel=1e-4)
+    lost = float(exact.masked_fill(kept, 0).sum(-1).mean())
+    assert metrics(record)["lost_mass"] == pytest.approx(lost, rel=1e-4) and lost > 1e-3
+
+
+def test_forced_recent_keys_are_an_option_of_h2o(models, text):
+    ids, whole = ids_of(text), opened(models["llama"])
+    qkv = capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv()
+    recent_half = set(range(PREFIX - 4, PREFIX))
+    sets = [kept_keys(get("h2o"), qkv, PREFIX, 8, options=options)[0] for options in ({"forced": True}, {})]
+    assert recent_half <= set(sets[0].tolist()) and not recent_half <= set(sets[1].tolist())
+    assert [len(set(one.tolist())) for one in sets] == [8, 8]
+
+
+def test_all_keys_are_exact_attention(ask):
+    for record in ask(methods=("knorm", "h2o", "topk", "window:sinks=0"), d=(PREFIX,)):
+        found = metrics(record)
+        assert found["kl"] < 1e-10 and found["residual_error"] < 1e-10 and found["first_divergence"] == N - 1 - PREFIX
+
+
+def test_bytes_are_those_of_the_cache(ask):
+    """Three layers, two KV heads of 8 numbers, keys and values, 4 bytes each."""
+    of = {record["method"]: metrics(record) for record in ask(methods=("knorm", "topk"), d=(5,))}
+    whole = LAYERS * 2 * 8 * 2 * 4 * PREFIX
+    assert [of["knorm"][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
+    assert [of["topk"][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole, whole / 3])
+
+
+def test_a_share_is_that_of_the_prompt(ask):
+    records = ask(methods=("knorm",), d=(0.2, 8, 0.99))
+    assert [record["d"] for record in records] == [3, 8, 14]
+
+
+def test_steps_say_where_the_prompt_ends(ask):
+    [record] = ask(prefix=None, steps=10)
+    assert record["prefix"] == N - 11 and len(record["steps"]["kl"]) == 10
 
 
 def test_a_window_gives_the_same_alone_and_in_a_batch(ask):
@@ -184,7 +233,12 @@ def test_the_default_prefix_is_half_of_the_text(ask):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"methods": ("mss", "snapkv")}, "mss cannot decode: it has no causal form; choose from .*topk"),
+        ({"methods": ("mss", "lsh-qk")}, "mss cannot decode: it has no causal form; choose from .*topk"),
+        ({"methods": ("knorm",), "d": (PREFIX + 1,)}, "knorm: d=16 exceeds the prompt of 15 tokens; choose d in 1..15"),
+        ({"methods": ("snapkv",)}, "snapkv: observe=64 exceeds the prompt of 15 tokens; choose a longer prompt"),
+        ({"methods": ("knorm:every=8",)}, "knorm:every=8: a prompt is compressed once, so it has no segments"),
+        ({"d": (1.5,)}, "d=1.5: a share of the prompt is in"),
+        ({"prefix": None, "steps": N - 1}, "steps=39: n=40 leaves no prompt; choose up to 38 steps"),
         ({"methods": ("lsh-qk",)}, "lsh-qk cannot decode: a row depends on the queries of earlier tokens or on"),
         ({"methods": ("block-topk",)}, "block-topk cannot decode: later queries choose the keys of earlier ones"),
         ({"prefix": N - 1}, f"prefix={N - 1}: n={N} leaves no step; choose a prefix up to {N - 2}"),
