@@ -10,14 +10,14 @@ from typing import Any
 from ..errors import UsageError
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import short_hashes
-from .rows import ComparedCell
+from ..tables.rows import AnyRow
 
 Key = tuple[Any, ...]
 
 
-def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCell]:
+def cells_of(records: Iterable[AnyRow], name: str) -> dict[Key, AnyRow]:
     """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance."""
-    cells: dict[Key, ComparedCell] = {}
+    cells: dict[Key, AnyRow] = {}
     commands: set[str] = set()
     for record in records:
         command = record.get("command", "error")
@@ -34,28 +34,26 @@ def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCe
     return cells
 
 
-def _source_of(record: ComparedCell) -> str:
+def _source_of(record: AnyRow) -> str:
     return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
 
 
-def _row_key(record: ComparedCell) -> Key:
+def _row_key(record: AnyRow) -> Key:
     options = json.dumps(record.get("options") or {}, sort_keys=True)
     return (record["method"], options, *(record.get(name) for name in ("target", "n", "d", "layer")))
 
 
-def _cell_key(record: ComparedCell) -> Key:
+def _cell_key(record: AnyRow) -> Key:
     return record.get("window"), record.get("seed"), tuple(record["heads"])
 
 
-def _quality(record: ComparedCell) -> tuple[int, float]:
+def _quality(record: AnyRow) -> tuple[int, float]:
     """The order of records: the status, then the tolerance of matrix errors; smaller is better."""
     tol = record.get("matrix_tol")
     return STATUSES.index(record["status"]), math.inf if tol is None else tol
 
 
-def shared_sources(
-    a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]
-) -> tuple[list[Mapping[str, Any]], list[str]]:
+def shared_sources(a: Mapping[Key, AnyRow], b: Mapping[Key, AnyRow]) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The facts of the sources in both runs, and the names of the facts that differ between these sources.
 
     Raises:
@@ -87,9 +85,9 @@ def _fact(source: Mapping[str, Any], name: str) -> str:
     return f"{text} ({called})" if called else text
 
 
-def grouped(cells: Mapping[Key, ComparedCell]) -> dict[Key, dict[Key, ComparedCell]]:
+def grouped(cells: Mapping[Key, AnyRow]) -> dict[Key, dict[Key, AnyRow]]:
     """The cells of each row, by window, seed and heads."""
-    rows: dict[Key, dict[Key, ComparedCell]] = {}
+    rows: dict[Key, dict[Key, AnyRow]] = {}
     for key, record in cells.items():
         rows.setdefault(key[:-3], {})[key[-3:]] = record
     return rows

@@ -5,43 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records.file import STATUSES
+from ..tables.long import Row
 from ..tables.metrics import METRICS
-from .rows import Change, ComparedCell, Place
+from ..tables.rows import AnyRow
+from .rows import blank, numbers
 from .samples import Pairing, measured
-from .verdicts import Draft, numbers
+from .verdicts import Draft
 
 
-def blank(place: Place, cells: Sequence[ComparedCell]) -> Change:
-    """A row of a place without a comparison."""
-    return {
-        **place,
-        "metric": None,
-        "statistic": None,
-        "a": None,
-        "b": None,
-        "difference": None,
-        "se": None,
-        "difference_in_se": None,
-        "ratio": None,
-        "test": None,
-        "freedom": None,
-        "p": None,
-        "p_adjusted": None,
-        "verdict": None,
-        "paired": None,
-        "cells": len(cells),
-        "values": 0,
-        "windows": len({cell.get("window") for cell in cells}),
-        "heads": len({head for cell in cells for head in cell["heads"]}),
-        "seeds_a": None,
-        "seeds_b": None,
-        "status_a": None,
-        "status_b": None,
-        "reason": None,
-    }
+def place_of(cells: Sequence[AnyRow], varying: Sequence[str]) -> Row:
+    """A row without a comparison, at the place of some cells, with the facts in which the sources of runs differ."""
+    facts = cells[0]["source"]
+    return blank(
+        cells[0],
+        weights=facts.get("weights"),
+        source={name: facts.get(name) for name in varying},
+        cells=len(cells),
+        values=0,
+        windows=len({cell.get("window") for cell in cells}),
+        heads=len({head for cell in cells for head in cell["heads"]}),
+    )
 
 
-def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]:
+def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) -> list[Draft]:
     """A draft for each metric that either run has, or one draft if the status decides."""
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
@@ -53,8 +39,8 @@ def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draf
         absent = pair.a is None and pair.b is None  # anything to lose or gain has a value
         if absent and (drafts or statuses == ["ok", "ok"]):
             continue
-        row: Change = {
-            **blank(place, a if len(a) >= len(b) else b),
+        row = {
+            **place_of(a if len(a) >= len(b) else b, varying),
             **numbers(pair.a, pair.b, pair.evidence.se),
             "metric": metric,
             "statistic": pair.statistic,
@@ -72,9 +58,7 @@ def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draf
     return drafts
 
 
-def _changed(
-    pairs: Sequence[tuple[ComparedCell, ComparedCell]], a: Sequence[ComparedCell], b: Sequence[ComparedCell], fall: bool
-) -> str:
+def _changed(pairs: Sequence[tuple[AnyRow, AnyRow]], a: Sequence[AnyRow], b: Sequence[AnyRow], fall: bool) -> str:
     """How a status got worse, or without ``fall`` better, from A to B, in words; empty if none did."""
     rank = lambda cell: STATUSES.index(cell["status"])
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]

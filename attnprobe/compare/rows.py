@@ -1,127 +1,44 @@
-"""Types of the compared cells and of the rows of a comparison."""
+"""Rows of a comparison, which begin as the place of a cell or row of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired
+from typing import Any
 
-from typing_extensions import TypedDict
+from ..tables.long import Row
+from ..tables.rows import AnyRow
 
-Verdict = Literal["same", "better", "worse", "undecided", "only in A", "only in B"]
-ONLY: dict[str, Verdict] = {"A": "only in A", "B": "only in B"}
-
-
-class ComparedCell(TypedDict):
-    """The compared fields of a record of errors."""
-
-    method: str
-    status: str
-    source: Mapping[str, Any]
-    heads: Sequence[int]
-    metrics: Mapping[str, Any]
-    command: NotRequired[str]
-    options: NotRequired[Mapping[str, Any] | None]
-    target: NotRequired[str | None]
-    n: NotRequired[int]
-    d: NotRequired[int | None]
-    layer: NotRequired[int | None]
-    window: NotRequired[int]
-    seed: NotRequired[int | None]
-    reason: NotRequired[str | None]
-    requested: NotRequired[bool]
-    reference: NotRequired[bool]
-    seconds: NotRequired[float | None]
-    draws_hash: NotRequired[str | None]
-    method_file: NotRequired[Mapping[str, Any] | None]
-    matrix_tol: NotRequired[float | None]
-    matrix_open: NotRequired[Sequence[bool | None] | None]
+ONLY = {"A": "only in A", "B": "only in B"}
+PLACE = ("method", "options", "target", "n", "d", "layer", "weights", "source", "reference")
+NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "ratio")
+FIELDS = (
+    *PLACE,
+    *NUMBERS,
+    *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "verdict", "paired"),
+    *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason"),
+)
 
 
-class TimedCell(TypedDict):
-    """The compared fields of a record of times."""
-
-    command: NotRequired[str]
-    method: str
-    requested: bool
-    source: Mapping[str, Any]
-    machine: Mapping[str, Any]
-    versions: Mapping[str, str]
-    options: NotRequired[Mapping[str, Any] | None]
-    target: NotRequired[str | None]
-    n: NotRequired[int]
-    d: NotRequired[int | None]
-    layer: NotRequired[int | None]
-    backward: NotRequired[bool]
+def blank(first: AnyRow, **known: Any) -> Row:
+    """A row without a comparison, at the place of a cell or row of a run; its further fields are null."""
+    place = {name: first.get(name) for name in PLACE}
+    place |= {"options": dict(first.get("options") or {}), "reference": bool(first.get("reference"))}
+    return {**dict.fromkeys(FIELDS), **place, **known}
 
 
-class ComparedTime(TypedDict):
-    """The compared fields of a row of times."""
-
-    method: str
-    options: Mapping[str, Any]
-    target: str | None
-    n: int
-    d: int | None
-    layer: int | None
-    weights: str | None
-    reference: bool
-    status: str
-    seconds: float | None
-    seconds_spread: float | None
-    ratio_to_exact: float | None
-    ratio_spread: float | None
-    noise_floor: float | None
-    peak_bytes: float | None
-
-
-class Place(TypedDict):
-    """The place of a row; ``source`` has the facts in which the runs' sources differ."""
-
-    method: str
-    options: Mapping[str, Any]
-    target: str | None
-    n: int | None
-    d: int | None
-    layer: int | None
-    weights: str | None
-    source: Mapping[str, Any]
-    reference: bool
-
-
-class Numbers(TypedDict):
+def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
     """The two values of a row, with their difference and ratio."""
-
-    a: float | None
-    b: float | None
-    difference: float | None
-    se: float | None
-    difference_in_se: float | None
-    ratio: float | None
-
-
-class Change(Place, Numbers):
-    """A row of a comparison: the values of both runs, the test, and the verdict."""
-
-    metric: str | None
-    statistic: str | None
-    test: str | None
-    freedom: float | None
-    p: float | None
-    p_adjusted: float | None
-    verdict: Verdict | None
-    paired: str | None
-    cells: int
-    values: NotRequired[int]
-    windows: NotRequired[int]
-    heads: NotRequired[int]
-    seeds_a: Sequence[int] | None
-    seeds_b: Sequence[int] | None
-    status_a: NotRequired[str | None]
-    status_b: NotRequired[str | None]
-    reason: str | None
+    difference = None if a is None or b is None else b - a
+    return {
+        "a": a,
+        "b": b,
+        "difference": difference,
+        "se": se,
+        "difference_in_se": difference / se if difference is not None and se else None,
+        "ratio": b / a if b is not None and a else None,
+    }
 
 
-def alone(row: Change, run: str, missing: bool, why: str) -> Change:
+def alone(row: Row, run: str, missing: bool, why: str) -> Row:
     """A row of cells that only one run has.
 
     Args:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..tables.long import Row
 from ..tables.metrics import ERROR, METRICS
+from ..tables.rows import AnyRow
 from .cells import Key, cells_of, grouped, shared_sources
 from .chance import LEVEL
-from .paired import blank, drafted
-from .rows import Change, ComparedCell, Place, alone
+from .paired import drafted, place_of
+from .rows import alone
 from .samples import paired, per_head
 from .timed import timed_drafts, timed_rows
 from .verdicts import Draft, with_verdicts
@@ -32,26 +34,26 @@ class Comparison:
         notes: what a reader should know besides, a line each.
     """
 
-    rows: list[Change]
+    rows: list[Row]
     sources: list[Mapping[str, Any]]
     notes: list[str]
 
     @property
-    def regressions(self) -> list[Change]:
+    def regressions(self) -> list[Row]:
         return [row for row in self.rows if row["verdict"] == "worse"]
 
     @property
-    def undecided(self) -> list[Change]:
+    def undecided(self) -> list[Row]:
         """The rows with a change that may be chance, and the `missing` ones."""
         return [row for row in self.rows if row["verdict"] == "undecided"]
 
     @property
-    def missing(self) -> list[Change]:
+    def missing(self) -> list[Row]:
         """The rows that were requested, but are in one run only: nothing of them is compared."""
         return [row for row in self.undecided if row["metric"] is None]
 
     @property
-    def compared(self) -> list[Change]:
+    def compared(self) -> list[Row]:
         """The rows with a metric."""
         return [row for row in self.rows if row["metric"] is not None]
 
@@ -109,7 +111,7 @@ def compare_runs(
     out.
 
     Args:
-        a, b: records of errors (`ComparedCell`) or of times (`TimedCell`).
+        a, b: records of `attnprobe error`, or of `attnprobe bench`.
         metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
         level: the two-sided level, of all rows of a table together.
         names: the runs, as a refusal of one of them names it, such as their paths.
@@ -150,26 +152,25 @@ def compare_runs(
         )
     judged_by = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
-    drafts: list[Draft | Change] = []
+    drafts: list[Draft | Row] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
-        place = _place({**ours, **others}, varying)
         pairing = paired(ours, others)
-        drafts += drafted(place, pairing, judged_by) if ours and others else []
+        drafts += drafted(pairing, varying, judged_by) if ours and others else []
         missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
-                drafts.append(alone(blank(place, only), name, missing, _cells_in_words(only)))
+                drafts.append(alone(place_of(only, varying), name, missing, _cells_in_words(only)))
     judged = _missing_first(with_verdicts(drafts, tolerance, level))
     return Comparison(judged, shared, [*notes, *_pairings(judged), *_unproven(judged, runs)])
 
 
-def _missing_first(rows: Iterable[Change]) -> list[Change]:
+def _missing_first(rows: Iterable[Row]) -> list[Row]:
     """The rows in their order, after those of which nothing is compared although they were requested."""
     return sorted(rows, key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")
 
 
-def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, ComparedCell]]]) -> None:
+def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, AnyRow]]]) -> None:
     """Refuse a requested metric that one run lacks."""
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
@@ -180,7 +181,7 @@ def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Ma
                 )
 
 
-def _requested(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> set[Key]:
+def _requested(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> set[Key]:
     """The requested rows. References are left out: that V-Mean agrees says nothing."""
     return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
 
@@ -201,24 +202,7 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
     return order
 
 
-def _place(cells: Mapping[Key, ComparedCell], varying: Sequence[str]) -> Place:
-    """The place of a row; ``source`` has the facts in which the runs' sources differ."""
-    first = next(iter(cells.values()))
-    facts = first["source"]
-    return {
-        "method": first["method"],
-        "options": dict(first.get("options") or {}),
-        "target": first.get("target"),
-        "n": first.get("n"),
-        "d": first.get("d"),
-        "layer": first.get("layer"),
-        "weights": facts.get("weights"),
-        "source": {name: facts.get(name) for name in varying},
-        "reference": bool(first.get("reference")),
-    }
-
-
-def _cells_in_words(cells: Sequence[ComparedCell]) -> str:
+def _cells_in_words(cells: Sequence[AnyRow]) -> str:
     """Windows, seeds and heads in words.
 
     >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
@@ -244,15 +228,15 @@ def _spans(numbers: Sequence[int]) -> str:
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
 
 
-def _names(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> list[str]:
+def _names(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> list[str]:
     return [metric for metric in DIRECTED if _measured(rows, metric)]
 
 
-def _measured(rows: Mapping[Key, Mapping[Key, ComparedCell]], metric: str) -> bool:
+def _measured(rows: Mapping[Key, Mapping[Key, AnyRow]], metric: str) -> bool:
     return any(per_head(cell, metric) is not None for cells in rows.values() for cell in cells.values())
 
 
-def _has_ok(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> bool:
+def _has_ok(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> bool:
     return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
 
 
@@ -268,7 +252,7 @@ def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[st
     return common or [COMPARED[0]]
 
 
-def _pairings(rows: Sequence[Change]) -> list[str]:
+def _pairings(rows: Sequence[Row]) -> list[str]:
     """Notes on rows whose cells do not pair one to one."""
     notes = []
     for kind, pairing in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
@@ -280,7 +264,7 @@ def _pairings(rows: Sequence[Change]) -> list[str]:
     return notes
 
 
-def _unproven(rows: Sequence[Change], runs: Sequence[Mapping[Key, ComparedCell]]) -> list[str]:
+def _unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, AnyRow]]) -> list[str]:
     """Notes on methods of a user that are tested by pairs: no record says whether their heads draw on their own."""
     of_users = {cell["method"] for run in runs for cell in run.values() if cell.get("method_file")}
     tested = dict.fromkeys(row["method"] for row in rows if row["test"] == "pairs")
@@ -291,7 +275,7 @@ def _unproven(rows: Sequence[Change], runs: Sequence[Mapping[Key, ComparedCell]]
     ]
 
 
-def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list[str]:
+def _notes(a: Mapping[Key, AnyRow], b: Mapping[Key, AnyRow]) -> list[str]:
     """Notes on intervals of matrix errors that have different widths, or did not reach theirs."""
     notes = []
     widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..tables.metrics import Metric
+from ..tables.rows import AnyRow
 from ..tables.statistics import doubtful_heads, fragile_statistics, sortable
 from .cells import Key
 from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
-from .rows import ComparedCell
 
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
@@ -30,11 +30,11 @@ class Pairing:
     """
 
     kind: str | None
-    a: Mapping[Key, ComparedCell]
-    b: Mapping[Key, ComparedCell]
+    a: Mapping[Key, AnyRow]
+    b: Mapping[Key, AnyRow]
 
     @property
-    def pairs(self) -> list[tuple[ComparedCell, ComparedCell]]:
+    def pairs(self) -> list[tuple[AnyRow, AnyRow]]:
         return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
 
     @property
@@ -45,7 +45,7 @@ class Pairing:
         return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
 
 
-def paired(ours: Mapping[Key, ComparedCell], others: Mapping[Key, ComparedCell]) -> Pairing:
+def paired(ours: Mapping[Key, AnyRow], others: Mapping[Key, AnyRow]) -> Pairing:
     """The pairing of a row's cells; empty if one run has none."""
     if not ours or not others:
         return Pairing(None, {}, {})
@@ -79,7 +79,7 @@ class Measured:
     evidence: Evidence
 
 
-def per_head(cell: ComparedCell, metric: str) -> list[float | None] | None:
+def per_head(cell: AnyRow, metric: str) -> list[float | None] | None:
     """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
     metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
     if metric_values is None:
@@ -187,7 +187,7 @@ def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, floa
     return {window: float(statistic(numbers)) for window, numbers in windows.items()}
 
 
-def _values(cells: Iterable[ComparedCell], metric: Metric) -> list[_Value]:
+def _values(cells: Iterable[AnyRow], metric: Metric) -> list[_Value]:
     """All values in a fixed order. A cell without the metric gives one value without a number for each head."""
     sample = []
     for cell in cells:

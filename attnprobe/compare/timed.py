@@ -9,17 +9,19 @@ from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..records.file import strict_json
 from ..tables.labels import identity
+from ..tables.long import Row
 from ..tables.metrics import BENCH, METRICS
+from ..tables.rows import AnyRow
 from .chance import certain, within_rounds
-from .rows import Change, ComparedTime, TimedCell, alone
-from .verdicts import Draft, numbers
+from .rows import alone, blank, numbers
+from .verdicts import Draft
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
-def timed_rows(records: Iterable[TimedCell]) -> Callable[[Sequence[TimedCell]], Sequence[ComparedTime]] | None:
+def timed_rows(records: Iterable[AnyRow]) -> Callable[[Sequence[AnyRow]], Sequence[AnyRow]] | None:
     """The function that makes the rows of records with times; None for records without times or of several commands."""
     names = {record.get("command") for record in records}
     if len(names) != 1 or not names <= {*EXPERIMENTS}:
@@ -29,11 +31,11 @@ def timed_rows(records: Iterable[TimedCell]) -> Callable[[Sequence[TimedCell]], 
 
 
 def timed_drafts(
-    a: Sequence[TimedCell],
-    b: Sequence[TimedCell],
-    rows_of: Callable[[Sequence[TimedCell]], Sequence[ComparedTime]],
+    a: Sequence[AnyRow],
+    b: Sequence[AnyRow],
+    rows_of: Callable[[Sequence[AnyRow]], Sequence[AnyRow]],
     metrics: Sequence[str] = (),
-) -> tuple[list[Draft | Change], list[Mapping[str, Any]], list[str]]:
+) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
     """Drafts of the rows that both runs have, then the rows of one run alone; the sources that both share; notes.
 
     A row is one (method, options, target, n, d, layer) of one source. The noise of a time, or of its ratio to exact
@@ -65,13 +67,13 @@ def timed_drafts(
     return [one for one in (*drafts, *lone) if one is not None], list(sources.values()), _notes(a, b)
 
 
-def _key(record: TimedCell) -> tuple[Any, ...]:
+def _key(record: AnyRow) -> tuple[Any, ...]:
     options = strict_json(record.get("options") or {})
     names = ("target", "n", "d", "layer", "backward")
     return identity(record["source"]), record["method"], options, *(record.get(name) for name in names)
 
 
-def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> None:
+def _refuse_other_machines(a: Sequence[AnyRow], b: Sequence[AnyRow]) -> None:
     """Refuse times of different machines, which cannot be compared."""
     ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
     if ours.keys() == others.keys():
@@ -85,38 +87,15 @@ def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> No
     raise UsageError(f"A and B were measured on different machines: {'; '.join(machines) or 'one of them on several'}")
 
 
-def _blank(row: ComparedTime) -> Change:
-    """A row without a comparison."""
-    return {
-        "method": row["method"],
-        "options": row["options"],
-        "target": row["target"],
-        "n": row["n"],
-        "d": row["d"],
-        "layer": row["layer"],
-        "weights": row["weights"],
-        "reference": row["reference"],
-        "source": {},
-        "cells": 1,
-        "metric": None,
-        "statistic": None,
-        "paired": None,
-        "seeds_a": None,
-        "seeds_b": None,
-        "test": None,
-        "freedom": None,
-        "p": None,
-        "p_adjusted": None,
-        "reason": None,
-        **numbers(None, None),
-        "verdict": None,
-    }
+def _blank(row: AnyRow) -> Row:
+    """A row without a comparison; runs that are compared have one source each."""
+    return blank(row, weights=row["weights"], source={}, cells=1)
 
 
-def _draft(a: ComparedTime, b: ComparedTime, metric: str) -> Draft | None:
+def _draft(a: AnyRow, b: AnyRow, metric: str) -> Draft | None:
     """One metric of one row; None if neither run has it."""
     values = numbers(a[metric], b[metric])
-    row: Change = {**_blank(a), **values, "metric": metric, "statistic": "median", "paired": "cells"}
+    row = {**_blank(a), **values, "metric": metric, "statistic": "median", "paired": "cells"}
     evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else certain()
     if a["status"] != b["status"]:
         change = f"{a['status']} became {b['status']}"
@@ -125,7 +104,7 @@ def _draft(a: ComparedTime, b: ComparedTime, metric: str) -> Draft | None:
     return None if a[metric] is None or b[metric] is None else Draft(row, METRICS[metric], evidence)
 
 
-def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
+def _noise(a: AnyRow, b: AnyRow, metric: str) -> float | None:
     """The largest difference of two times, or ratios to exact attention, that is noise; None for single rounds."""
     spreads = [row[SPREADS[metric]] for row in (a, b)]
     if None in spreads:
@@ -134,7 +113,7 @@ def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
     return max(sum(spreads), *floors) if metric == "ratio_to_exact" and floors else sum(spreads)
 
 
-def _notes(a: Iterable[TimedCell], b: Iterable[TimedCell]) -> list[str]:
+def _notes(a: Iterable[AnyRow], b: Iterable[AnyRow]) -> list[str]:
     """Versions that differ. They may be what is compared, so they are not refused."""
     ours, others = (next(iter(run))["versions"] for run in (a, b))
     return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in ours if ours[name] != others.get(name)]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..records.file import strict_json
+from ..tables.long import Row
 from ..tables.metrics import Metric
 from ..tables.numbers import significant
 from .chance import Evidence, holm
-from .rows import Change, Numbers, Verdict
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Draft:
             are worse.
     """
 
-    row: Change
+    row: Row
     metric: Metric
     evidence: Evidence
     worse: str | None = None
@@ -40,20 +40,7 @@ class Draft:
         return replace(self, evidence=self.evidence.among(rows, level))
 
 
-def numbers(a: float | None, b: float | None, se: float | None = None) -> Numbers:
-    """The two values of a row, with their difference and ratio."""
-    difference = None if a is None or b is None else b - a
-    return {
-        "a": a,
-        "b": b,
-        "difference": difference,
-        "se": se,
-        "difference_in_se": difference / se if difference is not None and se else None,
-        "ratio": b / a if b is not None and a else None,
-    }
-
-
-def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: float) -> list[Change]:
+def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float) -> list[Row]:
     """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
 
     A row that is not a draft already has its verdict.
@@ -74,7 +61,7 @@ def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: flo
     ]
 
 
-def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Change:
+def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Row:
     """A draft as a row, with its p-value corrected for the ``count`` rows of its table that have one."""
     verdict, reason = _judged(draft, p, count, tolerance, level)
     if draft.worse:
@@ -93,7 +80,7 @@ def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: flo
     }
 
 
-def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> tuple[Verdict, str | None]:
+def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> tuple[str, str | None]:
     """The verdict on the numbers alone, from the corrected p-value."""
     metric, evidence = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
@@ -102,7 +89,7 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
     change = metric.cost(b) - metric.cost(a)
     if abs(change) <= metric.tolerated(a, tolerance):
         return "same", None
-    verdict: Verdict = "worse" if change > 0 else "better"
+    verdict = "worse" if change > 0 else "better"
     if evidence.certain:
         return verdict, None
     if evidence.noise is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..tables.console import Header
+from ..tables.long import Row
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
-from .rows import Change, Verdict
+from .rows import FIELDS
 
-MARKS: dict[Verdict | None, str] = {"worse": "✗", "undecided": "!"}
+MARKS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}
 TESTS = {
     "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
@@ -18,12 +19,12 @@ TESTS = {
 }
 
 
-def comparison_view(rows: Sequence[Change], header: Header) -> View:
+def comparison_view(rows: Sequence[Row], header: Header) -> View:
     """The view of a comparison."""
     return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS)
 
 
-def comparison_tables(rows: Sequence[Change]) -> list[Table]:
+def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     """Tables of requested rows that one run lacks, then of each metric, then of other cells that only one run has.
 
     There is one for each source, layer, n and target. The notes are the reasons behind verdicts.
@@ -39,10 +40,10 @@ def comparison_tables(rows: Sequence[Change]) -> list[Table]:
     return tables + lone[first:]
 
 
-def comparison_legend(rows: Sequence[Change]) -> list[str]:
+def comparison_legend(rows: Sequence[Row]) -> list[str]:
     """The meaning of the columns and verdicts."""
     compared = [row for row in rows if row["metric"] is not None]
-    if any(row["test"] == "rounds" for row in compared) or not any("windows" in row for row in rows):
+    if any(row["test"] == "rounds" for row in compared) or all(row["windows"] is None for row in rows):
         return [
             "A, B: medians of the rounds, of memory and products the one number measured.",
             "worse, better: beyond the tolerance, of times also beyond the spreads of both runs' rounds, of memory "
@@ -63,7 +64,7 @@ def comparison_legend(rows: Sequence[Change]) -> list[str]:
     return parts
 
 
-def missing_lines(rows: Iterable[Change]) -> list[str]:
+def missing_lines(rows: Iterable[Row]) -> list[str]:
     """A line for each method that was requested and stands in one run only, with its budgets.
 
     >>> place = {"method": "mss", "options": {}, "reason": "only in A"}
@@ -79,41 +80,41 @@ def missing_lines(rows: Iterable[Change]) -> list[str]:
     return [f"{name}{at(d)} is {where}" for (name, where), d in budgets.items()]
 
 
-def comparison_line(row: Change) -> str:
+def comparison_line(row: Row) -> str:
     """A row as a line of a log."""
     ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
 
 
-def _named(row: Change) -> str:
+def _named(row: Row) -> str:
     return method_label(row) + ("" if row["d"] is None else f" d={row['d']}")
 
 
-def _place(row: Change) -> str:
+def _place(row: Row) -> str:
     facts = (f" · {name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
     return f"layer {row['layer']} · n = {row['n']} · target {row['target']}{''.join(facts)}"
 
 
-def _caption(row: Change) -> str:
+def _caption(row: Row) -> str:
     alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
     return f"{row['metric'] or alone} · {_place(row)}"
 
 
-def _label(row: Change) -> str:
+def _label(row: Row) -> str:
     return "V-Mean (ref.)" if row["reference"] and row["method"] == "vmean" else method_label(row)
 
 
-def _statistic(row: Change) -> str:
+def _statistic(row: Row) -> str:
     """The judged statistic, unless it is the mean."""
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
 
 
-def _difference(row: Change) -> str:
+def _difference(row: Row) -> str:
     return significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}")
 
 
-def _test(row: Change) -> str:
+def _test(row: Row) -> str:
     """The test behind p, with its degrees of freedom."""
     if row["p_adjusted"] is None or row["test"] is None:
         return ""
@@ -136,5 +137,4 @@ TESTED: tuple[Column, ...] = (Column("p", lambda row: significant(row["p_adjuste
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: row["reason"] or ""))
-FIELDS = tuple(Change.__annotations__)
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

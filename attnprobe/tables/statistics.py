@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain, repeat
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
-from typing_extensions import ReadOnly, TypedDict
 
 from ..records.file import STATUSES
-from .rows import Quantiles, Statistics
+from .rows import AnyRow, Quantiles, Statistics
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
-
-
-class Measured(TypedDict):
-    """A record with lists of numbers by name: one number for each head, or a single one."""
-
-    metrics: ReadOnly[Mapping[str, Sequence[float | None] | float | None]]
-    window: ReadOnly[int]
-    status: ReadOnly[str]
-    reason: ReadOnly[NotRequired[str | None]]
 
 
 def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Statistics:
@@ -65,7 +55,7 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
         }
 
 
-def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
+def fragile_statistics(cells: Iterable[AnyRow], metric: str) -> list[str]:
     """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with bad rows.
 
     Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
@@ -102,7 +92,7 @@ def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
     return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
 
 
-def doubtful_heads(cell: Measured) -> list[bool]:
+def doubtful_heads(cell: AnyRow) -> list[bool]:
     """For each head of a record, whether it has ``rounded_rows``; empty if the method does not count them.
 
     Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
@@ -148,7 +138,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     return round(float(correlation.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
 
 
-def per_head(cell: Measured, name: str) -> list[float | None]:
+def per_head(cell: AnyRow, name: str) -> list[float | None]:
     """A record's values of a metric, one for each head or a single one; empty if it was not measured."""
     values = (cell.get("metrics") or {}).get(name)
     if values is None:
@@ -156,7 +146,7 @@ def per_head(cell: Measured, name: str) -> list[float | None]:
     return [values] if isinstance(values, (int, float)) else list(values)
 
 
-def worst_status(cells: Sequence[Measured]) -> tuple[str, str | None]:
+def worst_status(cells: Sequence[AnyRow]) -> tuple[str, str | None]:
     """The worst status of the cells, the number of cells with it, and its first reason."""
     statuses = [_cell_status(cell) for cell in cells]
     worst = max((status for status, _ in statuses), key=STATUSES.index)
@@ -172,7 +162,7 @@ def worst_status(cells: Sequence[Measured]) -> tuple[str, str | None]:
     return worst, f"{where} of {len(cells)} cells" + (f": {text}{more}" if text else "")
 
 
-def _cell_status(cell: Measured) -> tuple[str, str | None]:
+def _cell_status(cell: AnyRow) -> tuple[str, str | None]:
     status = cell.get("status", "ok")
     if status != "ok":
         return status, cell.get("reason")
