@@ -44,11 +44,11 @@ def command(
 
     METHOD is a sparse method with its options, such as quest:page=32. `attnprobe error selection:FILE` judges the file.
     """
-    from ..errors import UsageError
+    from ..errors import Unsupported, UsageError
     from ..methods import approximate
     from ..methods.selection.files import save_selection
     from ..run.plan import parse_methods
-    from ..run.sources import layers_of
+    from ..run.sources import layers_of, left_out, tell_left_out
     from ..sources import SourceSpec, resolve
     from .progress import progress_bar
     from .streams import note
@@ -62,11 +62,17 @@ def command(
     pairs = []
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
-        layers = layers_of(options_of(Layers)[0].value(layer, "layer"), source)
+        named = options_of(Layers)[0].value(layer, "layer")
+        without = () if request.entry.takes_windows else left_out(named, source)
+        layers = tuple(number for number in layers_of(named, source) if number not in without)
+        tell_left_out(named, source, requests, notify)
         source.check(n, windows, layers)
         for window in range(windows):
             progress(window, windows, f"selecting, n={n}")
-            for qkv in source.qkv(n, layers, window).values():
-                pairs.append((qkv, approximate(request.entry, qkv, d, seed=seed, **request.options)))
+            for number, qkv in source.qkv(n, layers, window).items():
+                try:
+                    pairs.append((qkv, approximate(request.entry, qkv, d, seed=seed, **request.options)))
+                except Unsupported as error:
+                    raise Unsupported(f"layer {number}: {error}") from error
     save_selection(out, pairs, source=f"{method} d={d} seed={seed}")
     note(f"wrote the keys of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")

@@ -122,6 +122,15 @@ def test_a_file_of_q_k_v_keeps_the_kinds_of_its_layers(run, measured, folder, tm
     assert code == 0 and "layer 1, 3" in said
 
 
+def test_select_writes_the_keys_of_the_layers_that_the_method_has_a_form_for(run, folder, tmp_path):
+    words = ("select", "quest", "--model", "gemma", "--text", "words.txt", "--n", 48, "--device", "cpu", "--d", 8)
+    code, _, said = run(*words, "--layer", "all", "--out", tmp_path / "keys.safetensors")
+    assert code == 0 and "wrote the keys of layer 1, 3," in said
+    assert "quest has no form for sliding windows: only on the 2 global of 4 layers" in said
+    code, _, said = run(*words, "--layer", "1,2", "--out", tmp_path / "none.safetensors")
+    assert code == 2 and "layer 2: attention has a sliding window, and quest has no form for it" in said
+
+
 def test_a_word_without_layers_is_refused(measured):
     _, _, said = measured("error", "--model", "mistral", "--layer", "global", "--no-matrix", code=2)
     assert "layer global: every layer has a sliding window; choose all" in said
