@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -145,7 +145,7 @@ class Cells:
                 self.show(self.label(place, cell))
                 result: Result = {}
                 with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
-                    with_smaller_blocks(partial(self._anew, place, cell, inputs, result))
+                    with_smaller_blocks(self._anew, place, cell, inputs, result)
                 yield cell, result if tried.ok else result | tried.state
 
     def _anew(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ HALVINGS = 4
 AGAIN = 1.0  # seconds after which a block that continues is interrupted again
 TIMEOUT = "timeout"  # the first word of the reason of a cell that ran out of time
 LONGEST = 1e7  # seconds, four months
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -128,16 +129,17 @@ def attempt(limit: float | None = None) -> Iterator[Attempt]:
         tried.status, tried.reason = "failed", error_text(error)
 
 
-def with_smaller_blocks(work: Callable[[], Result]) -> Result:
-    """``work()``, repeated with blocks half as large when the device runs out of memory, at most four times.
+def with_smaller_blocks(work: Callable[P, Result], *args: P.args, **options: P.kwargs) -> Result:
+    """The result of ``work`` with these arguments.
 
-    The blocks stay that small for the rest of the process.
+    When the device runs out of memory, it is repeated with blocks half as large, at most four times. The blocks stay
+    that small for the rest of the process.
     """
     for _ in range(HALVINGS):
         try:
-            return work()
+            return work(*args, **options)
         except torch.OutOfMemoryError:
             BLOCK_MEMORY.halve()
         if torch.cuda.is_available():  # outside the handler, which holds the frames of the failed call
             torch.cuda.empty_cache()
-    return work()
+    return work(*args, **options)

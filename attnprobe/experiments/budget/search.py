@@ -202,7 +202,7 @@ class _Errors:
         self.refused: dict[int, str] = {}
         self.reference: ExactOutput | None = None
         if question.metric in OUTPUT_METRICS:
-            output = with_smaller_blocks(lambda: exact_output(qkv, question.target))
+            output = with_smaller_blocks(exact_output, qkv, question.target)
             if not torch.isfinite(output).all():
                 raise ArithmeticError(NOT_FINITE)
             self.reference = ExactOutput.of(output)
@@ -231,7 +231,7 @@ class _Errors:
 
     def _run(self, d: int, part: QKV, seed: int) -> Approximation:
         options = {"seed": seed, "target": self.question.target, **self.request.options}
-        return with_smaller_blocks(lambda: approximate(self.request.entry, part, d, **options))
+        return with_smaller_blocks(approximate, self.request.entry, part, d, **options)
 
     def _outputs(self, d: int, part: QKV, reference: ExactOutput) -> Tensor:
         """Output errors, (seeds, h)."""

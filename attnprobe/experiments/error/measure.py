@@ -143,7 +143,7 @@ class ErrorCells(PlannedCells):
         target, source = self.plan_of(place).target, self.sources[place.source]
 
         def make() -> dict[str, Tensor]:
-            return {"output": with_smaller_blocks(lambda: exact_output(qkv, target, self.devices))}
+            return {"output": with_smaller_blocks(exact_output, qkv, target, self.devices)}
 
         assert place.layer is not None  # places of plans have one
         group = place.group
@@ -235,13 +235,8 @@ class _Bench:
         assert tol is not None  # without tol no operator reaches this
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
-
-            def errors() -> Any:
-                return shared_matrix_errors(
-                    exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, norms=norms, progress=show
-                )
-
-            return with_smaller_blocks(errors)
+            whole, shared = exact(self.qkv, self.target), {"tol": tol, "devices": self.devices, "norms": norms}
+            return with_smaller_blocks(shared_matrix_errors, whole, operators, progress=show, **shared)
         if len(operators) == 1:
             return [tried]
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
@@ -259,7 +254,7 @@ class _Bench:
                 raise Unsupported(why)
             begin = perf_counter()
             options = {"seed": cell.seed, "target": self.target, **cell.request.options}
-            approx = with_smaller_blocks(lambda: approximate(cell.request.entry, self.qkv, cell.d, **options))
+            approx = with_smaller_blocks(approximate, cell.request.entry, self.qkv, cell.d, **options)
             if self.qkv.device.type == "cuda":
                 torch.cuda.synchronize(self.qkv.device)
             result["seconds"] = perf_counter() - begin
@@ -306,7 +301,7 @@ class _Bench:
         dtype = working_dtype(request.entry, request.options, self.qkv)
         with self.timings("exact attention"):
             if dtype not in self.frameworks:
-                self.frameworks[dtype] = with_smaller_blocks(lambda: KernelReference.of(self.qkv, dtype))
+                self.frameworks[dtype] = with_smaller_blocks(KernelReference.of, self.qkv, dtype)
         tolerance = ROW_TOLERANCES[dtype] if self.row_tolerance is None else self.row_tolerance
         errors = kernel_errors(approx, self.qkv, row_tolerance=tolerance, reference=self.frameworks[dtype])
         return errors, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
