@@ -574,6 +574,13 @@ def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
     assert len(files) == 2 and [contents["scale_inputs"] for contents in files.values()] == [1.0, 4.0]
 
 
+def test_a_search_that_no_method_allows_is_refused_before_a_model_is_read(run):
+    code, _, err = run("--method", "skyformer", "--model", "./nowhere", "--n", 16, "--d-min", 64, "--epsilon", "0.1")
+    assert "skyformer: d=64 exceeds" in err and code != 0
+    code, _, err = run("--method", "skyformer", "--model", "./nowhere", "--n", 16, "--epsilon", "0.1")
+    assert code == 3 and "no such directory: ./nowhere" in err
+
+
 @pytest.mark.parametrize("heads", [8, 9])
 def test_eight_heads_are_noted_one_by_one(heads):
     one = {"d": 4, "fails_at": [8], "fails_at_error": [0.3], "holds_from": None, "window": 0}
