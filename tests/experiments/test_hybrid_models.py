@@ -122,7 +122,8 @@ def test_a_file_of_q_k_v_keeps_the_kinds_of_its_layers(run, measured, folder, tm
     assert code == 0 and "layer 1, 3" in said
 
 
-def test_select_writes_the_keys_of_the_layers_that_the_method_has_a_form_for(run, folder, tmp_path):
+def test_select_writes_the_keys_of_the_layers_that_the_method_has_a_form_for(run, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
     words = ("select", "quest", "--model", "gemma", "--text", "words.txt", "--n", 48, "--device", "cpu", "--d", 8)
     code, _, said = run(*words, "--layer", "all", "--out", tmp_path / "keys.safetensors")
     assert code == 0 and "wrote the keys of layer 1, 3," in said
