@@ -152,7 +152,10 @@ def where(rows: Sequence[Any], *names: str) -> str:
     >>> where(rows, "heads")
     'Layer 0, n = 512 and 1024, 12 heads.'
     """
-    seen = lambda name: [one for one in dict.fromkeys(row.get(name) for row in rows) if one is not None]
+
+    def seen(name: str) -> list[Any]:
+        return [one for one in dict.fromkeys(row.get(name) for row in rows) if one is not None]
+
     layers, lengths = sorted(seen("layer")), sorted(seen("n"))
     parts = list(dict.fromkeys(heading for row in rows if (heading := source_heading(row))))
     parts += [f"layer{'s' * (len(layers) > 1)} {_in_words(layers)}"] if layers else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...records.file import SCHEMA
@@ -96,7 +97,7 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
 
     rows = budget_rows(recorded.records)
     summary = budget_summary(rows)
-    draw = lambda folder: budget_figures(rows, recorded.drawing, folder)
+    draw = partial(budget_figures, rows, recorded.drawing)
     return View(
         "budget",
         recorded.header,

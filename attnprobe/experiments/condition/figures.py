@@ -172,11 +172,13 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     steps = range(len(rows[0]["residuals"]["median"]))
     every = max(1, len(steps) // 8)
     least = min(_drawn(x) for row in rows for x in row["residuals"]["p10"])
-    title = lambda row: f"layer {row['layer']}" + (f", {method_label(row)}" if several else "")
     caption = [
         "Residual of the Schulz iteration on each core, step by step: median over heads, with a band from p10 to p90.",
         f"Dotted: the six steps that the methods take. {where(rows)}",
     ]
+
+    def title(row: Row) -> str:
+        return f"layer {row['layer']}" + (f", {method_label(row)}" if several else "")
 
     def look(row: Row) -> dict[str, Any]:
         colour, marker = MATRICES.get(row["matrix"], OTHER)

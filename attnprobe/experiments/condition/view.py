@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
@@ -88,7 +89,7 @@ def view(recorded: Recorded) -> View:
 
     rows = long_rows(recorded.records, SHAPE)
     summary = conditions_summary(rows)
-    draw = lambda folder: condition_figures(rows, summary, recorded.drawing, folder)
+    draw = partial(condition_figures, rows, summary, recorded.drawing)
     return View(
         "condition",
         recorded.header,

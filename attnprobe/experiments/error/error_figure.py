@@ -128,7 +128,9 @@ def _lines(
     rows = [row for group in corners for row in group]
     lengths = {row["n"] for row in rows}
     rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
-    level = lambda row: (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
+
+    def level(row: Row) -> tuple[Any, ...] | None:
+        return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets)

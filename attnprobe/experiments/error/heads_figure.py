@@ -84,8 +84,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
 
 def _matrix(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
     """The means, (layers, heads), NaN where there is none."""
-    mean = lambda place: float(np.mean(cells[place])) if place in cells else math.nan
-    return np.array([[mean((layer, head)) for head in heads] for layer in layers])
+    return np.array([[np.mean(cells.get((layer, head), math.nan)) for head in heads] for layer in layers])
 
 
 def _scale(maps: Any) -> tuple[float, float]:

@@ -34,7 +34,9 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     shown.sort(key=lambda row: bool(row.get("reference")))
     styles = styles_of(rows, shown)
     flags = flagged(shown)
-    title = lambda row: panel_title({**row, "target": "softmax"})
+
+    def title(row: Row) -> str:
+        return panel_title({**row, "target": "softmax"})
 
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
         name, group = panel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,9 +89,9 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     def maps(folder: Path) -> list[Path]:
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
-    heads = lambda folder: head_figures(records, drawing, folder, metric or MEDIAN)
-    cost = lambda folder: cost_figure(rows, drawing, folder, metric or MEDIAN)
-    positions = lambda folder: positions_figure(rows, drawing, folder)
+    heads = partial(head_figures, records, drawing, metric=metric or MEDIAN)
+    cost = partial(cost_figure, rows, drawing, metric=metric or MEDIAN)
+    positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw"
     figures = {
         "errors": Figure("error", errors, nothing),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
@@ -27,7 +28,7 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
     rows = spectrum_rows(recorded.records)
     complete = any(row.get("complete") for row in rows)
     remark = "" if complete else "no cumulative figure: only leading values are known"
-    draw = lambda folder: spectrum_figures(rows, recorded.drawing, folder)
+    draw = partial(spectrum_figures, rows, recorded.drawing)
     return View(
         "spectrum",
         recorded.header,

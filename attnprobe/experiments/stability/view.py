@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean, stdev
 
 from ...records.file import STATUSES
@@ -114,7 +115,7 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
     rows = stability_rows(recorded.records)
     summary = stability_summary(rows)
     header = replace(recorded.header, remarks=_trained(recorded.records), inputs=(), measured=())
-    draw = lambda folder: stability_figures(rows, recorded.drawing, folder)
+    draw = partial(stability_figures, rows, recorded.drawing)
     return View(
         "stability",
         header,

@@ -61,16 +61,19 @@ def _panels(points: Sequence[Row], by: str, heading: str) -> dict[str, Any]:
     """Panels for each value of a field and each source, those of one value side by side."""
     sources = list(dict.fromkeys(point["source"] for point in points))
     ordered = sorted(points, key=lambda point: (point[by], sources.index(point["source"])))
-    title = lambda point: ", ".join(filter(None, [source_heading(point), f"{heading} {point[by]}"]))
+
+    def title(point: Row) -> str:
+        return ", ".join(filter(None, [source_heading(point), f"{heading} {point[by]}"]))
+
     return {"panels": panels_of(ordered, title), "columns": len(sources) if 1 < len(sources) <= 3 else None}
 
 
 def _first_of(points: Sequence[Row]) -> list[Row]:
     """One point for each source, layer, n, window, head and ε: findings of several budgets or events repeat it."""
-    place = lambda point: (
-        *(point[name] for name in ("source", "layer", "n", "window", "head")),
-        point["at"]["epsilon"],
-    )
+
+    def place(point: Row) -> tuple[Any, ...]:
+        return (*(point[name] for name in ("source", "layer", "n", "window", "head")), point["at"]["epsilon"])
+
     return [group[0] for group in gathered(points, place)]
 
 

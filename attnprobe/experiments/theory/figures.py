@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import COLOURS, GREY
@@ -84,8 +86,7 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
     above, below = ([low, high], [high, high]), ([low, low], [low, high])
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
-    place = lambda value: min(max(value, low), high)
-    _points(axis, group, colours, lambda row: (place(row["bound"]), place(row["measured"])))
+    _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], low, high)))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
@@ -110,8 +111,7 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
     spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
     place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(group, spread, strict=True)}
-    height = lambda value: min(max(value, low), high)
-    _points(axis, group, colours, lambda row: (place[id(row)], height(row["measured"])))
+    _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], low, high)))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
