@@ -87,6 +87,7 @@ class InjectCells(Cells):
             "target": plan.base.target,
             "window": cell.window,
             "layer": work.layer,
+            **({} if work.head is None else {"kv_head": work.head}),
             "layers": work.layers,
             "d": work.d,
             "budgets": None if plan.budgets is None else budgets,
@@ -246,6 +247,8 @@ class _Bench:
         residual = {str(layer): errors.residual for layer, errors in local.items() if errors.residual is not None}
         if residual:
             result["residual"] = residual
+        if work.head is not None:  # lists of all heads have no place for one
+            result |= {"local": {}, "residual": None}
         if not isfinite(drift["drift"]):
             result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
         return result
@@ -322,11 +325,14 @@ class _Decoding(_Bench):
         if layer not in self.exact:
             self.exact[layer] = self.calls[layer].output()[:, self.prefix.steps]
         errors = []
+        group = call.heads // call.kv_heads
         for row in range(len(call.q)):
             got, lost = policy.row(call, row)
             block = None if call.block is None else call.block.at(row, self.prefix.steps)
-            found = local_errors(self.exact[layer][row], got.transpose(0, 1), block, range(call.heads))
-            errors.append(replace(found, lost=lost.tolist()))
+            heads = range(call.heads) if work.head is None else range(work.head * group, (work.head + 1) * group)
+            own = self.exact[layer][row][:, list(heads)]
+            found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
+            errors.append(replace(found, lost=lost[list(heads)].tolist()))
         return errors
 
     def _steps(self, call: AttentionCall) -> AttentionCall:
@@ -337,9 +343,9 @@ class _Decoding(_Bench):
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request
         kept = self.kept.setdefault((request.name, tuple(sorted(request.options.items())), work.seed), {})
-        return PromptPolicy(
-            request.entry, work.budget, work.seed, request.options, self.prefix_length, self.calls, kept=kept
-        )
+        heads = None if work.head is None else (work.head,)
+        options = request.options
+        return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self.calls, heads, kept)
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)
@@ -371,6 +377,8 @@ class _Decoding(_Bench):
             of_heads = [budget.get((layer, head), budget.get(layer)) for head in range(self.calls[layer].heads)]
         else:
             of_heads = [budget]
+        if work.head is not None:
+            of_heads = [*of_heads, *[None] * (self.calls[layer].kv_heads - 1)]
         return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)
 
 

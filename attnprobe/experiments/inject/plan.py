@@ -25,7 +25,10 @@ DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 
 @dataclass(frozen=True)
 class InjectWork:
-    """One forward of a batch: a method with its budget and seed in some layers; ``layer`` if it replaces one layer."""
+    """One forward of a batch: a method with its budget and seed in some layers.
+
+    ``layer`` if it replaces one layer, and ``head`` if it replaces one of its KV heads.
+    """
 
     request: MethodRequest
     d: int | None
@@ -34,11 +37,13 @@ class InjectWork:
     seed: int
     layers: tuple[int, ...]
     layer: int | None
+    head: int | None = None
 
     @property
     def name(self) -> str:
         budget = "" if self.d is None else f" d={self.d}"
-        return f"{self.request.name}{budget} in {'all of them' if self.layer is None else f'layer {self.layer}'}"
+        head = "" if self.head is None else f", KV head {self.head}"
+        return f"{self.request.name}{budget} in {'all of them' if self.layer is None else f'layer {self.layer}'}{head}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class InjectPlan:
     budgets: Budgets | None
     request: InjectRequest
     left_out: tuple[int, ...] = ()
+    kv_heads: int = 1
 
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
@@ -89,8 +95,10 @@ class InjectPlan:
         for request in self.base.methods:
             left_out = () if request.entry.takes_windows else self.left_out
             layers = tuple(layer for layer in self.base.layers if layer not in left_out)
-            places: list[tuple[tuple[int, ...], int | None]] = [(layers, None)]
-            places += [((layer,), layer) for layer in layers] if self.request.per_layer else []
+            places: list[tuple[tuple[int, ...], int | None, int | None]] = [(layers, None, None)]
+            places += [((layer,), layer, None) for layer in layers] if self.request.per_layer else []
+            if self.request.per_head:
+                places += [((layer,), layer, head) for layer in layers for head in range(self.kv_heads)]
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
             for d in budgets:
@@ -129,7 +137,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         if request.phase == "decode":
             _refuse_decoding(request, source, plan)
         plan = replace(plan, windows=request.windows)
-        plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source))))
+        kv_heads = getattr(source.config.get_text_config(), "num_key_value_heads", None) or source.heads
+        plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source), kv_heads)))
     return plans
 
 
@@ -277,6 +286,7 @@ def _cell(
         lines=request.lines,
         layers=work.layers,
         alone=work.layer is not None,
+        **({} if work.head is None else {"kv_head": work.head}),
         d=work.d,
         budgets=budgets,
         seed=work.seed,

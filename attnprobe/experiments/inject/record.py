@@ -26,6 +26,7 @@ class InjectRecord(Record):
     layer: Annotated[
         Count | None, Field(description="the layer that was replaced alone; null if several were replaced together")
     ]
+    kv_head: NotRequired[Annotated[Count, Field(description="the KV head of the layer that was replaced alone")]]
     layers: Annotated[list[Count], Field(min_length=1, description="the layers that were replaced")]
     model_layers: NotRequired[
         Annotated[Count, Field(description="the number of layers of a model of which some have a sliding window")]
@@ -85,6 +86,7 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
     shared |= {
         "layers": record["layers"],
         **lists_of(record, ["global_layers"]),
+        **({"kv_head": record["kv_head"]} if "kv_head" in record else {}),
         "steps": record.get("steps"),
         "budgets": record.get("budgets"),
     }
@@ -99,6 +101,7 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     "layer": "the layer that was replaced alone; empty if several were replaced together",
+    "kv_head": "the KV head that was replaced alone, with --per-head",
     "layers": "the list of layers that were replaced",
     "global_layers": "the list of layers without a sliding window, of a model that has both kinds",
     "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",

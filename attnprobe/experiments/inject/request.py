@@ -98,7 +98,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head")},
         later=True,
     )
     prefix: int | None = opt(
@@ -124,6 +124,13 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         later=True,
     )
     per_layer: bool = opt(False, "Also replace each of these layers alone.", group=PLACES)
+    per_head: bool = opt(
+        False,
+        "With --phase decode: also replace each KV head of these layers alone, and print which local number predicts "
+        "the damage.",
+        group=PLACES,
+        later=True,
+    )
     lines: bool = opt(
         False,
         "Read lines of the text (at least n/2 tokens, cut at n) instead of windows of n tokens.",

@@ -17,7 +17,7 @@ SHARED = (  # the fields that all records of a row share
     *("method", "options", "family", "target", "n", "d", "budgets", "layer", "layers", "predicts", "predicts_not"),
     *("model_dtype", "prefix", "greedy_steps", "weights", "source"),
 )
-KINDS = ("model_layers", "global_layers")  # of a model with local and global layers
+KINDS = ("model_layers", "global_layers", "kv_head")  # of a model with both kinds of layers, and of one KV head
 OF_RECORD = (*CELL, *SHARED, "model_layers", "heads", "repeat", "tokens", "seconds", "key")
 SUMMARISED = ("options", "family", "n", "d", "budgets", "weights", "source")
 
@@ -40,6 +40,7 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[Row]:
     def key(cell: Row) -> tuple[Any, ...]:
         decoding = sortable(cell["prefix"]), sortable(cell["greedy_steps"])
         place = (*decoding, sortable(cell["d"]), sortable(cell["layer"]), tuple(cell["layers"]))
+        place = (*place, sortable(cell.get("kv_head")))
         return sources.index(cell["source"]), cell["n"], methods.index(method_key(cell)), *place
 
     return [_row(group) for group in sorted(gathered(cells, key), key=lambda group: key(group[0]))]
@@ -82,6 +83,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(finite) / len(finite) if len(finite) == len(values) else None
 
 
+def of_layers(rows: Iterable[Row]) -> list[Row]:
+    """The rows without those of single KV heads."""
+    return [row for row in rows if row.get("kv_head") is None]
+
+
 def inject_points(rows: Iterable[Row]) -> list[tuple[float, float]]:
     """(local error, drift) of the rows of single layers."""
     points = []
@@ -100,7 +106,7 @@ def inject_summary(rows: Iterable[Row]) -> list[Row]:
     entry.
     """
     summary: list[Row] = []
-    for group in grouped_by(rows, "source", "n"):
+    for group in grouped_by(of_layers(rows), "source", "n"):
         profiles = [_profile(alike) for alike in grouped_by(group, "method", "options", "d")]
         entries = [entry for entry in profiles if entry is not None]
         if len(entries) > 1:
@@ -148,3 +154,55 @@ def _profile(group: Sequence[Row]) -> Row | None:
 def _correlation(points: Sequence[tuple[float, float]]) -> Row:
     rho = rank_correlation(*zip(*points, strict=True)) if points else None
     return {"spearman": rho, "points": len(points)}
+
+
+PREDICTORS = {
+    "lost_mass": "lost mass",
+    "local_error": "local error",
+    "row_error": "row error",
+    "residual_error": "residual error",
+}
+
+
+def predictors(rows: Sequence[Row]) -> list[Row]:
+    """How well each local number orders the damage over single places: Spearman's rank correlation.
+
+    A place is a layer, or a KV head, that was replaced alone. The damage is the KL divergence of a causal model, and
+    the drift of another one. ``within_layer`` and ``within_method`` are means of the correlation over groups of at
+    least three places with an equal layer and d, and with an equal method and d.
+    """
+    entries: list[Row] = []
+    for kind in ("layers", "KV heads"):
+        alone = [row for row in rows if row["layer"] is not None]
+        alone = [row for row in alone if (row.get("kv_head") is None) == (kind == "layers")]
+        damage = "kl" if any(row["predicts"] == "causal" for row in alone) else "drift"
+        complete = [row for row in alone if all(mean(row, name) is not None for name in (damage, *_known(alone)))]
+        for name in _known(alone):
+            entries.append(
+                {
+                    "number": PREDICTORS[name],
+                    "places": kind,
+                    "damage": damage,
+                    "points": len(complete),
+                    "spearman": _rho(complete, name, damage),
+                    "within_layer": _within(complete, name, damage, ("layer", "d")),
+                    "within_method": _within(complete, name, damage, ("method", "options", "d")),
+                }
+            )
+    return entries
+
+
+def _known(rows: Sequence[Row]) -> list[str]:
+    """The local numbers that some rows have."""
+    return [name for name in PREDICTORS if any(mean(row, name) is not None for row in rows)]
+
+
+def _rho(rows: Sequence[Row], name: str, damage: str) -> float | None:
+    points = [(mean(row, name), mean(row, damage)) for row in rows]
+    return rank_correlation(*zip(*points, strict=True)) if points else None
+
+
+def _within(rows: Sequence[Row], name: str, damage: str, by: Sequence[str]) -> float | None:
+    groups = [group for group in grouped_by(rows, *by) if len(group) > 2]
+    found = [rho for group in groups if (rho := _rho(group, name, damage)) is not None]
+    return sum(found) / len(found) if found else None

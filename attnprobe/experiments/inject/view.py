@@ -25,7 +25,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_rows, inject_summary, mean
+from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
@@ -50,6 +50,8 @@ def _budget(row: Row) -> str:
 
 def _place(row: Row) -> str:
     """Which layers were replaced: one, ``0-n``, a list, or the global ones of a model with other ones."""
+    if row.get("kv_head") is not None:
+        return f"{row['layer']}, head {row['kv_head']}"
     layers = row["layers"] if row["layer"] is None else [row["layer"]]
     if len(layers) > 1 and layers == row.get("global_layers"):
         return f"global, {len(layers)} of {row.get('model_layers')}"
@@ -203,7 +205,14 @@ PROMPTS: tuple[Column, ...] = (
     ),
     Column("read MiB", "{metrics[read_bytes][mean]:3MiB}", "of these, what a step reads", short="read"),
 )
-COLUMNS = (*DRIFTS, *PROMPTS, *LAYERS)
+WHICH: tuple[Column, ...] = (
+    Column("number", "{number}", key=True),
+    Column("over", "{points} {places}", "places that were replaced alone, all methods and d"),
+    Column("ρ", "{spearman:+.2f}", "Spearman's rank correlation with the damage"),
+    Column("ρ in a layer", "{within_layer:+.2f}", "mean over layers and d"),
+    Column("ρ in a method", "{within_method:+.2f}", "mean over methods and d"),
+)
+COLUMNS = (*DRIFTS, *PROMPTS, *LAYERS, *WHICH)
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -211,7 +220,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
     from .figures import inject_figures
 
     rows = inject_rows(recorded.records)
-    draw = lambda folder: inject_figures(rows, recorded.drawing, folder)
+    draw = lambda folder: inject_figures(of_layers(rows), recorded.drawing, folder)
     return View(
         "inject",
         recorded.header,
@@ -232,10 +241,14 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
         counts = counted(group, "windows"), counted(group, "tokens")
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
-        tables.append(table_of(f"Drift · {where}", group, DRIFTS, _notes(group), rivals=_rivals))
+        tables.append(table_of(f"Drift · {where}", of_layers(group), DRIFTS, _notes(group), rivals=_rivals))
         if group[0]["prefix"] is not None:
-            done = [row for row in group if row["status"] == "ok"]
+            done = [row for row in of_layers(group) if row["status"] == "ok"]
             tables.append(table_of(f"Prompt · {where}", done, PROMPTS, rivals=_rivals))
+        which = predictors(group)
+        if which:
+            notes = [f"the damage of a place is its {'KL' if which[0]['damage'] == 'kl' else 'drift'}"]
+            tables.append(table_of(f"Which local number predicts the damage · {where}", which, WHICH, notes))
         summary = inject_summary(group)
         if summary:
             rho = next((_rho(one) for one in summary if one["method"] is None), "")

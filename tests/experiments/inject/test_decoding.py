@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import capture
@@ -15,7 +16,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.drift import step_drift
 from attnprobe.experiments.inject.policy import kept_keys
-from attnprobe.experiments.inject.rows import inject_rows
+from attnprobe.experiments.inject.rows import inject_rows, predictors
 from attnprobe.methods import get
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
@@ -197,6 +198,25 @@ def test_bytes_are_those_of_the_cache(ask):
 def test_a_share_is_that_of_the_prompt(ask):
     records = ask(methods=("knorm",), d=(0.2, 8, 0.99))
     assert [record["d"] for record in records] == [3, 8, 14]
+
+
+def test_one_kv_head_at_a_time(ask):
+    """In the last layer the two heads' errors add up to those of the layer, and the ranks are scipy's."""
+    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True, windows=2)
+    rows = inject_rows(records)
+    heads = [row for row in rows if row.get("kv_head") is not None]
+    assert len(heads) == 3 * LAYERS * 2
+    layer = next(record for record in records if record["layer"] == 1 and "kv_head" not in record)
+    parts = [r for r in records if r.get("kv_head") is not None and (r["layer"], r["window"]) == (1, layer["window"])]
+    parts = [metrics(record) for record in parts if record["method"] == layer["method"]]
+    assert sum(part["residual_heads"] for part in parts) == pytest.approx(metrics(layer)["residual_heads"], rel=1e-5)
+    assert sum(part["local_error"] for part in parts) / 2 == pytest.approx(metrics(layer)["local_error"], rel=1e-5)
+    assert all(part["kl"] > 0 for part in parts) and parts[0]["kl"] != parts[1]["kl"]
+    found = {(entry["places"], entry["number"]): entry for entry in predictors(rows)}
+    means = [[row["metrics"][name]["mean"] for row in heads] for name in ("residual_error", "kl")]
+    entry = found["KV heads", "residual error"]
+    assert entry["points"] == len(heads) and entry["spearman"] == pytest.approx(spearmanr(*means).statistic)
+    assert found["layers", "lost mass"]["points"] == 3 * LAYERS
 
 
 def test_steps_say_where_the_prompt_ends(ask):
