@@ -37,6 +37,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     source.check(n, windows, layers)
     with _replacing(path) as write:
         tensors: dict[str, Tensor] = {}
+        storages: set[int] = set()
         scales: dict[str, float] = {}
         heads: tuple[int, ...] = ()
         causal: set[bool] = set()
@@ -56,7 +57,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                 for axis in ("q", "k", "v", *EXTRA):
                     tensor = parts[axis]
                     if tensor is not None:
-                        tensors[f"layer{layer}.window{window}.{axis}"] = tensor.cpu().contiguous()
+                        tensors[f"layer{layer}.window{window}.{axis}"] = _alone(tensor.cpu().contiguous(), storages)
         if len(causal) > 1:
             raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
         facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
@@ -66,6 +67,14 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         entry |= {"sinks": sinks} if sinks else {}
         write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
+
+
+def _alone(tensor: Tensor, storages: set[int]) -> Tensor:
+    """The tensor in memory of its own, as the format needs it: layers share the positions of their queries."""
+    if tensor.untyped_storage().data_ptr() in storages:
+        tensor = tensor.clone()
+    storages.add(tensor.untyped_storage().data_ptr())
+    return tensor
 
 
 @contextmanager

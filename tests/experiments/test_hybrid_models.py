@@ -132,6 +132,16 @@ def test_select_writes_the_keys_of_the_layers_that_the_method_has_a_form_for(run
     assert code == 2 and "layer 2: attention has a sliding window, and quest has no form for it" in said
 
 
+def test_some_queries_of_many_layers_are_extracted_and_read_again(run, folder, tmp_path, monkeypatch):
+    """The layers share the positions of their queries."""
+    monkeypatch.chdir(folder)
+    place, out = ("--model", "gemma", "--text", "words.txt", "--device", "cpu"), tmp_path / "qkv.safetensors"
+    code, _, said = run("extract", *place, "--n", 48, "--queries", "last:5", "--layer", "1,3", "--out", out)
+    assert code == 0, said
+    code, shown, said = run("error", "snapkv", "--qkv", out, "--layer", "1,3", "--d", 8, "--no-matrix", "--rows")
+    assert code == 0 and "layers 1, 3" in shown, said
+
+
 def test_a_word_without_layers_is_refused(measured):
     _, _, said = measured("error", "--model", "mistral", "--layer", "global", "--no-matrix", code=2)
     assert "layer global: every layer has a sliding window; choose all" in said
