@@ -60,7 +60,10 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
 
 def _changed(pairs: Sequence[tuple[AnyRow, AnyRow]], a: Sequence[AnyRow], b: Sequence[AnyRow], fall: bool) -> str:
     """How a status got worse, or without ``fall`` better, from A to B, in words; empty if none did."""
-    rank = lambda cell: STATUSES.index(cell["status"])
+
+    def rank(cell: AnyRow) -> int:
+        return STATUSES.index(cell["status"])
+
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]
     changed = [(x, y) for x, y in compared if (rank(y) > rank(x) if fall else rank(y) < rank(x))]
     if not changed:

@@ -76,8 +76,8 @@ def missing_lines(rows: Iterable[Row]) -> list[str]:
         known = budgets.setdefault((method_label(row), str(row["reason"])), {})
         if row["d"] is not None:
             known[str(row["d"])] = None
-    at = lambda d: f" d={', '.join(d)}" if d else ""
-    return [f"{name}{at(d)} is {where}" for (name, where), d in budgets.items()]
+    names = {key: f"{key[0]} d={', '.join(d)}" if d else key[0] for key, d in budgets.items()}
+    return [f"{name} is {where}" for (_, where), name in names.items()]
 
 
 def comparison_line(row: Row) -> str:

@@ -75,10 +75,14 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
         return drifts
     drifts |= _predictions(own.logits, got.logits, words)
     if causal:
-        size = lambda loss: exp(min(loss, 700.0)) if isfinite(loss) else nan
-        drifts["perplexity"], drifts["perplexity_own"] = size(drifts["loss"]), size(drifts["loss_own"])
+        drifts["perplexity"], drifts["perplexity_own"] = perplexity(drifts["loss"]), perplexity(drifts["loss_own"])
         drifts["perplexity_change"] = drifts["perplexity"] - drifts["perplexity_own"]
     return drifts
+
+
+def perplexity(loss: float) -> float:
+    """``exp(loss)``, at most exp(700); NaN for a loss that is not finite."""
+    return exp(min(loss, 700.0)) if isfinite(loss) else nan
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,10 @@ def kept_keys(
         raise Unsupported(f"{method.name} does not compress a prompt once")
     if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
         raise Unsupported(fault)
-    beyond = lambda x: torch.cat([x[:, :prompt], x[:, :1]], 1)  # the last query and key are not looked at
+
+    def beyond(x: Tensor) -> Tensor:
+        return torch.cat([x[:, :prompt], x[:, :1]], 1)  # the last query and key are not looked at
+
     given = qkv.complete() or qkv
     queries = beyond(given.q)
     text = QKV(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 
 from ...tables.labels import source_heading
 from ...tables.long import STATE, Row
@@ -220,7 +221,10 @@ def view(recorded: Recorded[InjectRecord]) -> View:
     from .figures import inject_figures
 
     rows = inject_rows(recorded.records)
-    draw = lambda folder: inject_figures(of_layers(rows), recorded.drawing, folder)
+
+    def draw(folder: Path) -> list[Path]:
+        return inject_figures(of_layers(rows), recorded.drawing, folder)
+
     return View(
         "inject",
         recorded.header,

@@ -274,7 +274,11 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
     stream = x + dense(own.flatten(1))
     width, heads = own.shape[2], own.shape[1]
     parts = [gap[:, head] @ dense.weight[:, head * width : (head + 1) * width].T for head in range(heads)]
-    error = lambda change: float(((r := change.norm(dim=1) / stream.norm(dim=1)) ** 2 / (1 + r**2)).mean())
+
+    def error(change):
+        r = change.norm(dim=1) / stream.norm(dim=1)
+        return float((r**2 / (1 + r**2)).mean())
+
     assert record["residual"]["1"] == pytest.approx([error(part) for part in parts], rel=1e-4)
     found = metrics(record)
     assert found["residual_error"] == pytest.approx(error(sum(parts)), rel=1e-4)

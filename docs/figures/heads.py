@@ -1,7 +1,7 @@
 """The figures of trained heads on the pages of results, from the runs that these pages name.
 
-python benchmarks/heads.py selections RUN docs/figures/selections-smollm2   # row error and kept mass, by bytes read
-python benchmarks/heads.py needle docs/figures/needle RUN…                  # which heads retrieve, and who keeps it
+python docs/figures/heads.py selections RUN docs/figures/selections-smollm2   # row error and kept mass, by bytes read
+python docs/figures/heads.py needle docs/figures/needle RUN…                  # which heads retrieve, and who keeps it
 """
 
 from __future__ import annotations
