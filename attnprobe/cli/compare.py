@@ -9,6 +9,11 @@ import click
 from .options import as_shown, check_shown, output_of, shown_options
 
 EPILOG = """\b
+Examples:
+  attnprobe compare outputs/before outputs/after --strict
+  attnprobe compare outputs/run --pair skyformer=nystromformer
+  attnprobe compare outputs/run --pair blr.py:blr=blr.py:blr:block=64
+\b
 In Python:
   from attnprobe.compare.runs import compare_runs
   from attnprobe.experiments.shapes import read_run
@@ -20,6 +25,9 @@ Verdicts:
              value that is no longer finite, or a cell whose status got worse
   undecided  the change is larger but may be chance, or it depends on rows that rounding
              decides; also: the row was requested, but is in one run only
+\b
+With --pair, a row compares two methods. B − A is the effect, and its interval is what the test
+of that row does not refuse. Heads and windows are the sample, also of methods that draw nothing.
 \b
 If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
 the permutation test of paired heads in all windows decides; where heads share their draws,
@@ -33,7 +41,15 @@ a file that is not a run, runs of different sources or without a requested row i
 
 @click.command("compare", epilog=EPILOG)
 @click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("b", metavar="[B]", required=False)
+@click.option(
+    "--pair",
+    "pairs",
+    multiple=True,
+    metavar="LEFT=RIGHT",
+    help="Compare two methods, LEFT of A with RIGHT of B, or of A if there is no B; repeatable. Each is as in "
+    "--method: blr=blr:block=64, or topk:d=32=window:d=64.",
+)
 @click.option(
     "--metric",
     "metrics",
@@ -60,7 +76,8 @@ a file that is not a run, runs of different sources or without a requested row i
 @shown_options
 def command(
     a: str,
-    b: str,
+    b: str | None,
+    pairs: tuple[str, ...],
     metrics: tuple[str, ...],
     tolerance: float,
     level: float,
@@ -68,6 +85,8 @@ def command(
     **shown: Any,
 ) -> None:
     """Compare run B with run A, cell by cell, and exit with 1 if B is worse.
+
+    With --pair, compare two methods, of two runs or of one: RIGHT is worse, better, the same or undecided.
 
     A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Both runs must have the
     same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
@@ -85,16 +104,24 @@ def command(
     output = output_of(**shown)
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
     wanted = [metric.strip() for text in metrics for metric in text.split(",")]
-    first, second = read_run(a), read_run(b)
-    with reading(f"{a}, {b}", UsageError, ": cannot be compared"):
-        comparison = compare_runs(first.required(), second.required(), wanted, tolerance, level, (a, b))
-    malformed = [*first.malformed, *second.malformed]
+    if b is None and not pairs:
+        raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
+    runs = [read_run(path) for path in (a, b) if path is not None]
+    records = [run.required() for run in runs]
+    paths = (a, b or a)
+    with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
+        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs)
+    malformed = [one for run in runs for one in run.malformed]
     for line in missing_lines(comparison.missing):
         note(f"not compared: {line}")
     for line in malformed_notes(malformed, "is left out"):
         note(line)
-    facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": comparison.sources}
-    lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *comparison.sources_in_words()]
+    facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": comparison.sources}
+    lines = [
+        *([f"A: {a}", f"B: {b}"] if b else [f"run: {a}"]),
+        f"tolerance: {tolerance:g} of A, level {level:g}",
+        *comparison.sources_in_words(),
+    ]
     header = Header(facts, lines)
     answer(comparison_view(comparison.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
     for line in comparison.notes:
@@ -103,13 +130,13 @@ def command(
         if alone := sum(row["cells"] for row in comparison.rows if row["verdict"] == verdict):
             note(f"{verdict}, not in any mean: {alone} cell{'s' if alone > 1 else ''}")
     for row in comparison.regressions:
-        note(f"regression: {comparison_line(row)}")
+        note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
     undecided = [row for row in comparison.compared if row["verdict"] == "undecided"]
     for row in undecided:
         note(f"undecided: {comparison_line(row)}")
     if not comparison.regressions:
         may_be_chance = f", {len(undecided)} undecided" if undecided else ""
         missing = f", {len(comparison.missing)} not compared" if comparison.missing else ""
-        note(f"no regression in {len(comparison.compared)} rows{may_be_chance}{missing}")
+        note(f"{'not worse' if pairs else 'no regression'} in {len(comparison.compared)} rows{may_be_chance}{missing}")
     worse = comparison.regressions or (strict and comparison.undecided)
     raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

@@ -39,8 +39,9 @@ def _source_of(record: AnyRow) -> str:
 
 
 def _row_key(record: AnyRow) -> Key:
-    options = json.dumps(record.get("options") or {}, sort_keys=True)
-    return (record["method"], options, *(record.get(name) for name in ("target", "n", "d", "layer")))
+    options = "" if "pair" in record else json.dumps(record.get("options") or {}, sort_keys=True)
+    method = record.get("pair", record["method"])
+    return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer")))
 
 
 def _cell_key(record: AnyRow) -> Key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -29,6 +29,7 @@ class Evidence:
         otherwise: computes the evidence of another test, where ``least`` cannot reach the level among the rows.
         certain: nothing differs by chance between the runs, so every difference is of the program.
         why: in words, what the test rests on, or why there is none.
+        means: of each exchange, the smaller and the larger mean difference of its two parts, (2, exchanges).
     """
 
     test: str | None = None
@@ -40,6 +41,31 @@ class Evidence:
     otherwise: Callable[[], Evidence] | None = None
     certain: bool = False
     why: str = ""
+    means: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    def interval(self, difference: float | None, level: float) -> tuple[float, float] | None:
+        """The interval of the difference that the test does not refuse, with confidence ``1 - level``.
+
+        Of pairs: the test of the differences less δ counts the exchanges of which one part has a mean on the far side
+        of δ, so the limits are order statistics of these means. Of windows: ``difference ± t se``. None without a test,
+        of a statistic other than the mean, and of too few pairs to refuse anything.
+
+        >>> evidence = over_pairs([0.0] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        >>> evidence.p, evidence.interval(3.5, 0.05), evidence.interval(3.5, 0.01)
+        (0.03125, (1.0, 6.0), None)
+        """
+        if self.means is not None:
+            place = int(level * self.means.shape[1])
+            low = float(np.partition(self.means[0], place)[place])
+            high = -float(np.partition(-self.means[1], place)[place])
+        elif self.freedom is not None and self.se is not None and difference is not None:
+            from scipy.stats import t
+
+            reach = float(t.isf(level / 2, self.freedom)) * self.se
+            low, high = difference - reach, difference + reach
+        else:
+            return None
+        return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
     def among(self, rows: int, level: float) -> Evidence:
         """The evidence of the test that can reach a level among so many rows of a table, if there is one."""
@@ -72,10 +98,23 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
 
     observed = changes(np.zeros((1, len(one)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
     count = reached = 0
+    means = []
     for exchanged in _exchanges(len(one)):
         count += len(exchanged)
         reached += int((changes(exchanged) >= observed).sum())
-    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count))
+        if statistic is np.mean:
+            means.append(_parts(exchanged, other - one))
+    limits = np.concatenate(means, axis=1) if means else None
+    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count), means=limits)
+
+
+def _parts(exchanged: np.ndarray, differences: np.ndarray) -> np.ndarray:
+    """The smaller and the larger mean of the exchanged and the other differences, unbounded if one part is empty."""
+    count, total = exchanged.sum(1), exchanged @ differences
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.sort([total / count, (differences.sum() - total) / (len(differences) - count)], axis=0)
+    parts[:, (count == 0) | (count == len(differences))] = [[-np.inf], [np.inf]]
+    return parts
 
 
 @lru_cache(maxsize=4)

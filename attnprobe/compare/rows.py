@@ -9,7 +9,7 @@ from ..tables.rows import AnyRow
 
 ONLY = {"A": "only in A", "B": "only in B"}
 PLACE = ("method", "options", "target", "n", "d", "layer", "weights", "source", "reference")
-NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "ratio")
+NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "low", "high", "ratio")
 FIELDS = (
     *PLACE,
     *NUMBERS,
@@ -22,6 +22,8 @@ def blank(first: AnyRow, **known: Any) -> Row:
     """A row without a comparison, at the place of a cell or row of a run; its further fields are null."""
     place = {name: first.get(name) for name in PLACE}
     place |= {"options": dict(first.get("options") or {}), "reference": bool(first.get("reference"))}
+    if "pair" in first:
+        place |= {"method": first["pair"], "options": {}, "reference": False}
     return {**dict.fromkeys(FIELDS), **place, **known}
 
 

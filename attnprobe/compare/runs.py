@@ -14,6 +14,7 @@ from ..tables.rows import AnyRow
 from .cells import Key, cells_of, grouped, shared_sources
 from .chance import LEVEL
 from .paired import drafted, place_of
+from .pairs import related
 from .rows import alone
 from .samples import paired, per_head
 from .timed import timed_drafts, timed_rows
@@ -74,6 +75,7 @@ def compare_runs(
     tolerance: float = 0.05,
     level: float = LEVEL,
     names: tuple[str, str] = ("A", "B"),
+    pairs: Sequence[str] = (),
 ) -> Comparison:
     """Compare the cells of run B with those of run A, from their records.
 
@@ -88,7 +90,8 @@ def compare_runs(
     where rounded rows carry the mean (see `fragile_statistics`), or the mean of the heads without any where they carry
     both. A
     change counts where it exceeds ``tolerance`` on the metric's own scale (see `Metric`). Whether it may be chance is
-    computed by ``test``, whose p-values are corrected by Holm's method over the rows of a table:
+    computed by ``test``, whose p-values are corrected by Holm's method over the rows of a table; ``low`` and ``high``
+    are what it does not refuse of the difference in this row alone (see `Evidence.interval`):
 
     - null: both runs read the same cells with the same draws, so nothing differs by chance.
     - ``pairs``: other draws; the permutation test of the values that both runs have of a window, head and seed, or of
@@ -107,6 +110,9 @@ def compare_runs(
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean. A row that was requested and that one run lacks altogether is ``undecided``.
 
+    With ``pairs`` a row compares two methods: LEFT of A with RIGHT of B, which may be the same run (see `related`).
+    Heads and windows are then the sample of the test, also where nothing is drawn.
+
     Of two runs of bench the times are compared: see `timed_drafts`. Lower bounds are the source's, not a method's: left
     out.
 
@@ -114,6 +120,7 @@ def compare_runs(
         a, b: records of `attnprobe error`, or of `attnprobe bench`.
         metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
         level: the two-sided level, of all rows of a table together.
+        pairs: methods to compare with one another, each ``LEFT=RIGHT``.
         names: the runs, as a refusal of one of them names it, such as their paths.
 
     Raises:
@@ -131,25 +138,28 @@ def compare_runs(
         raise UsageError(f"tolerance={tolerance:g}: choose a share of A's value, such as 0.05")
     if not 0 < level < 1:
         raise UsageError(f"level={level:g}: choose a probability above 0 and below 1, such as 0.05")
-    a, b = list(a), list(b)
+    one_run = a is b
+    a = list(a)
+    b = a if one_run else list(b)
     rows_of_times = timed_rows((*a, *b)) if a and b else None
     if rows_of_times is not None:
-        drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics)
+        drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics, pairs)
         return Comparison(_missing_first(with_verdicts(drafts, tolerance, level)), sources, notes)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
         if metric not in DIRECTED:
             raise unknown("metric", metric, DIRECTED)
+    if pairs:
+        a, b = related(a, b, pairs)
     runs = [cells_of(records, name) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
     requested = [_requested(rows) for rows in rows_of]
     if not requested[0] & requested[1]:
-        raise UsageError(
-            "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
-        )
+        what = "pair at the same" if pairs else "requested method at the same options,"
+        raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare")
     judged_by = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
     drafts: list[Draft | Row] = []

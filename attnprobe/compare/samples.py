@@ -38,8 +38,15 @@ class Pairing:
         return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
 
     @property
+    def other_method(self) -> bool:
+        """Whether the cells of B are those of another method, so that heads and windows are a sample."""
+        return any("pair" in cell for cell in self.a.values())
+
+    @property
     def same_draws(self) -> bool:
         """Whether all common cells had the same random numbers, or drew none."""
+        if self.other_method:
+            return False
         both = [pair for pair in self.pairs if all(cell["status"] in MEASURED for cell in pair)]
         known = all("draws_hash" in cell for pair in both for cell in pair)
         return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
@@ -158,7 +165,8 @@ def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
     """Why the values of a window are no independent pairs, in words; empty if they are."""
     if metric.timed:
         return ": times have no heads to pair"
-    if any((cell.get("options") or {}).get("share_heads") for cell in pairing.a.values()):
+    cells = (*pairing.a.values(), *pairing.b.values())
+    if any((cell.get("options") or {}).get("share_heads") for cell in cells):
         return ", whose heads share their draws"
     counts = {(len(unit.a), len(unit.b)) for unit in units}
     if uneven := [counted for counted in counts if counted[0] != counted[1]]:

@@ -13,6 +13,7 @@ from ..tables.long import Row
 from ..tables.metrics import BENCH, METRICS
 from ..tables.rows import AnyRow
 from .chance import certain, within_rounds
+from .pairs import related
 from .rows import alone, blank, numbers
 from .verdicts import Draft
 
@@ -35,6 +36,7 @@ def timed_drafts(
     b: Sequence[AnyRow],
     rows_of: Callable[[Sequence[AnyRow]], Sequence[AnyRow]],
     metrics: Sequence[str] = (),
+    pairs: Sequence[str] = (),
 ) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
     """Drafts of the rows that both runs have, then the rows of one run alone; the sources that both share; notes.
 
@@ -49,28 +51,39 @@ def timed_drafts(
         if metric not in BENCHED:
             raise unknown("metric", metric, BENCHED)
     _refuse_other_machines(a, b)
-    runs = [{_key(record): (record, row) for record, row in zip(run, rows_of(run), strict=True)} for run in (a, b)]
+    rows = [_of_requests(run, rows_of) for run in (a, b)]
+    if pairs:
+        rows = related(rows[0], rows[0] if a is b else rows[1], pairs)
+    runs = [{_key(row): row for row in run} for run in rows]
     shared = [key for key in runs[0] if key in runs[1]]
-    if not any(runs[0][key][0]["requested"] for key in shared):
-        raise UsageError(
-            "A and B have no requested method at the same source, options, target, n, d and layer: nothing to compare"
-        )
+    if not any(runs[0][key]["requested"] for key in shared):
+        what = "pair at the same" if pairs else "requested method at the same options,"
+        raise UsageError(f"A and B have no {what} source, target, n, d and layer: nothing to compare")
     names = dict.fromkeys(metrics or DEFAULT)
-    drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in names]
+    drafts = [_draft(runs[0][key], runs[1][key], metric) for key in shared for metric in names]
     lone = [
-        alone(_blank(row), name, record["requested"], "this row is not in the other run")
+        alone(_blank(row), name, row["requested"], "this row is not in the other run")
         for name, rows, other in (("A", *runs), ("B", *runs[::-1]))
-        for key, (record, row) in rows.items()
+        for key, row in rows.items()
         if key not in other
     ]
-    sources = {identity(runs[0][key][0]["source"]): runs[0][key][0]["source"] for key in shared}
+    sources = {identity(facts): facts for key in shared for facts in [runs[0][key]["record"]["source"]]}
     return [one for one in (*drafts, *lone) if one is not None], list(sources.values()), _notes(a, b)
 
 
-def _key(record: AnyRow) -> tuple[Any, ...]:
-    options = strict_json(record.get("options") or {})
+def _of_requests(
+    records: Sequence[AnyRow], rows_of: Callable[[Sequence[AnyRow]], Sequence[AnyRow]]
+) -> list[dict[str, Any]]:
+    """The rows of records, each with its record."""
+    rows = zip(records, rows_of(records), strict=True)
+    return [{**row, "requested": record["requested"], "record": record} for record, row in rows]
+
+
+def _key(row: AnyRow) -> tuple[Any, ...]:
+    of = (row["pair"], "") if "pair" in row else (row["method"], strict_json(row.get("options") or {}))
+    facts = {**row["record"], "d": row.get("d")}
     names = ("target", "n", "d", "layer", "backward")
-    return identity(record["source"]), record["method"], options, *(record.get(name) for name in names)
+    return identity(facts["source"]), *of, *(facts.get(name) for name in names)
 
 
 def _refuse_other_machines(a: Sequence[AnyRow], b: Sequence[AnyRow]) -> None:

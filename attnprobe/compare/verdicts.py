@@ -69,8 +69,11 @@ def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: flo
     elif draft.better and verdict != "worse":
         verdict, reason = "better", draft.better
     evidence = draft.evidence
+    low, high = evidence.interval(draft.row["difference"], level) or (None, None)
     return {
         **draft.row,
+        "low": low,
+        "high": high,
         "test": evidence.test,
         "freedom": evidence.freedom,
         "p": evidence.p,

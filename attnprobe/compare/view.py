@@ -9,6 +9,7 @@ from ..tables.long import Row
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
+from .pairs import ARROW
 from .rows import FIELDS
 
 MARKS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}
@@ -35,7 +36,7 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     tables = lone[:first]
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in group if row["reason"]]
-        columns = [*PLACE, *VALUES, DIFFERENCE if all(row["se"] is None for row in group) else WITH_ERROR, *TESTED]
+        columns = [*PLACE, *VALUES, _difference_column(group), *TESTED]
         tables.append(table_of(_caption(group[0]), group, columns, notes))
     return tables + lone[first:]
 
@@ -50,7 +51,9 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
             "beyond 1 MiB.",
             "undecided: beyond the tolerance, within the spreads.",
         ]
-    parts = ["A, B: means over heads, windows and seeds. worse, better: beyond the tolerance, and not by chance."]
+    paired = any(ARROW in row["method"] for row in compared)
+    sides = "A, B: of the methods left and right of the arrow, means" if paired else "A, B: means"
+    parts = [f"{sides} over heads, windows and seeds. worse, better: beyond the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: beyond the tolerance, but it may be chance, or rounded rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
@@ -58,6 +61,8 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
     if tests:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
+        if any(row["low"] is not None for row in compared):
+            parts.append("interval: the differences that the test of this row alone does not refuse.")
         parts += [f"{test}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: the same inputs and draws in both runs, or equal values, so no chance.")
@@ -87,6 +92,17 @@ def comparison_line(row: Row) -> str:
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
 
 
+def pair_line(rows: Iterable[Row]) -> str:
+    """The rows of one pair of methods and one metric, by budget, in a sentence."""
+    parts = []
+    for row in rows:
+        at = "" if row["d"] is None else f" at d = {row['d']}"
+        p = "" if row["p_adjusted"] is None else f", p = {significant(row['p_adjusted'], 2)}"
+        parts.append(f"{row['verdict']}{at} ({_interval(row)}{p})")
+        left, _, right = row["method"].partition(ARROW)
+    return f"{right} against {left}, paired over heads and windows: {'; '.join(parts)}" if parts else ""
+
+
 def _named(row: Row) -> str:
     return method_label(row) + ("" if row["d"] is None else f" d={row['d']}")
 
@@ -110,8 +126,20 @@ def _statistic(row: Row) -> str:
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
 
 
+def _difference_column(rows: Sequence[Row]) -> Column:
+    """The column of differences, with what is known about them."""
+    if any(row["low"] is not None for row in rows):
+        return WITH_INTERVAL
+    return DIFFERENCE if all(row["se"] is None for row in rows) else WITH_ERROR
+
+
 def _difference(row: Row) -> str:
     return significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}")
+
+
+def _interval(row: Row) -> str:
+    limits = "" if row["low"] is None else f" [{significant(row['low'], 3)} – {significant(row['high'], 3)}]"
+    return significant(row["difference"], 3) + limits
 
 
 def _test(row: Row) -> str:
@@ -135,6 +163,7 @@ VALUES: tuple[Column, ...] = (
 )
 TESTED: tuple[Column, ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
 DIFFERENCE = Column("B − A", _difference, short="difference")
+WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: row["reason"] or ""))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

@@ -20,7 +20,6 @@ from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error import EXPERIMENT
-from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header
@@ -738,23 +737,6 @@ def test_a_line_of_the_log(comparison):
 # --- the command
 
 
-@pytest.fixture
-def command(request):
-    """The fixture of the command line, whose name a function has here."""
-    return request.getfixturevalue("run")
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_(name, records):
-        with RecordWriter(tmp_path / name / "records.jsonl") as writer:
-            for index, record in enumerate(records):
-                writer.append({**record, "key": f"{name}{index}"})
-        return name
-
-    return write_
-
-
 def test_exit_codes_and_streams(command, write):
     write("a", run([1.0], [1.0]) + [cell(d=8)])
     write("b", run([2.0], [2.5]))
@@ -806,7 +788,7 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
     ("args", "says"),
     [
         (["a", "nowhere"], "nowhere: no such file or run directory"),
-        (["a"], "Missing argument 'B'"),
+        (["a"], "compare takes two runs, A and B, or one with --pair LEFT=RIGHT"),
         (["a", "."], "is it a run?"),
         (["empty", "a"], "empty: it holds no record of a method; compare takes runs of `attnprobe error`"),
         (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),

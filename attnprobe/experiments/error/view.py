@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ...compare.runs import compare_runs
+from ...compare.view import pair_line
+from ...errors import UsageError
 from ...tables.console import Header
+from ...tables.labels import identity, source_labels
 from ...tables.long import Row
 from ...tables.methods import (
     OPEN,
@@ -21,9 +27,10 @@ from ...tables.methods import (
     statistic,
     value_of,
 )
-from ...tables.numbers import significant
+from ...tables.numbers import method_label, significant
 from ...tables.results import at_budget, in_words, led, lost, sentences
-from ...tables.table import Table, grouped_by, table_of
+from ...tables.rows import AnyRow
+from ...tables.table import Table, gathered, grouped_by, table_of
 from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
@@ -35,7 +42,7 @@ from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
 from .positions_figure import positions_figure
-from .rows import FIELDS, summarise
+from .rows import FIELDS, Place, summarise
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -46,9 +53,10 @@ MEDIAN = f"{METRIC}_relative"  # what the result and the first figure are of
 def view(recorded: Recorded[ErrorRecord]) -> View:
     """The view of the records of ``attnprobe error``."""
     rows, bounds = summarise(recorded.records)
+    duels = _duels(recorded.records)
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
-    return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers)
+    return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers, duels)
 
 
 def errors_view(
@@ -57,13 +65,18 @@ def errors_view(
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
+    duels: Mapping[Place, str] | None = None,
 ) -> View:
-    """The view of rows and lower bounds, as `summarise` makes them."""
+    """The view of rows and lower bounds, as `summarise` makes them.
+
+    Args:
+        duels: of the places where two methods share budgets, a sentence on which of them is better.
+    """
     return View(
         "error",
         header,
         rows,
-        error_tables(rows, bounds),
+        error_tables(rows, bounds, duels or {}),
         error_legend(rows, bounds),
         COLUMNS,
         FIELDS,
@@ -105,11 +118,41 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     return figures
 
 
-def error_tables(rows: Sequence[Row], bounds: Sequence[Row]) -> list[Table]:
+def _duels(records: Sequence[ErrorRecord]) -> dict[Place, str]:
+    """A sentence for each (source, layer, n, target) where exactly two requested methods share budgets.
+
+    It compares their mean relative errors, the second method's with the first's (see `compare_runs`).
+    """
+    labels = source_labels(records)
+    lines: dict[Place, str] = {}
+    for group in gathered(records, lambda record: _place_of(record, labels[identity(record["source"])])):
+        asked = [record for record in group if record.get("requested") and record["d"] is not None]
+        budgets: dict[str, set[int | None]] = {}
+        for record in asked:
+            budgets.setdefault(method_label(record), set()).add(record["d"])
+        if len(budgets) == 2 and set.intersection(*budgets.values()):
+            with suppress(UsageError):  # methods that a pair cannot tell apart
+                pair = "=".join(budgets)
+                found = compare_runs(asked, asked, [MEDIAN], pairs=[pair]).compared
+                lines[_place_of(group[0], labels[identity(group[0]["source"])])] = pair_line(found)
+    return lines
+
+
+def _place_of(row: AnyRow, source: str | None) -> Place:
+    return source, row["layer"], row["n"], row["target"]
+
+
+def error_tables(
+    rows: Sequence[Row], bounds: Sequence[Row], duels: Mapping[Place, str] = MappingProxyType({})
+) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
-    tables = [table_of(caption(group), group, columns, notes(group), every, rivals) for group in grouped(rows, bounds)]
+    tables = []
+    for group in grouped(rows, bounds):
+        duel = duels.get(_place_of(group[0], group[0]["source"]))
+        lines = [*notes(group), *([duel] if duel else [])]
+        tables.append(table_of(caption(group), group, columns, lines, every, rivals))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
     of_rows = [row for row in rows if "profile" in row]

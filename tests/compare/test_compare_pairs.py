@@ -1,0 +1,129 @@
+"""`compare --pair`: two methods of one run or of two, the interval of a difference, and the line below `error`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from paths import GOLDEN
+from test_compare import METRIC, cell, run
+
+from attnprobe.compare.chance import Evidence, over_pairs
+from attnprobe.compare.pairs import related
+from attnprobe.compare.runs import compare_runs
+from attnprobe.errors import UsageError
+
+WORSE, BETTER = [1.0, 2.0, 3.0, 4.0], [0.5, 1.25, 2.5, 2.5]
+
+
+def methods(**fields):
+    """Eight pairs of heads and windows; the wide blocks are better in each."""
+    narrow = run(WORSE, WORSE, method="blr", options={}, **fields)
+    return narrow + run(BETTER, BETTER, method="blr", options={"block": 64}, **fields)
+
+
+def test_two_methods_without_draws_are_tested_over_heads_and_windows():
+    cells = methods(draws_hash=None)
+    (row,) = compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows
+    assert (row["method"], row["verdict"], row["test"]) == ("blr → blr:block=64", "better", "pairs")
+    assert (row["a"], row["b"], row["values"], row["windows"], row["heads"]) == (2.5, 1.6875, 8, 2, 4)
+    assert row["p"] == 2 / 2**8  # all eight differences have one sign
+    assert row["low"] < row["difference"] == -0.8125 < row["high"] < 0
+    (other,) = compare_runs(cells, cells, pairs=["blr:block=64=blr"]).rows
+    assert other["verdict"] == "worse" and (other["low"], other["high"]) == (-row["high"], -row["low"])
+
+
+def test_p_values_are_corrected_over_the_budgets_of_a_pair():
+    cells = methods(draws_hash=None) + methods(draws_hash=None, d=32)
+    rows = compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows
+    assert [(row["d"], row["p"], row["p_adjusted"]) for row in rows] == [(16, 1 / 128, 1 / 64), (32, 1 / 128, 1 / 64)]
+
+
+def test_the_interval_holds_what_the_test_does_not_refuse():
+    differences = np.random.default_rng(3).normal(0.4, 1.0, 9)
+    signs = np.array([*itertools.product((1, -1), repeat=9)])
+
+    def p(shift):
+        moved = signs @ (differences - shift)
+        return np.mean(np.abs(moved) >= abs((differences - shift).sum()) * (1 - 1e-12))
+
+    for level in (0.05, 0.2):
+        low, high = over_pairs([0.0] * 9, list(differences)).interval(differences.mean(), level)
+        assert p(low + 1e-9) > level and p(high - 1e-9) > level
+        assert p(low - 1e-9) <= level and p(high + 1e-9) <= level
+    assert over_pairs([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0]).interval(3.0, 0.05) is None  # 5 pairs refuse nothing
+    assert over_pairs([0.0] * 9, list(differences), np.median).interval(0.4, 0.05) is None
+    assert Evidence().interval(1.0, 0.05) is None
+
+
+def test_heads_that_share_their_draws_are_no_sample():
+    shared = run(WORSE, WORSE, method="shared", options={"share_heads": True})
+    cells = run(BETTER, BETTER, method="plain") + shared
+    for pair in ("plain=shared", "shared=plain"):
+        (row,) = compare_runs(cells, cells, pairs=[pair]).rows
+        assert row["test"] == "windows"
+
+
+def test_a_method_without_a_budget_meets_each_budget_and_d_names_one():
+    cells = [cell(d=8), cell(), cell(method="vmean", d=None)]
+    assert [row["d"] for row in compare_runs(cells, cells, pairs=["vmean=skyformer"]).rows] == [8, 16]
+    (row,) = compare_runs(cells, cells, pairs=["skyformer:d=8=skyformer:d=16"]).rows
+    assert (row["method"], row["d"], row["verdict"]) == ("skyformer:d=8 → skyformer:d=16", None, "same")
+
+
+def test_methods_of_two_runs_are_paired_by_their_short_names():
+    a, b = [cell(method="v1.py:blr")], [cell(method="blr.py:blr", values=(2.0, 4.0))]
+    (row,) = compare_runs(a, b, pairs=["old/v1.py:blr=./blr.py:blr"]).rows
+    assert (row["method"], row["a"], row["b"]) == ("v1.py:blr → blr.py:blr", 1.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("blr", "write two methods, LEFT=RIGHT"),
+        ("blr=nobody", "no two methods of the runs; they have blr, blr:block=64"),
+        ("blr:block=64=blr:block=64", "both sides are the same cells"),
+        ("blr:d=8=blr", "no two methods of the runs"),
+    ],
+)
+def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
+    cells = methods()
+    with pytest.raises(UsageError, match=says):
+        related(cells, cells, [pair])
+
+
+def test_options_that_could_mean_several_methods_are_asked_for():
+    cells = [cell(options={"block": 32}), cell(options={"block": 64}), cell(method="topk")]
+    with pytest.raises(UsageError, match="fits several methods, skyformer:block=32, skyformer:block=64"):
+        related(cells, cells, ["skyformer=topk"])
+
+
+def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_worse(command, write):
+    write("a", methods(draws_hash=None))
+    code, out, err = command("compare", "a", "--pair", "blr=blr:block=64", "--pair", "blr:block=64=blr")
+    assert code == 1 and "run: a" in out and "B − A [interval]" in out
+    assert err.splitlines() == [
+        f"attnprobe: worse: blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.688 became 2.500"
+    ]
+    assert command("compare", "a", "--pair", "blr=blr:block=64")[0] == 0
+
+
+def test_times_of_two_methods_of_one_bench_are_compared():
+    records = [json.loads(line) for line in (GOLDEN / "runs/bench/records.jsonl").read_text().splitlines()]
+    rows = compare_runs(records, records, ["flops"], pairs=["linear=skyformer"]).compared
+    flops = {(one["method"], one["n"]): sum(one["metrics"]["flops"]) for one in records if one["metrics"].get("flops")}
+    assert {row["method"] for row in rows} == {"linear → skyformer"}
+    assert {row["n"]: (row["a"], row["b"]) for row in rows} == {
+        n: (flops["linear", n], flops["skyformer", n]) for n in (16, 32, 64)
+    }
+
+
+def test_error_says_which_of_two_methods_is_better(command, write):
+    line = "blr:block=64 against blr, paired over heads and windows: better at d = 16 (-0.812 [-1."
+    three = methods(draws_hash=None) + run(BETTER, BETTER, method="topk")
+    for name, cells, expected in (("two", methods(draws_hash=None), 1), ("three", three, 0)):
+        write(name, cells)
+        code, out, _ = command("report", name, "--plot", "none")
+        assert code == 0 and out.count(line) == expected
