@@ -126,10 +126,10 @@ def _duels(records: Sequence[ErrorRecord]) -> dict[Place, str]:
     labels = source_labels(records)
     lines: dict[Place, str] = {}
     for group in gathered(records, lambda record: _place_of(record, labels[identity(record["source"])])):
-        asked = [record for record in group if record.get("requested") and record["d"] is not None]
+        asked = [record for record in group if record.get("requested") and record.get("d") is not None]
         budgets: dict[str, set[int | None]] = {}
         for record in asked:
-            budgets.setdefault(method_label(record), set()).add(record["d"])
+            budgets.setdefault(method_label(record), set()).add(record.get("d"))
         if len(budgets) == 2 and set.intersection(*budgets.values()):
             with suppress(UsageError):  # methods that a pair cannot tell apart
                 pair = "=".join(budgets)
