@@ -291,17 +291,24 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
 
 
 def fitting(
-    request: Any, n: int, refusals: Callable[[int], int], notify: Callable[[str], None] = lambda line: None
+    request: Any,
+    n: int,
+    refusals: Callable[[int], int],
+    notify: Callable[[str], None] = lambda line: None,
+    p: int | None = None,
 ) -> tuple[int, ...]:
     """The budgets of a request; a default that some method refuses at n tokens is a power of two up to n/2 instead.
 
     Args:
         refusals: the number of methods that refuse a budget. Of budgets that equally many refuse, the default stays.
+        p: the columns of V. The default is at most half as large, because the lower bound is zero from d = p on.
     """
     default = type(request).d
     if request.d != default or request.origin.get("d") != "default":
         return request.d
     [largest] = default
+    if p is not None and p // 2 < largest:
+        largest = 1 << max((p // 2).bit_length() - 1, 0)
     smaller = [2**power for power in reversed(range((n // 2).bit_length())) if 2**power < largest]
     d = min([largest, *smaller], key=refusals)
     if d != largest:

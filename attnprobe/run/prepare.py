@@ -54,7 +54,7 @@ def prepared(
         heads = None if request.head == "all" else heads_of(request.head, source)
         n = request.n or (source.default_n,)
         layers = layers_of(request.layer, source, whole_model=whole_model)
-        plan = _fitted(request, replace(draft, n=n, layers=layers, heads=heads), notify)
+        plan = _fitted(request, replace(draft, n=n, layers=layers, heads=heads), notify, source.facts.get("p"))
         refuse_endless(plan.count, notify)
         _refuse_impossible(plan, refuse)
         for length in plan.n:
@@ -78,7 +78,9 @@ def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:
         raise UsageError(why)
 
 
-def _fitted(request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambda line: None) -> ErrorPlan:
+def _fitted(
+    request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambda line: None, p: int | None = None
+) -> ErrorPlan:
     """The plan with budgets that its methods take at its longest n, if the request names none."""
     if not plan.d:
         return plan
@@ -87,4 +89,4 @@ def _fitted(request: Any, plan: ErrorPlan, notify: Callable[[str], None] = lambd
     def refusals(d: int) -> int:
         return sum(refused(one, plan.target, n, d) is not None for one in plan.methods)
 
-    return replace(plan, d=fitting(request, n, refusals, notify))
+    return replace(plan, d=fitting(request, n, refusals, notify, p))

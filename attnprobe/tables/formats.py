@@ -18,6 +18,8 @@ from .table import Column, Table
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
 MOST_OPEN = 3  # tables of a summary that are not folded
+ONE_NORM = r"‖[A-Za-z~ −]+‖(?:₂|_?F)?"
+NORMS = re.compile(rf"{ONE_NORM}(?: ?/ ?{ONE_NORM})?")
 FORMULA = tuple("=+-@＝＋－＠")
 
 LATEX = {
@@ -221,29 +223,32 @@ def markdown_table(table: Table) -> list[str]:
     return lines
 
 
-def latex(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> str:
-    """Tables and their legend as LaTeX."""
+def latex(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None, whole: bool = False) -> str:
+    """Tables as LaTeX to be pasted: a caption of one line, the columns of an answer, and the rest as comments.
+
+    Args:
+        whole: whether all columns are shown.
+    """
     lines = [r"% needs \usepackage{booktabs}"]
-    if run is not None:
-        lines.append(f"% run: {one_line(run)}")
-    first = [header.first] if header.first else []
+    facts = [*([f"run: {run}"] if run is not None else []), header.first]
+    lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for table in tables:
-        facts = [table.caption, *first, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
+        shown = table.with_columns([i for i, column in enumerate(table.columns) if whole or not column.spare])
         lines += [
             r"\begin{table}",
-            r"\centering\scriptsize",
-            rf"\caption{{{_tex('. '.join(fact.rstrip('.') for fact in facts))}.}}",
-            rf"\begin{{tabular}}{{{''.join(table.sides)}}}",
+            r"\centering\small",
+            rf"\caption{{{_tex(shown.caption)}.}}",
+            rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",
-            f"{' & '.join(map(_tex, table.headings))} \\\\",
+            f"{' & '.join(map(_tex, shown.headings))} \\\\",
             r"\midrule",
-            *_latex_lines(table),
+            *_latex_lines(shown),
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par {_tex(text)}" for text in [*table.notes, " ".join(legend)] if text),
             r"\end{table}",
+            *(f"% {one_line(note)}" for note in table.notes),
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"% {one_line(text)}" for text in legend)])
 
 
 def _latex_lines(table: Table) -> list[str]:
@@ -259,11 +264,20 @@ def _latex_lines(table: Table) -> list[str]:
 def _tex(text: str) -> str:
     """``text`` with LaTeX's special characters escaped and the symbols of our headings as mathematics.
 
-    >>> print(_tex("50% of a_b & ‖BV‖₂"))
-    50\\% of a\\_b \\& $\\|$BV$\\|_2$
+    >>> print(_tex("50% of a_b & ‖B − B~‖₂ / ‖B‖₂ median"))
+    50\\% of a\\_b \\& $\\|B - \\tilde{B}\\|_2 / \\|B\\|_2$ median
     >>> print(_tex("SᵀC̄S ≥ −∞"))
     S$^\\top\\bar{C}$S $\\geq$ $-\\infty$
     """
+    if norm := NORMS.search(text):
+        return f"{_tex(text[: norm.start()])}${_norms(norm[0])}${_tex(text[norm.end() :])}"
     escaped = "".join(LATEX.get(character, character) for character in one_line(text))
     escaped = re.sub("([A-Za-z])\u0304", r"$\\bar{\1}$", escaped)
-    return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")
+    return re.sub(r"(?<!\\)\$\$", "", escaped)
+
+
+def _norms(text: str) -> str:
+    """Norms, and the fraction of two, as mathematics."""
+    text = re.sub(r"([A-Z])~", r"\\tilde{\1}", text.replace("−", "-").replace("_F", "F"))
+    index = {"₂": "_2", "F": "_F", None: ""}
+    return re.sub(r"‖(₂|F)?", lambda bar: r"\|" + index[bar[1]], text)

@@ -65,11 +65,8 @@ def several_families(rows: Iterable[AnyRow]) -> bool:
 
 
 def budget(row: AnyRow) -> str:
-    """The budget d as text. A bound of zero holds for all larger budgets too."""
-    if row.get("d") is None:
-        return ""
-    zero = row["method"] == LOWER_BOUND and statistic(row, "output_spectral", "max") == 0
-    return f"≥ {row['d']}" if zero else str(row["d"])
+    """The budget d as text."""
+    return "" if row.get("d") is None else str(row["d"])
 
 
 def reference_label(row: AnyRow) -> str:
@@ -133,16 +130,20 @@ STATUS = Column(
 def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
     """The rows of each (source, layer, n, target): methods in their order, then references, then lower bounds.
 
-    Of bounds that are zero the first stands for all.
+    Bounds that are zero say nothing, so they are left out.
     """
     groups = []
     for group in grouped_by([*rows, *bounds], "source", "layer", "n", "target"):
         limits = [row for row in group if row["method"] == LOWER_BOUND]
         references = [row for row in group if row.get("reference") and row["method"] != LOWER_BOUND]
         methods = [row for row in group if not row.get("reference") and row["method"] != LOWER_BOUND]
-        zero = [row for row in limits if statistic(row, "output_spectral", "max") == 0]
-        groups.append([*methods, *references, *(row for row in limits if row not in zero[1:])])
-    return groups
+        groups.append([*methods, *references, *(row for row in limits if not is_zero(row))])
+    return [group for group in groups if group]
+
+
+def is_zero(row: AnyRow) -> bool:
+    """Whether a lower bound is zero in every head."""
+    return statistic(row, "output_spectral", "max") == 0
 
 
 def caption(rows: Sequence[AnyRow]) -> str:

@@ -79,7 +79,7 @@ def aligned(column: Sequence[str]) -> list[str]:
     >>> aligned(["1.5 ± 0.25", "-12 ± 1"])
     ['  1.5 ± 0.25', '-12   ± 1   ']
     """
-    split = [SPREAD.split(text) if text.lstrip("-−")[:1].isdigit() else [text] for text in column]
+    split = [SPREAD.split(text) if text.lstrip("+-−")[:1].isdigit() else [text] for text in column]
     lines = [""] * len(column)
     for place in range(max(map(len, split), default=0)):
         pieces = [parts[place] if place < len(parts) else "" for parts in split]

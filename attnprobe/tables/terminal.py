@@ -211,14 +211,23 @@ def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
 
 
 def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
-    """Spare columns go first. Then, of more than four, every second column of numbers goes, then the last."""
+    """Spare columns go first. Then, of more than four, every second column of numbers goes, then the last.
+
+    A table with spare columns then loses its last columns of numbers, but never those that identify a row.
+    """
     first = alike[0]
     columns: Sequence[int] = first.every
     for heading in first.table.spare:
         if all(layout.width(columns) <= room for layout in alike):
             return columns
         columns = [i for i in columns if first.table.headings[i] != heading]
-    while not first.table.spare and len(columns) > 4 and any(layout.width(columns, True) > room for layout in alike):
+    if first.table.spare:
+        others = [i for i in columns if not first.table.columns[i].key and not first.wordy[i]]
+        while len(others) > 1 and any(layout.width(columns, True) > room for layout in alike):
+            last = others.pop()
+            columns = [i for i in columns if i != last]
+        return columns
+    while len(columns) > 4 and any(layout.width(columns, True) > room for layout in alike):
         numbers = [i for i in columns if not first.wordy[i]]
         columns = [i for i in columns if i not in numbers[2::2]] if len(numbers) > 5 else columns[:-1]
     return columns

@@ -125,8 +125,9 @@ class View:
             return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, full)
         if format == "github":
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
-        render = markdown if format == "md" else latex
-        return render(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
+        if format == "latex":
+            return latex(chosen.tables, chosen.full_legend, chosen.header, chosen.run, whole=bool(columns))
+        return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:
         """The view with only these columns. Its legend names the empty ones.

@@ -138,7 +138,7 @@ def test_only_seconds_differ_between_two_runs(run, qkv, tmp_path):
 def test_every_format_names_the_method_and_its_error(run, qkv, format_):
     code, out, err = run("error", "--qkv", qkv, "--method", "nystromformer", "--d", "8", "--format", format_)
     assert code == 0, err
-    assert "nystromformer" in out and "lower" in out
+    assert "nystromformer" in out
     if format_ == "csv":
         rows = list(csv.DictReader(io.StringIO(out)))
         assert float(rows[0]["output_spectral.mean"]) > 0

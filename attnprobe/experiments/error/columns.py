@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ...records.file import LOWER_BOUND
 from ...tables.long import Row
 from ...tables.methods import (
     FAMILY,
@@ -18,7 +18,6 @@ from ...tables.methods import (
     shown,
     smallest,
     statistic,
-    value_of,
 )
 from ...tables.numbers import method_label, significant
 from ...tables.table import Best, Column
@@ -34,6 +33,10 @@ def _budget(row: Row) -> str:
 def _absolute(row: Row) -> str:
     mean, spread = shown(row, "output_spectral", "mean"), shown(row, "output_spectral", "se", 2)
     return f"{mean} ± {spread}" if spread else mean
+
+
+def _has_spread(row: Row) -> bool:
+    return bool(shown(row, "output_spectral", "se", 2))
 
 
 def _relative(row: Row) -> str:
@@ -54,17 +57,13 @@ def is_open(row: Row) -> bool:
     return known and bool(row.get("matrix_open")) and not row.get("matrix_skipped")
 
 
-def _vmean_ratio(row: Row) -> float | None:
-    return (row.get("over_vmean") or {}).get("output_spectral")
-
-
 def _reproducible_ratio(row: Row) -> Value | None:
-    return None if is_fragile(row, "output_spectral", "mean") else Value.of(_vmean_ratio(row))
+    return None if is_fragile(row, RELATIVE, "median") else Value.of(row.get("median_over_vmean"))
 
 
 def _over_vmean(row: Row) -> str:
-    ratio = significant(_vmean_ratio(row), 3)
-    return OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio
+    ratio = significant(row.get("median_over_vmean"), 3)
+    return OPEN + ratio if ratio and is_fragile(row, RELATIVE, "median") else ratio
 
 
 def _sum(row: Row, metric: str) -> int:
@@ -80,17 +79,9 @@ def _guarded_rows(row: Row) -> str:
     return str(_sum(row, "guarded_rows")) if statistic(row, "guarded_rows", "mean") else ""
 
 
-def _seconds(row: Row) -> Value | None:
-    return None if row["method"] == LOWER_BOUND else value_of(row, "seconds", "median")
-
-
-def _milliseconds(row: Row) -> str:
-    seconds = _seconds(row)
-    return significant(None if seconds is None else 1e3 * seconds.value, 3)
-
-
 SPREAD = "over heads, windows, repeats"
-RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
+RELATIVE = "output_spectral_relative"
+OF_OUTPUT = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 METHOD = Column("method", lambda row: marked(row, label(row)), key=True)
 BUDGET = Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
 METHOD_COLUMNS = (
@@ -119,15 +110,15 @@ METHOD_COLUMNS = (
         _relative,
         SPREAD,
         short="median",
-        more=RELATIVE,
-        best=smallest("output_spectral_relative", "median"),
+        more=OF_OUTPUT,
+        best=smallest(RELATIVE, "median"),
     ),
     Column(
         "\nmax",
         lambda row: shown(row, "output_spectral_relative", "max", 3),
         SPREAD,
-        more=RELATIVE,
-        best=smallest("output_spectral_relative", "max"),
+        more=OF_OUTPUT,
+        best=smallest(RELATIVE, "max"),
     ),
     Column(
         "‖E‖F / ‖BV‖F\nmedian",
@@ -148,16 +139,17 @@ METHOD_COLUMNS = (
         best=smallest("matrix_spectral_relative", "median"),
     ),
     Column(
-        "error /\nV-Mean",
+        "median /\nV-Mean's",
         _over_vmean,
         "1 is no better than the mean of V",
-        more="the method's mean ‖E‖₂ over that of V-Mean, which replaces attention by the mean of V and costs nothing",
+        short="of V-Mean",
+        more="the method's median over that of V-Mean, which replaces attention by the mean of V and costs nothing",
         best=Best(_reproducible_ratio),
     ),
     Column(
         "bad\nrows",
         _bad_rows,
-        "normaliser ≤ 0 or lost to rounding",
+        "rows whose sum of weights is ≤ 0 or lost to rounding",
         more="before a guard, summed over heads, windows and repeats",
     ),
     Column("guarded\nrows", _guarded_rows, "replaced by the method", spare=1, more="summed as bad rows are"),
@@ -207,7 +199,6 @@ METHOD_COLUMNS = (
         short="keys read",
         more="by the query heads of a KV head together: the union of their keys",
     ),
-    Column("time\nms", _milliseconds, "of a layer's heads, median", spare=7, short="time", best=Best(_seconds)),
     STATUS,
 )
 
@@ -289,7 +280,15 @@ ROW_COLUMNS = (
         more="it separates the choice of keys from their number",
     ),
     Column("recall", "{metrics[recall_k][mean]:3}", "share of the largest keys that are used", spare=4),
-    Column("TV", "{metrics[tv][mean]:3}", "total variation of the rows", spare=3, best=smallest("tv", "mean")),
+    Column(
+        "½ Σ|B~ − B|",
+        "{metrics[tv][mean]:3}",
+        "of a row",
+        spare=3,
+        short="TV",
+        more="the total variation if no weight is negative; else it may exceed 1",
+        best=smallest("tv", "mean"),
+    ),
     Column(
         "KL",
         _divergence,
@@ -329,4 +328,18 @@ def error_columns(rows: Sequence[Row]) -> list[Column]:
     """The columns that tables may have. Those of families and factors need several of them."""
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
-    return [column for column in METHOD_COLUMNS if column.title not in absent]
+    columns = [column for column in METHOD_COLUMNS if column.title not in absent]
+    if any(map(_has_spread, rows)):
+        return columns
+    return [replace(one, heading="‖E‖₂\nmean") if one.name == "mean" else one for one in columns]
+
+
+def row_columns(rows: Sequence[Row]) -> list[Column]:
+    """The columns of row metrics.
+
+    The rows of a renormalised selection have the total variation ``1 - mass`` and the divergence ``-ln mass``. If that
+    is true of every method, both are left out.
+    """
+    known = [(statistic(row, "tv", "mean"), statistic(row, "mass", "mean")) for row in rows]
+    said = all(tv is None or mass is None or abs(tv + mass - 1) < 1e-6 for tv, mass in known)
+    return [column for column in ROW_COLUMNS if not (said and column.name in ("TV", "KL"))]

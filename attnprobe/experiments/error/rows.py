@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Place = tuple[Any, ...]
 
+MEDIAN = "output_spectral_relative"
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
 UNGATED = (  # metrics that no gate limits
     "realised_d",
@@ -43,7 +44,7 @@ OWN = (
     *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
     *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),
     *("duplicates", "matrix_open", "matrix_skipped", "kernel_dtype", "row_tolerance", "profile", "fragile"),
-    "over_vmean",
+    *("over_vmean", "median_over_vmean"),
 )
 FIELDS = (
     *OWN,
@@ -65,9 +66,10 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
 
         ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
 
-    It is null if V-Mean was not measured there. ``fragile`` lists for each metric the statistics that are not
-    reproducible (see `fragile_statistics`). Rows are ordered by source, layer, n, target, the method's first
-    appearance, and d; references come last. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+    It is null if V-Mean was not measured there. ``median_over_vmean`` is the median of ‖E‖₂/‖BV‖₂ over that of V-Mean.
+    ``fragile`` lists for each metric the statistics that are not reproducible (see `fragile_statistics`). Rows are
+    ordered by source, layer, n, target, the method's first appearance, and d; references come last. Bounds are the
+    records of the method `LOWER_BOUND`, summarised alike.
 
     ``profile`` has row metrics by position: its ``keys`` lists 2^a for queries that see 2^a to 2^(a+1) - 1 keys, and
     each metric its means over these queries, heads, windows and repeats; null without a finite value.
@@ -98,6 +100,7 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
         )
     vmean = _vmean_errors(records, labels)
     rows = [_row(cells, _place(cells[0], labels), vmean) for cells in groups]
+    _compare_medians(rows)
     bounds = [row for row in rows if row["method"] == LOWER_BOUND]
     return [row for row in rows if row["method"] != LOWER_BOUND], bounds
 
@@ -168,6 +171,19 @@ def _profile(cells: Sequence[ErrorRecord]) -> Row:
             heads = [head for profile in profiles for head in profile.get(name, ())]
             means[name] = [_mean([head[place] for head in heads]) for place in range(len(keys))]
     return {"profile": means}
+
+
+def _compare_medians(rows: Sequence[Row]) -> None:
+    """Give each row its median relative error over that of V-Mean at its place."""
+
+    def place(row: Row) -> Place:
+        return row["source"], row["layer"], row["n"], row["target"]
+
+    medians = [(row, row["metrics"].get(MEDIAN, {}).get("median")) for row in rows]
+    vmean = {place(row): median for row, median in medians if row["method"] == "vmean" and row["target"] == "softmax"}
+    for row, median in medians:
+        reference = vmean.get(place(row)) or 0.0
+        row["median_over_vmean"] = median / reference if median is not None and reference > ROUNDING else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -20,6 +20,7 @@ from ...tables.methods import (
     caption,
     grouped,
     is_fragile,
+    is_zero,
     label,
     marks_legend,
     notes,
@@ -34,7 +35,7 @@ from ...tables.table import Table, gathered, grouped_by, table_of
 from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, ROW_COLUMNS, error_columns, is_open
+from .columns import COLUMNS, KERNEL_COLUMNS, error_columns, is_open, row_columns
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
@@ -157,7 +158,7 @@ def error_tables(
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
     of_rows = [row for row in rows if "profile" in row]
     return tables + [
-        table_of(f"rows · {caption(group)}", group, ROW_COLUMNS, rivals=rivals) for group in grouped(of_rows)
+        table_of(f"rows · {caption(group)}", group, row_columns(of_rows), rivals=rivals) for group in grouped(of_rows)
     ]
 
 
@@ -170,8 +171,8 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
         parts.append(f"{OPEN} matrix: an interval did not close to --tol.")
     if any(_is_drawn(row) for row in rows):
         parts.append("s.e. is of one draw of the weights (--weights-seed).")
-    if bounds:
-        parts.append("lower bound: the least error of rank d.")
+    if any(not is_zero(row) for row in bounds):
+        parts.append("lower bound: the least error of rank d, zero where it is not shown.")
     return parts
 
 

@@ -43,7 +43,13 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    d: tuple[int, ...] = opt((128,), "Budgets, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers)
+    d: tuple[int, ...] = opt(
+        (128,),
+        "Budgets, such as 16,32,64. The default is at most half of V's columns.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=numbers,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
