@@ -478,7 +478,7 @@ def test_every_metric_that_is_gated_or_compared_says_how():
     larger = {one.name for one in every if one.better == "larger"}
     assert larger == {
         *("output_cosine_min", "cosine", "embedding_cosine"),
-        *("rows_within", "top1_agreement", "greedy_match", "holds", "slack", "ess"),
+        *("rows_within", "top1_agreement", "first_divergence", "greedy_match", "holds", "slack", "ess"),
         *("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept"),
     }
 

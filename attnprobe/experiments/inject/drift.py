@@ -52,7 +52,7 @@ class Outputs:
 
 
 def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool) -> dict[str, float]:
-    """`DRIFT_METRICS` without ``local_error``, in float64; those of logits and greedy tokens only if there are any.
+    """The `DRIFT_METRICS` of outputs alone, in float64; those of logits and greedy tokens only if there are any.
 
     Args:
         own, got: outputs of the unmodified model, and of the model with a method. words: the true words, (places,).
