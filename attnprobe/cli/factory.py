@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from inspect import cleandoc
@@ -19,6 +20,12 @@ from .options import check_shown, click_settings, kinds_from, request_and_output
 
 NAMES = "names"  # of methods, as arguments
 NO_FIGURE = "none"
+HELP_ALL = "--help-all"
+ORDINARY = {  # options that --help explains; the others are named there
+    *("method", "theorem", "of", "task", "metric", "n", "d", "epsilon", "delta", "rows", "matrix", "repeats", "kind"),
+    *("layer", "head", "windows", "phase", "per-layer", "steps", "seeds", "rounds", "backward", "errors"),
+    *("model", "text", "qkv", "source", "out", "plot", "dry-run", "list", "fail-above"),
+}
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
@@ -26,7 +33,12 @@ def measuring_command(experiment: Experiment) -> click.Command:
     names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...", shell_complete=complete_methods)
     return MeasuringCommand(
         experiment.name,
-        params=[names, *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment))],
+        params=[
+            names,
+            *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
+            *([_quick_option(experiment)] if experiment.quick else []),
+            _help_all_option(),
+        ],
         callback=partial(_run, experiment),
         help=cleandoc(experiment.request.__doc__ or ""),
         experiment=experiment,
@@ -36,6 +48,25 @@ def measuring_command(experiment: Experiment) -> click.Command:
 def options_in(experiment: Experiment) -> tuple[Option, ...]:
     """The options of an experiment's command: first those of the request, then those of the output."""
     return (*options_of(experiment.request), *options_of(experiment.output))
+
+
+def _help_all_option() -> click.Option:
+    def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Explain every option."
+    )
+
+
+def _quick_option(experiment: Experiment) -> click.Option:
+    values = " ".join(f"--{name.replace('_', '-')} {text}" for name, text in experiment.quick.items())
+    return click.Option(
+        ["--quick"], is_flag=True, help=f"A first look, in a minute: {values}, where you give no other."
+    )
 
 
 class MeasuringCommand(click.Command):
@@ -48,12 +79,22 @@ class MeasuringCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
         rest = super().parse_args(ctx, self._without_none(args))
+        if ctx.params.pop("quick", False):
+            self._be_quick(ctx)
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.complete)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
             ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
             ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
         return rest
+
+    def _be_quick(self, ctx: click.Context) -> None:
+        """Give the options that nobody gave the values of a first look."""
+        for param in self.params:
+            name, text = param.name or "", self.experiment.quick.get(param.name or "")
+            if text is not None and ctx.get_parameter_source(name) == ParameterSource.DEFAULT:
+                ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
+                ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
 
     def _without_none(self, args: list[str]) -> list[str]:
         """Drop ``--plot none`` where ``--plot`` is a flag, so that it means the same in every command."""
@@ -65,29 +106,42 @@ class MeasuringCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {option.name: option.group for option in options_in(self.experiment)}
+        ordinary = {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
+        further: list[tuple[str, str]] = []
         for group in (*GROUPS, None):
             params = [param for param in self.get_params(ctx) if groups.get(param.name or "") == group]
-            rows = [row for param in params if (row := param.get_help_record(ctx)) is not None]
+            shown = [one for one in params if HELP_ALL in ctx.meta or one.name in ordinary or group is None]
+            options = [one for one in shown if isinstance(one, click.Option)]
+            rows = [row for param in options if (row := param.get_help_record(ctx)) is not None]
+            if group == GROUPS[0]:
+                rows.insert(0, ("METHOD", "The same as --method METHOD."))
             if rows:
                 with formatter.section(group or "Help"):
                     formatter.write_dl(rows)
+            if rest := [one.opts[0] for one in params if one not in shown and isinstance(one, click.Option)]:
+                further.append((group or "", " ".join(rest)))
+        if further:
+            with formatter.section(f"Further options ({HELP_ALL} explains them)"):
+                for title, names in further:
+                    lines = textwrap.wrap(f"{title}: {names}", formatter.width - 6, break_on_hyphens=False)
+                    formatter.write("".join(f"  {'  ' * (line != lines[0])}{line}\n" for line in lines))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, lines in _epilog(self.experiment):
+        for title, lines in _epilog(self.experiment, HELP_ALL in ctx.meta):
             with formatter.section(title):
                 for line in lines:
-                    formatter.write_text(line)
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")  # in one line, to be copied
 
 
-def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
+def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence[str]]]:
     """The texts below the options, by title."""
     yield "Examples", [f"attnprobe {experiment.name} {line}" for line in experiment.examples]
     yield "In Python", experiment.python
-    if experiment.gated is not None:
+    if experiment.gated is not None and whole:
         from ..gates.check import STATISTICS
 
         metrics = f"{', '.join(experiment.gated.names)}; each with {', '.join(STATISTICS)}"
-        yield "--fail-above takes", [metrics]
+        yield "--fail-above takes", textwrap.wrap(metrics, 76)
 
 
 def _run(experiment: Experiment, **_: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
 from .gating import judge_gates, judged
+from .once import told_before
 from .output import draw, drawn_kinds, exit_of, figure_files, keep_files, show, tolerate_write_errors
 from .progress import progress_bar
 from .streams import echo, note
@@ -37,7 +38,8 @@ def measure_and_show(
 
         def tell(line: str) -> None:
             announced.append(line)
-            notify(line)
+            if not told_before(line):
+                notify(line)
 
         session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
     from ..gates.results import gates_markdown

@@ -70,6 +70,7 @@ class Experiment:
         examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
+        quick: the values of options, as text, that ``--quick`` gives for a first look.
         timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
     """
 
@@ -84,6 +85,7 @@ class Experiment:
     gated: Gated | None = None
     keeps: tuple[str, ...] = ()
     timed: bool = False
+    quick: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, name: str) -> Any:
         """The object ``MODULE:NAME`` of the command's folder."""

@@ -94,7 +94,7 @@ def test_a_figure_that_cannot_be_drawn_says_what_to_add(run, qkv, tmp_path):
     code, _, err = run("error", "--qkv", qkv, "--d", "4", "--no-matrix", "--plot", "none", "--out", "r")
     assert code == 0 and "figure" not in err and not (tmp_path / "r/figures").exists()
     code, _, err = run("report", "r", "--plot", "heads")
-    assert code == 0 and "in two layers or more; measure them with --layer all" in err
+    assert code == 0 and "measure more with --layer all" in err
 
 
 def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):

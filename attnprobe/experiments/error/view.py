@@ -106,11 +106,11 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     heads = partial(head_figures, records, drawing, metric=metric or MEDIAN)
     cost = partial(cost_figure, rows, drawing, metric=metric or MEDIAN)
     positions = partial(positions_figure, rows, drawing)
-    nothing = "no requested method has an error to draw"
+    nothing = "no requested method has an error to draw; the notes below the table say why"
     figures = {
         "errors": Figure("error", errors, nothing),
         "papers": Figure("papers", papers, nothing),
-        "heads": Figure("heads", heads, f"{nothing} in two layers or more; measure them with --layer all"),
+        "heads": Figure("heads", heads, "this run has one layer; measure more with --layer all"),
         "cost": Figure("cost", cost, nothing),
         "positions": Figure("positions", positions, "no requested method has row metrics; measure them with --rows"),
     }
