@@ -59,6 +59,7 @@ INDEX = {
         "moba": "Lu et al., MoBA (2025)",
         "nsa": "Yuan et al., Native Sparse Attention (untrained) (2025)",
         "quest": "Tang et al., Quest (2024)",
+        "random": "random keys beside the sinks of StreamingLLM, a floor (2024)",
         "snapkv": "Li et al., SnapKV (2024)",
         "topp": "Lin et al., Twilight (2025)",
         "tova": "Oren et al., TOVA (2024)",

@@ -72,6 +72,7 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "knorm": (BROWN, "v"),
     "keydiff": (INDIGO, "v"),
     "expected": (FOREST, "v"),
+    "random": (GREY, "v"),
     "vertical-slash": (ORANGE, "D"),
     "tri-shape": (OLIVE, "D"),
     "moba": (TEAL, "s"),

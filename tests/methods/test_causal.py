@@ -82,6 +82,7 @@ def test_the_forms_are_these():
         "moba",
         "nsa",
         "quest",
+        "random",
         "snapkv",
         "topp",
         "tova",

@@ -59,6 +59,7 @@ LIMITS: dict[str, dict[str, Limits]] = {
     "moba": {"block": POSITIVE},
     "nsa": {"block": POSITIVE, "window": POSITIVE},
     "quest": {"page": POSITIVE},
+    "random": {"first": NOT_NEGATIVE, "every": POSITIVE},
     "snapkv": {"observe": POSITIVE, "kernel": ([1, 3], [0, 2]), "every": POSITIVE, "layers": POSITIVE},
     "topp": {"p": SHARE},
     "tova": {"every": POSITIVE},

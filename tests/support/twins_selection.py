@@ -131,6 +131,10 @@ def knorm(qkv: QKV, d, draws, target) -> Tensor:
     return by_segments(qkv, d, lambda rows, end: [-float(qkv.k[0, j].norm()) for j in range(end)])
 
 
+def random(qkv: QKV, d, draws, target, *, first=4) -> Tensor:
+    return by_segments(qkv, d, lambda rows, end: draws["scores"][:end].tolist(), first=first)
+
+
 def keydiff(qkv: QKV, d, draws, target) -> Tensor:
     def score(rows, end):
         unit = [qkv.k[0, j] / qkv.k[0, j].norm() for j in range(end)]
@@ -367,5 +371,5 @@ def flexprefill(qkv: QKV, d, draws, target, *, mass=0.95, tau=0.1, block=3) -> T
 TWINS = {"flexprefill": flexprefill, "xattention": xattention}
 TWINS |= {"dsa-oracle": dsa_oracle, "moba": moba, "nsa": nsa, "vertical-slash": vertical_slash}
 TWINS |= {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
-TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova}
+TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova, "random": random}
 CAUSAL = TWINS

@@ -11,6 +11,7 @@ from . import (  # noqa: F401  (each registers itself)
     moba,
     nsa,
     quest,
+    random,
     snapkv,
     topp,
     tova,

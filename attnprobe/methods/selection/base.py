@@ -44,8 +44,12 @@ class Selection:
 
 
 def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """`register` for a method that selects keys, with the family, target, limit and claims that all of them have."""
-    tags = COMMON_TAGS + tuple(facts.pop("tags"))
+    """`register` for a method that selects keys, with the family, target, limit and claims that all of them have.
+
+    ``deterministic=False`` is for one that draws.
+    """
+    common = COMMON_TAGS if facts.pop("deterministic", True) else COMMON_TAGS[1:]
+    tags = common + tuple(facts.pop("tags"))
     shared = {"family": "selection", "targets": ("softmax",), "kind": "method", "exact_at": lambda n: (n, {})}
     limits = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}
     return register(**{**shared, **limits, **facts, "tags": tags})

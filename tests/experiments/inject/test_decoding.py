@@ -181,6 +181,14 @@ def test_forced_recent_keys_are_an_option_of_h2o(models, text):
     assert [len(set(one.tolist())) for one in sets] == [8, 8]
 
 
+def test_random_keys_are_drawn_by_seed_and_head_beside_sinks(models, text):
+    ids, whole = ids_of(text), opened(models["llama"])
+    qkv = capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv()
+    kept = [kept_keys(get("random"), qkv, PREFIX, 8, seed).sort(-1).values.tolist() for seed in (0, 0, 1)]
+    assert kept[0] == kept[1] != kept[2] and all({0, 1, 2, 3} < set(of_head) for of_head in kept[0])
+    assert kept[0][0] == kept[0][1] != kept[0][2] and all(len(set(of_head)) == 8 for of_head in kept[0])
+
+
 def test_all_keys_are_exact_attention(ask):
     for record in ask(methods=("knorm", "h2o", "topk", "window:sinks=0"), d=(PREFIX,)):
         found = metrics(record)
