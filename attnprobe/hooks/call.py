@@ -39,6 +39,7 @@ class AttentionCall:
         all_queries: the queries of all tokens, (b, h, n, p), if q has those of some.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
         block: what the attention adds to the residual stream, if it was captured and found.
+        exact: `output`, if the verification kept it.
     """
 
     module: str
@@ -60,6 +61,7 @@ class AttentionCall:
     all_queries: Tensor | None = None
     delta: float = float("nan")
     block: Block | None = None
+    exact: Tensor | None = None
 
     def __repr__(self) -> str:
         return f"AttentionCall({self.module}, call={self.call}, {', '.join(self.facts())}, delta={self.delta:.1e})"
@@ -135,6 +137,8 @@ class AttentionCall:
 
     def output(self) -> Tensor:
         """The exact attention of this call in float64, (b, n_q, h, p_v), computed in blocks of rows."""
+        if self.exact is not None:
+            return self.exact
         return torch.cat([rows for _, _, rows, _ in self.output_blocks()], dim=1)
 
     def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
@@ -156,7 +160,7 @@ class AttentionCall:
     def at(self, queries: Tensor) -> AttentionCall:
         """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
         rows = {name: rows_of(getattr(self, name), queries) for name in ("q", "visible", "bias")}
-        return replace(self, **rows, positions=queries, all_queries=self.q)
+        return replace(self, **rows, positions=queries, all_queries=self.q, exact=None)
 
     def qkv(self, row: int = 0) -> QKV:
         """The inputs of a method for one batch row: Q, K, V, and what each query sees.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from .interface import Selection, bypassed, eager_of, put, switched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Result = TypeVar("Result")
 
 NAME = "attnprobe_capture"
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -71,20 +74,39 @@ def capture(
     >>> list(calls), calls["encoder.layer.0.attention.self", 0].q.shape
     ([('encoder.layer.0.attention.self', 0)], torch.Size([1, 2, 6, 4]))
     """
+    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
+    return _captured(recorder, model, lambda: model(**inputs), blocks)[1]
+
+
+def captured_forward(
+    model: PreTrainedModel, forward: Callable[[], Result], layers: Iterable[int]
+) -> tuple[Result, dict[int, AttentionCall]]:
+    """The result of ``forward``, a call of ``model``, and its attention calls ``layers``, as `capture` with ``blocks``.
+
+    Each call keeps its exact output in float64, which its verification computes.
+
+    Raises:
+        SourceError, UsageError: see `capture`.
+    """
+    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True)
+    result, calls = _captured(recorder, model, forward, blocks=True)
+    return result, {call.number: call for call in calls.values()}
+
+
+def _captured(
+    recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Result], blocks: bool
+) -> tuple[Result, dict[tuple[str, int], AttentionCall]]:
+    """The result of ``forward``, None if it was stopped early, and its selected calls."""
     if model.training:
         raise UsageError(f"{type(model).__name__} is in training mode, which applies dropout: call model.eval()")
-    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
-    if blocks:
-        with watched(model) as recorder.blocks:
-            _run(recorder, model, lambda: model(**inputs))
-    else:
-        _run(recorder, model, lambda: model(**inputs))
+    with watched(model) if blocks else nullcontext() as recorder.blocks:
+        result = _run(recorder, model, forward)
     missing = recorder.selection.missing(recorder.seen)
     if missing:
         raise UsageError(
             f"{recorder.model}: {missing} was never reached; the forward made {recorder.calls} attention calls"
         )
-    return recorder.by_name()
+    return result, recorder.by_name()
 
 
 def capture_all(
@@ -155,6 +177,7 @@ class _Recorder:
     captured: dict[int, AttentionCall] = field(default_factory=dict)
     masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
     blocks: Blocks | None = None
+    exact: bool = False
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
@@ -282,7 +305,8 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
     for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
         if not bool(torch.isfinite(tensor).all()):
             raise recorder.refuse(call.number, f"its {letter} holds NaN or infinity; are its weights damaged?")
-    delta, largest = _distance(call, output)
+    kept: list[Tensor] | None = [] if recorder.exact else None
+    delta, largest = _distance(call, output, kept)
     dtype = torch.float32 if coarse and call.q.dtype == torch.float64 else call.q.dtype
     eps = torch.finfo(dtype).eps
     allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s has an error of about s·eps
@@ -292,17 +316,20 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
             f"attention rebuilt from its Q, K, V differs from its own by {delta:.1e} (relative; {allowed:.0e} is "
             f"allowed), so {call.kind} does more than is captured",
         )
-    return replace(call, delta=delta)
+    return replace(call, delta=delta, exact=torch.cat(kept, dim=1) if kept else None)
 
 
-def _distance(call: AttentionCall, output: Tensor) -> tuple[float, float]:
+def _distance(call: AttentionCall, output: Tensor, kept: list[Tensor] | None = None) -> tuple[float, float]:
     """Relative Frobenius distance of exact attention (float64) to ``output``, and the largest score.
 
+    The exact rows are appended to ``kept``, block by block.
     Queries without visible keys are left out, because their softmax depends on the kernel.
     """
     difference = norm = largest = 0.0
     sees = None if call.visible is None else call.visible.any(-1)  # (b, 1 or h, n_q)
     for start, stop, exact, top in call.output_blocks():
+        if kept is not None:
+            kept.append(exact)
         gap = exact - output[:, start:stop].reshape(exact.shape)
         if sees is not None:
             gap = gap.masked_fill(~sees[:, :, start:stop].transpose(1, 2)[..., None], 0.0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, Unsupported
+from ...hooks.capture import captured_forward
 from ...inject import attention_by, injected
 from ...operators import full_precision
 from ...replacement import replaced
@@ -22,7 +23,7 @@ from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, 
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, method_facts
-from ...sources import AttentionCall, capture
+from ...sources import AttentionCall
 from ...timings import Timings
 from .decoding import Prefix
 from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
@@ -206,16 +207,14 @@ class _Bench:
     predictions: Predictions | None = field(init=False)
     own: list[Outputs] = field(init=False)
     calls: dict[int, AttentionCall] = field(init=False)
-    exact: dict[int, Tensor] = field(default_factory=dict)
     local: dict[tuple[Any, ...], list[Local]] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
-        self.own = self._outputs()
-        calls = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers, blocks=True)
-        self.calls = {call.number: _widened(call) for call in calls.values()}
+        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers)
+        self.calls = {number: _widened(call) for number, call in calls.items()}
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -280,10 +279,8 @@ class _Bench:
         place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer)
         if place not in self.local:
             call = self.calls[layer]
-            if layer not in self.exact:
-                self.exact[layer] = call.output()
+            exact = call.output()
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
-            exact = self.exact[layer]
             self.local[place] = [
                 self._errors(call, row, self._compared(length), exact, got) for row, length in enumerate(self.lengths)
             ]
@@ -322,15 +319,14 @@ class _Decoding(_Bench):
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
         policy, call = self._policy(work), self._steps(self.calls[layer])
-        if layer not in self.exact:
-            self.exact[layer] = self.calls[layer].output()[:, self.prefix.steps]
+        exact = self.calls[layer].output()[:, self.prefix.steps]
         errors = []
         group = call.heads // call.kv_heads
         for row in range(len(call.q)):
             got, lost = policy.row(call, row)
             block = None if call.block is None else call.block.at(row, self.prefix.steps)
             heads = range(call.heads) if work.head is None else range(work.head * group, (work.head + 1) * group)
-            own = self.exact[layer][row][:, list(heads)]
+            own = exact[row][:, list(heads)]
             found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
             errors.append(replace(found, lost=lost[list(heads)].tolist()))
         return errors
@@ -338,7 +334,7 @@ class _Decoding(_Bench):
     def _steps(self, call: AttentionCall) -> AttentionCall:
         """A call with the queries of the steps alone, behind the keys before them."""
         steps, end = self.prefix.steps, self.prefix.steps.stop
-        return replace(call, q=call.q[:, :, steps], k=call.k[:, :, :end], v=call.v[:, :, :end], visible=None)
+        return replace(call, q=call.q[:, :, steps], k=call.k[:, :, :end], v=call.v[:, :, :end], visible=None, exact=None)
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request
