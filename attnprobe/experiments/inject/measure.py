@@ -334,7 +334,8 @@ class _Decoding(_Bench):
     def _steps(self, call: AttentionCall) -> AttentionCall:
         """A call with the queries of the steps alone, behind the keys before them."""
         steps, end = self.prefix.steps, self.prefix.steps.stop
-        return replace(call, q=call.q[:, :, steps], k=call.k[:, :, :end], v=call.v[:, :, :end], visible=None, exact=None)
+        parts = {"q": call.q[:, :, steps], "k": call.k[:, :, :end], "v": call.v[:, :, :end]}
+        return replace(call, **parts, visible=None, exact=None)
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request
