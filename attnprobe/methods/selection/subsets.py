@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
-from ...groups import tokens
 from ...operators import full_precision
 from ...qkv import QKV
 from ..base import Approximation
@@ -152,19 +151,29 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
     if given is None:
         raise Unsupported(f"keys are evicted token by token, and {NOT_GIVEN}; choose streaming=false")
     row_of = {place: row for row, place in enumerate(qkv.query_positions.tolist())}
+    k, queries = qkv.k.detach(), given.q.detach()
     cache = torch.full((qkv.h, d), -1, device=qkv.device)
-    weights = qkv.q.new_zeros(qkv.h, d)
+    keys = k.new_zeros(qkv.h * d, qkv.p)  # of the tokens in the cache
+    weights = k.new_zeros(qkv.h, d)
+    first = d * torch.arange(qkv.h, device=qkv.device)[:, None]  # the first slot of each head
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     for i in range(max(row_of) + 1):
-        slot = torch.full((qkv.h, 1), i, device=qkv.device)
+        slot = torch.full_like(first, i)
         if i >= d:
-            slot = weights.masked_fill(cache >= i - recent, float("inf")).argmin(1, keepdim=True)
+            older = weights.masked_fill(cache >= i - recent, float("inf")) if recent else weights
+            slot = older.argmin(1, keepdim=True)
         cache.scatter_(1, slot, i)
+        keys.index_copy_(0, (first + slot)[:, 0], k[:, i])
         if i in row_of:
             index[:, row_of[i]] = cache
-        scores = qkv.scale * (tokens(qkv.k, cache) @ given.q[:, i, :, None])[..., 0]
-        new = joint(scores.masked_fill(cache < 0, float("-inf")).softmax(-1), qkv, sets)
-        weights = weights.scatter(1, slot, 0) + new if accumulate else new
+        scores = qkv.scale * (keys.view(qkv.h, d, -1) @ queries[:, i, :, None])[..., 0]
+        if i < d - 1:
+            scores = scores.masked_fill(cache < 0, float("-inf"))
+        new = joint(scores.softmax(-1), qkv, sets)
+        if accumulate:
+            weights.scatter_(1, slot, 0).add_(new)
+        else:
+            weights = new
     return Selection(index, 1, 0.0)
 
 
