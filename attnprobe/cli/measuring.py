@@ -49,7 +49,7 @@ def measure_and_show(
     if not records:
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise exit_of(records, ())
-    [view] = views(open_run(session.path, measured=records), style=output.style, caption=output.caption)
+    [view] = views(open_run(session.path, measured=records), drawing=output.drawing)
     results = judged(view.judged, gates)
     with tolerate_write_errors(session.path) as lost:
         show(view, session.path, output, announced, gates_markdown(results))

@@ -52,7 +52,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
-drawing_options = taking([shown["style"], shown["caption"]])
+drawing_options = taking([shown["style"], shown["title"], shown["svg_text"]])
 shown_options = taking([shown[name] for name in ("format_", "columns", "legend", "debug")])
 
 

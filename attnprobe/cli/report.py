@@ -71,7 +71,8 @@ def command(
     plots: tuple[str, ...],
     out: str | None,
     style: str,
-    caption: bool,
+    title: bool | None,
+    svg_text: bool,
     **shown: Any,
 ) -> None:
     """Rebuild every table and figure of a run from its records alone.
@@ -83,7 +84,7 @@ def command(
     from ..errors import UsageError, unknown
     from ..experiments import experiment
     from ..experiments.error.papers import read_reference
-    from ..figures.drawing import STYLES
+    from ..figures.drawing import Drawing, check_style
     from ..files import path_of, reading
     from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
@@ -95,8 +96,7 @@ def command(
     names = [one.name for one in ERROR]
     if metric is not None and metric not in names:
         raise unknown("metric", metric, names)
-    if style not in STYLES:
-        raise unknown("style", style, STYLES)
+    check_style(style)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:
@@ -127,7 +127,7 @@ def command(
     reports = []
     for run, folder in zip(opened, folders, strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
-            shown_views = views(run, metric, papers, style, caption)
+            shown_views = views(run, metric, papers, Drawing(style, title, svg_text))
             reports.append(_rebuilt(run, shown_views, folder, page, output, kinds))
     _remove_earlier(page, folders)
     note(f"page: {write_output(page, PAGE, html_page(reports))}")

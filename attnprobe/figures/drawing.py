@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..files import path_of
+
+MPLSTYLE = ".mplstyle"
 
 
 @dataclass(frozen=True)
@@ -50,15 +56,38 @@ class Drawing:
     """How the figures of a run are drawn.
 
     Attributes:
-        style: a name of `STYLES`. caption: whether it stands below the figure too. facts: what captions say of the run,
-            a line each: model, text, fallbacks, version, command.
+        style: a name of `STYLES`, or a file of matplotlib's, ``FILE.mplstyle``, which is applied to figures as wide as
+            those of a paper. title: whether the title stands above the figure; None is for slides alone. svg_text:
+            whether texts of SVG are texts, in the reader's fonts, not paths. facts: what captions say of the run, a
+            line each: model, text, fallbacks, version, command. collected: takes the figures in the place of files.
     """
 
     style: str = "paper"
-    caption: bool = False
+    title: bool | None = None
+    svg_text: bool = False
     facts: Sequence[str] = ()
+    collected: list[Any] | None = None
 
     @property
     def sizes(self) -> Style:
         """Sizes of the style."""
-        return STYLES[self.style]
+        return STYLES.get(self.style, STYLES["paper"])
+
+    @property
+    def titled(self) -> bool:
+        """Whether the title stands above the figure; in a paper, the caption says it."""
+        return self.style == "slide" if self.title is None else self.title
+
+
+def check_style(style: str) -> None:
+    """Refuse a style that is neither in `STYLES` nor a file of matplotlib's.
+
+    Raises:
+        UsageError: it names the styles, or says what is wrong with the file.
+    """
+    if style in STYLES:
+        return
+    if not style.endswith(MPLSTYLE):
+        raise unknown("style", style, [*STYLES, f"FILE{MPLSTYLE}"])
+    if not path_of(style).is_file():
+        raise UsageError(f"--style {style}: no such file")

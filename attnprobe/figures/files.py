@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..errors import UsageError
+from ..files import reading
 from ..grammar.foreign import printable
 from ..records.file import write_bytes
 from ..tables.numbers import short_hashes
-from .drawing import Drawing
-from .kit import LEADING, Sheet, letters
+from .drawing import MPLSTYLE, Drawing
+from .kit import Sheet
 from .overlaps import show_overlaps
 
 Item = TypeVar("Item")
@@ -59,10 +60,9 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         figure.draw_without_rendering()
         figure.set_layout_engine(None)
         show_overlaps(figure)
-        within = _captioned(figure, [words, *facts], drawing.sizes.size - 1.5) if drawing.caption else None
         for kind, metadata in _metadata(title, [words, *facts]).items():
             file = io.BytesIO()
-            figure.savefig(file, format=kind, metadata=metadata, dpi="figure", bbox_inches=within)
+            figure.savefig(file, format=kind, metadata=metadata, dpi="figure")
             files[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
     for path, data in files.items():
         write_bytes(path, printable(data.decode()).encode() if path.suffix == ".svg" else data)
@@ -82,27 +82,15 @@ def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _captioned(figure: Any, lines: Sequence[str], size: float) -> Any:
-    """Draw a caption in small type below a finished figure. Returns the saved area in inches."""
-    from matplotlib.transforms import Bbox
-
-    wide, tall = figure.get_size_inches()
-    wrapped = [part for line in lines for part in textwrap.wrap(line, letters(wide, size))]
-    inches = (len(wrapped) + 1) * size * LEADING / 72
-    for legend in figure.legends:  # its place is the figure's, which what is saved is not
-        box = legend.get_window_extent().transformed(figure.transFigure.inverted())
-        legend.set_loc("lower left")
-        legend.set_bbox_to_anchor((box.x0, box.y0), transform=figure.transFigure)
-        legend.borderaxespad = 0
-    look = {"va": "top", "fontsize": size, "color": "#333333", "parse_math": False, "linespacing": LEADING}
-    figure.text(0.04 / wide, -0.5 * size / 72 / tall, "\n".join(wrapped), **look)
-    return Bbox.from_extents(0, -inches, wide, tall)
-
-
 @contextmanager
 def fixed_settings(drawing: Drawing) -> Iterator[None]:
-    """matplotlib's own defaults without the user's matplotlibrc, with fixed ids."""
+    """matplotlib's defaults with our sizes, then what the user's matplotlibrc and ``--style FILE`` say; fixed ids.
+
+    Raises:
+        UsageError: the file of the style cannot be read.
+    """
     import matplotlib
+    from matplotlib.style import use
 
     size = drawing.sizes.size
     with matplotlib.rc_context():
@@ -110,7 +98,6 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
         matplotlib.rcParams.update(
             {
                 "svg.hashsalt": "attnprobe",
-                "svg.fonttype": "path",
                 "pdf.fonttype": 42,  # TrueType, which journals ask for
                 "font.size": size,
                 "axes.titlesize": size,
@@ -127,4 +114,10 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
                 "figure.dpi": DPI,
             }
         )
+        own = matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False)
+        matplotlib.rcParams.update({name: value for name, value in own.items() if name != "backend"})
+        if drawing.style.endswith(MPLSTYLE):
+            with reading(drawing.style, UsageError, ": no style of matplotlib"):
+                use(drawing.style)
+        matplotlib.rcParams["svg.fonttype"] = "none" if drawing.svg_text else "path"
         yield

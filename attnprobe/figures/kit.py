@@ -66,13 +66,15 @@ def canvas(
     style = drawing.sizes
     inches = style.inches(shape[1])
     lines = title_lines(title, inches, style.size)
+    lines = lines if drawing.titled else []
     height = style.tall if style.fixed else tall + title_inches(lines, style.size)
     figure = Figure(figsize=(inches, height), layout="constrained")
     axes = list(figure.subplots(*shape, squeeze=False, **sharing).flat)
     used = len(axes) if panels is None else panels
     for axis in axes[used:]:
         axis.set_visible(False)
-    figure.suptitle("\n".join(lines), x=0.04 / inches, ha="left", fontsize=style.size, parse_math=False)
+    if lines:
+        figure.suptitle("\n".join(lines), x=0.04 / inches, ha="left", fontsize=style.size, parse_math=False)
     return Sheet(figure, title, caption), axes[:used]
 
 

@@ -27,7 +27,7 @@ CROSSES = {
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
-MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
+MOST_IN_PANEL = 6  # methods; the lines of more are drawn family by family
 MOST_OF_FAMILY = 4  # methods of a panel of a family
 
 

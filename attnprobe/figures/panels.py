@@ -83,6 +83,19 @@ class Panels:
         legend(sheet, handles, legend_columns([*handles], inches))
         return sheet
 
+    def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
+        """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one."""
+        from matplotlib.lines import Line2D
+
+        own = self.draw(axis, rows) or {}
+        axis.set_title(title.replace("\n", ", "), parse_math=False)
+        for text, set_label in ((self.x, axis.set_xlabel), (self.y, axis.set_ylabel)):
+            if text:
+                set_label(text)
+        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
+        if with_legend and handles:
+            axis.legend(handles.values(), handles.keys())
+
     def _across(self, drawing: Drawing) -> int:
         """Panels in a row: two of two or four, else three, if not said otherwise."""
         most = self.columns or {1: 1, 2: 2, 4: 2}.get(len(self.panels), 3)
@@ -94,6 +107,9 @@ def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -
 
     Figures without panels are left out.
     """
+    if drawing.collected is not None:
+        drawing.collected.extend(figure for figure in figures if figure.panels)
+        return []
     paths: list[Path] = []
     for group in gathered(figures, lambda figure: figure.stem):
         pages = [(figure, page) for figure in group for page in figure.pages(drawing)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..arguments import checked
@@ -19,21 +20,20 @@ def views(
     run: Run,
     metric: str | None = None,
     references: Sequence[Any] = (),
-    style: str = "paper",
-    caption: bool = False,
+    drawing: Drawing | None = None,
 ) -> list[View]:
     """The views of a run, one for each command with records.
 
     Args:
         metric: a further metric of figures of errors. references: values of papers, shown next to those of ``error``.
-        style, caption: see `Drawing`.
+        drawing: the look of figures.
     """
     made = []
     for command, records in run.records.items():
         config = run.manifest.get("config") or {}
         header = run.header(records)
-        drawing = Drawing(style, caption, _facts(run, command, header))
-        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, drawing)
+        look = replace(drawing or Drawing(), facts=_facts(run, command, header))
+        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, look)
         made.append(experiment(command).view(recorded).of_run(run.path))
     return made
 

@@ -72,6 +72,26 @@ class Run:
 
         return frame_of(self.records)
 
+    def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
+        """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.
+
+        The axis gets data, scales, labels and the panel's title; the size of the figure, its fonts and its file are the
+        caller's. ``ax.get_legend()``, ``ax.set_title(…)`` and the like change the rest.
+
+        Args:
+            kind: of a figure, as in ``--plot``, such as ``errors``. ax: None is a new one.
+            panel: its number, or a part of its title. legend: whether the methods are named in a legend.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UsageError: an unknown kind, nothing to draw, or no such panel; the message lists the panels.
+        """
+        from .plot import plot_panel
+
+        return plot_panel(self, kind, ax, panel, legend)
+
     def header(self, records: Sequence[Record]) -> Header:
         """The header of tables and figures: facts that all sources share once, the others for each source."""
         described, facts = self._described(), {}

@@ -581,7 +581,7 @@ def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv
     after = left(tmp_path / "r")
     assert {name: after[name] for name in before} == before
     drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "r/figures").glob("*.svg")}
-    assert {path.name.partition("-")[0] for path in drawn} == {"error", "papers", "cost"}
+    assert {path.name.partition("-")[0] for path in drawn} == {"error", "cost"}
     code, _, err = run("report", "r", "--plot", "cost", "--style", "slide")
     assert code == 0 and err.count("figure:") == 1 and "cost-" in err
     again = [path for path, time in drawn.items() if path.stat().st_mtime_ns != time]

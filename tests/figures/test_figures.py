@@ -10,10 +10,11 @@ from error_records import a_run
 from matplotlib.figure import Figure
 from PIL import Image
 
+from attnprobe.errors import UsageError
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import files as files_module
-from attnprobe.figures.drawing import STYLES, Drawing
+from attnprobe.figures.drawing import STYLES, Drawing, check_style
 from attnprobe.figures.kit import canvas, legend_below
 from attnprobe.figures.methods import cross_out
 
@@ -62,15 +63,33 @@ def test_nothing_of_the_run_is_written_above_the_panels(tmp_path):
     assert not any("pretrained" in word or "attnprobe" in word for word in words)
 
 
-def test_a_caption_may_stand_below(tmp_path):
-    plain = files(tmp_path / "plain", facts=FACTS)
-    below = files(tmp_path / "below", facts=FACTS, caption=True)
-    assert below[".txt"].read_bytes() == plain[".txt"].read_bytes()
-    assert any("attnprobe 1.2.3" in word for word in words_of(below[".svg"]))
-    places = [place_of(some[".svg"], "skyformer !") for some in (plain, below)]
-    assert places[0] == pytest.approx(places[1], abs=1.5)  # points: the caption moves nothing
-    sizes = [Image.open(some[".png"]).size for some in (plain, below)]
-    assert sizes[0][0] == sizes[1][0] and sizes[1][1] > sizes[0][1] + 100
+def test_a_title_stands_above_slides_or_where_it_is_asked_for(tmp_path):
+    for name, how, expected in (("a", {}, False), ("b", {"title": True}, True), ("c", {"style": "slide"}, True)):
+        words = " ".join(words_of(files(tmp_path / name, **how)[".svg"]))
+        assert ("Output error (spectral norm)" in words) == expected
+    assert "Output error" not in " ".join(words_of(files(tmp_path / "d", style="slide", title=False)[".svg"]))
+
+
+def test_a_style_of_matplotlib_and_matplotlibrc_change_the_look(tmp_path, monkeypatch):
+    style, text = tmp_path / "own.mplstyle", "axes.edgecolor: ff0000\n"
+    style.write_text(text)
+    (tmp_path / "rc").mkdir()
+    (tmp_path / "rc/matplotlibrc").write_text(text)
+    plain = files(tmp_path / "a")[".svg"].read_text()
+    styled = files(tmp_path / "b", style=str(style))[".svg"].read_text()
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "rc"))
+    assert "#ff0000" not in plain and "#ff0000" in styled and "#ff0000" in files(tmp_path / "c")[".svg"].read_text()
+
+
+def test_texts_of_svg_are_texts_where_that_is_asked_for(tmp_path):
+    plain, text = (files(tmp_path / name, svg_text=name == "b")[".svg"].read_text() for name in "ab")
+    assert "<text" not in plain and re.search(r"<text[^>]*>budget d</text>|>skyformer !</text>", text)
+
+
+@pytest.mark.parametrize("style", ["poster", "none.mplstyle"])
+def test_an_unknown_style_is_refused(style):
+    with pytest.raises(UsageError, match="unknown style|no such file"):
+        check_style(style)
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -135,6 +135,15 @@ def size(request, monkeypatch):
 
 
 @needs_minilm
+def test_the_page_of_figures_draws_its_figures(run, no_hub, tmp_path):
+    for language, text in blocks(DOCS / "guide/plots.md"):
+        assert language == "python"
+        done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "panels.pdf").stat().st_size > 5000 and (tmp_path / "heads.png").stat().st_size > 5000
+
+
+@needs_minilm
 def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
     follow(TUTORIAL, run, tmp_path)
     assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {*FILES}

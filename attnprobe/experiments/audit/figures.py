@@ -23,6 +23,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "undecided": {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"},
 }
 BEYOND = "#f3ece4"  # broken promises
+BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # their colour in the legend
 SPREAD = 0.7  # of the width of a δ: how far apart its heads stand
 MOST = 1.3  # upper end of the axis of probabilities
 
@@ -61,7 +62,7 @@ def _figure(rows: Sequence[Row]) -> Panels:
         partial(_panel, colours),
         "promised δ",
         "measured",
-        {**verdicts, **squares},
+        {**verdicts, **squares, "more than promised": BROKEN},
         sharing={},
     )
 
@@ -77,8 +78,10 @@ def _panel(colours: Mapping[float, str], axis: Any, group: Sequence[Row]) -> Non
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=BEYOND, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
-    for index, row in enumerate(group):
-        x = deltas.index(row["delta"]) + SPREAD * ((index * 0.61803) % 1 - 0.5)
+    order = sorted({(row["epsilon"], row["layer"], row["head"], row["window"]) for row in group})
+    for row in group:
+        place = order.index((row["epsilon"], row["layer"], row["head"], row["window"]))
+        x = deltas.index(row["delta"]) + SPREAD * (place / max(len(order) - 1, 1) - 0.5)
         y, colour = max(row["worst"], least), colours[row["epsilon"]]
         axis.plot([x, x], [max(row["lower"], least), row["upper"]], color=colour, linewidth=0.6, alpha=0.5, zorder=2)
         axis.plot([x], [y], linestyle="", color=colour, alpha=0.8, clip_on=False, zorder=3, **LOOKS[row["verdict"]])

@@ -16,7 +16,6 @@ from ...figures.methods import (
     legend_text,
     marks,
     panel_title,
-    rank_of,
     scale,
     styles_of,
     text_label,
@@ -31,23 +30,22 @@ from ...tables.table import gathered
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 COSTS = {  # of a metric: statistic, factor, label
     "visited_fraction": ("mean", 100.0, "entries computed,\n% of queries times keys"),
-    "seconds": ("median", 1e3, "time of all heads\nof a layer, ms"),
     "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
     "scored": ("mean", 1.0, "scores computed to\nchoose the keys of a row"),
 }
-ALWAYS = ("visited_fraction", "seconds")  # costs that have a panel whatever is measured
+DEEP = 1e4  # from the largest error of a panel to the smallest that counts for its axis
+MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
 EXACT_LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.3, "zorder": 1}
 
 
 def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
-    """Draw the median of ``metric`` against the entries that a method computes, its time, and the keys that it reads.
+    """Draw the median of ``metric`` against the entries that a method computes and the keys that it reads.
 
-    Entries and time have a panel each, and so has every further cost that a method states. There is a row of panels for
-    each (source, layer, n, target). A method is a line through its budgets in rising order; larger markers have larger
-    d. V-Mean computes no entry and is a dashed line. Exact attention has error 0 and is a black line at the cost of
-    every entry.
+    Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
+    is a line through its budgets in rising order; d stands at the points. V-Mean computes no entry and is dashed.
+    Exact attention has error 0 and is a line at the cost of every entry. Errors of rounding are below the axis.
 
     Args:
         out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
@@ -62,13 +60,17 @@ def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metr
         return []
     styles = styles_of(rows, shown)
     flags = flagged(shown)
-    costs = [name for name in COSTS if name in ALWAYS or any(name in _costs(row) for row in points)]
+    costs = [name for name in COSTS if any(name in _costs(row) for row in points)]
     places = [(title, group) for title, group in panels_of(shown, panel_title) if any(row in points for row in group)]
 
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
         name, group = panel
         _panel(axis, group, metric, name, styles)
-        scale(axis, [_error(row, metric) for row in group if row["method"] != SOFTMAX])
+        errors = [error for row in group if (error := _error(row, metric)) is not None and row["method"] != SOFTMAX]
+        kept = [error for error in errors if error > max(errors) / DEEP]
+        scale(axis, kept)
+        if len(kept) < len(errors):
+            axis.set_ylim(bottom=min(kept) / 1.5)
         axis.grid(axis="x")
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, axis.get_xlim())
@@ -94,37 +96,37 @@ def cost_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path, metr
 def _caption(rows: Sequence[Row], metric: str) -> list[str]:
     lines = [
         f"Median of the {in_words(metric)}, {formula(metric)}, against the entries of the n x n matrix that a method "
-        "computes, and against its median time.",
-        "A line joins the budgets of a method; its markers grow with d.",
-        "Black: exact attention, which computes every entry and has no error"
-        + (", at its time here." if any(row["method"] == SOFTMAX for row in rows) else "."),
-        "Times are of single cells without warm-up, and not joined; attnprobe bench measures time.",
+        "computes, and against other costs that methods state.",
+        "A line joins the budgets d of a method, which stand at its points.",
+        "The line at the right edge: exact attention, which computes every entry and has no error.",
     ]
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 
 def _panel(axis: Any, rows: Sequence[Row], metric: str, cost: str, styles: Mapping[str, dict[str, Any]]) -> None:
-    budgets = sorted({row["d"] for row in rows if row["d"] is not None})
     exact = [price for row in rows if row["method"] == SOFTMAX and (price := _costs(row).get(cost))]
     if cost == "visited_fraction":  # every entry
         exact = exact or [COSTS[cost][1]]
     if any(cost in _costs(row) for row in rows):
         for price in exact[:1]:
             axis.axvline(price, **EXACT_LINE)
+    few = sum(cost in _costs(row) for row in rows) <= MOST_NAMED
     for group in gathered([row for row in rows if row["method"] != SOFTMAX], text_label):
         style = styles[text_label(group[0])]
         if group[0].get("reference"):
             axis.axhline(_error(group[0], metric), **style, zorder=1)
             continue
         points = [(price, _error(row, metric), row) for row in group if (price := _costs(row).get(cost))]
-        if points and cost != "seconds":  # single timings scatter too much for a line
+        if points:
             x, y, _ = zip(*points, strict=True)
             axis.plot(x, y, **{**style, "marker": None}, alpha=0.7, zorder=2)
-        for price, error, row in points:
-            size = 4.5 + 4 * rank_of(row["d"], budgets)
-            look = {"marker": style["marker"], "markersize": size, "color": style["color"], "zorder": 3}
+        for place, (price, error, row) in enumerate(points):
+            look = {"marker": style["marker"], "markersize": 5.5, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
             axis.plot(price, error, **{**look, "linestyle": ""})
+            if row["d"] is not None and (few or place in (0, len(points) - 1)):
+                beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": "xx-small"}
+                axis.annotate(str(row["d"]), (price, error), color=style["color"], annotation_clip=True, **beside)
 
 
 def _error(row: Row, metric: str) -> float | None:

@@ -44,6 +44,8 @@ MOST_BANDS = 3  # methods; more than that have bars, because their bands would o
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
 DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
+MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
+MAXIMA = 10.0  # times the largest p90: what maxima may add to an axis
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -108,6 +110,7 @@ def _dots(
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits if _median(row, name) > 0}
+    legend |= {"maximum": MAXIMUM | {"marker": "|"}}
     legend |= {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
     return Panels(
         f"error-{name}",
@@ -144,7 +147,7 @@ def _lines(
         draw,
         "budget d",
         symbol(name),
-        shared_legend(rows, styles, name) | _bound(limits, budgets, name),
+        shared_legend(rows, styles, name) | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
     )
@@ -176,15 +179,17 @@ def _families(
         draw,
         "budget d",
         symbol(name),
-        legend | _bound(limits, budgets, name),
+        legend | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
         height=2.3,
     )
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float | None]:
-    """What an axis of errors holds."""
+    """What an axis of errors holds: all medians and quantiles, and the maxima near them."""
     statistics = [row["metrics"][name] for row in rows if has(row, name)]
-    return [stats.get(key) for stats in statistics for key in ("p10", "median", "p90", "max")]
+    values = [stats.get(key) for stats in statistics for key in ("p10", "median", "p90")]
+    most = MAXIMA * max((value for value in map(drawable, values) if value == value), default=math.inf)
+    return [*values, *(min(drawable(stats.get("max")), most) for stats in statistics)]
 
 
 def _at(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -207,7 +212,7 @@ def _caption(
     dots: bool,
 ) -> list[str]:
     """The sentences of the caption."""
-    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima."
+    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
     several = sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
     lines.append(spread.format("bars" if dots or several else "bands"))

@@ -98,7 +98,8 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
         return [path for name in names for path in error_figure(rows, bounds, drawing, folder, name)]
 
     def papers(folder: Path) -> list[Path]:
-        return paper_figure(rows, drawing, folder, metric or METRIC, recorded.references)
+        given = recorded.references
+        return paper_figure(rows, drawing, folder, metric or METRIC, given) if given else []
 
     def maps(folder: Path) -> list[Path]:
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
@@ -109,7 +110,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     nothing = "no requested method has an error to draw; the notes below the table say why"
     figures = {
         "errors": Figure("error", errors, nothing),
-        "papers": Figure("papers", papers, nothing),
+        "papers": Figure("papers", papers, "no values of papers to draw; add them with --reference FILE.csv"),
         "heads": Figure("heads", heads, "this run has one layer; measure more with --layer all"),
         "cost": Figure("cost", cost, nothing),
         "positions": Figure("positions", positions, "no requested method has row metrics; measure them with --rows"),

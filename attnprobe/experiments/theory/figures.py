@@ -29,6 +29,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 NEAR = 100  # the largest ratio on a linear axis
 BEYOND = "#f3ece4"  # the bound
+BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 
 
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -65,12 +66,22 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         f"theory-bounds-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
         "Measured against promised, head by head",
         caption,
-        [(group[0]["theorem"], group) for group in grouped_by(rows, "theorem", "sense")],
+        _titled(grouped_by(rows, "theorem", "sense")),
         partial(_panel, colours),
-        legend={**verdicts, **squares},
+        legend={**verdicts, **squares, "bound broken": BROKEN},
         height=2.3,
         sharing={},
     )
+
+
+def _titled(groups: Iterable[Sequence[Row]]) -> list[tuple[str, Sequence[Row]]]:
+    """The panels with their theorems; with the sense too where a theorem has two."""
+    groups = list(groups)
+    names = [group[0]["theorem"] for group in groups]
+    return [
+        (f"{name}: {group[0]['sense']}" if names.count(name) > 1 else name, group)
+        for name, group in zip(names, groups, strict=True)
+    ]
 
 
 def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -> None:
@@ -109,15 +120,22 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     edge = min(max(bound, low), high)
     axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
-    spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
-    place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(group, spread, strict=True)}
+    heads = sorted({row["head"] for row in group})
+    place = {id(row): layers.index(row["layer"]) + _beside(row["head"], heads) for row in group}
     _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], low, high)))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
-    axis.set_xticks(range(len(layers)), [str(layer) for layer in layers])
-    axis.set_xlabel("layer")
+    axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
+    axis.set_xlabel(f"heads {heads[0]} to {heads[-1]}" if len(heads) > 1 else f"head {heads[0]}")
     axis.set_ylabel(f"measured, {sense} {bound:g}")
+    if axis.get_yscale() == "linear":
+        axis.ticklabel_format(axis="y", useOffset=False)
+
+
+def _beside(head: int, heads: Sequence[int]) -> float:
+    """The place of a head beside the middle of its layer, from left to right."""
+    return 0.8 * (heads.index(head) / (len(heads) - 1) - 0.5) if len(heads) > 1 else 0.0
 
 
 def _points(
@@ -139,7 +157,7 @@ def _range(values: Iterable[float]) -> tuple[float, float]:
     """From below the smallest positive value to above the largest, with two powers of ten within."""
     values_in_range = [min(max(value, 1 / HUGE), HUGE) for value in values if 0 < value < math.inf]
     low, high = (min(values_in_range), max(values_in_range)) if values_in_range else (0.1, 1.0)
-    spare = max(1.25, (high / low) ** 0.06)
+    spare = max(1.6, (high / low) ** 0.08)
     low, high = low / spare, high * spare
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if sum(low <= 10.0**k <= high for k in range(first, last + 1)) < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...figures.drawing import STYLES
+from ...figures.drawing import Drawing, check_style
 from ..option import SHOWN, check_fields, opt
 from .headings import GATES, OUTPUT
 from .lists import words
@@ -17,6 +17,12 @@ class Output:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_style(self.style)
+
+    @property
+    def drawing(self) -> Drawing:
+        """The look of figures."""
+        return Drawing(self.style, self.title, self.svg_text)
 
     format_: str = opt(
         "table",
@@ -43,16 +49,22 @@ class Output:
     )
     style: str = opt(
         "paper",
-        "The size of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
-        "points; slide is 16:9 with large type.",
+        "The look of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
+        "points; slide is 16:9 with large type; a style file of matplotlib changes fonts, colours of axes and lines.",
         group=OUTPUT,
-        metavar="paper|slide",
-        among=tuple(STYLES),
+        metavar="paper|slide|FILE.mplstyle",
         role=SHOWN,
     )
-    caption: bool = opt(
+    title: bool | None = opt(
+        None,
+        "Write a title above each figure, or none. [default: on slides alone; the caption file has it]",
+        group=OUTPUT,
+        flag="--title/--no-title",
+        role=SHOWN,
+    )
+    svg_text: bool = opt(
         False,
-        "Draw each figure's caption below it too; it always stands in a text file beside it.",
+        "Keep texts of SVG files as texts, to be edited and shown in the reader's fonts.",
         group=OUTPUT,
         role=SHOWN,
     )

@@ -217,7 +217,7 @@ def test_what_is_infinite_lies_on_the_edge_and_what_was_not_measured_is_left_out
 def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
     actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)), layer=layer) for layer in (2, 5)]
     axis = drawn(actual)["theory-bounds-n64"].axes[0]
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["layer 2", "layer 5"]
     heights = sorted((round(x), y) for some in points(axis).values() for x, y in some)
     assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
     line = next(line for line in axis.get_lines() if len(line.get_xdata()) == 2)
