@@ -25,13 +25,14 @@ from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, method_facts
 from ...sources import AttentionCall
 from ...timings import Timings
+from .allocation import head_errors, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .decoding import Prefix
 from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
-from .policy import PromptPolicy
+from .policy import PromptPolicy, evicts
 from .record import SHAPE
-from .request import InjectRequest
+from .request import SHUFFLED, InjectRequest
 
 STEP = 10  # the time of a token of a step over that of a token of a long forward
 
@@ -54,9 +55,12 @@ class InjectCells(Cells):
 
     def __init__(self, request: InjectRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.parts, self.notify = inject_prepared(request, notify), notify
+        more = 0 if request.plan is None else request.plan_windows
         self.texts = [
-            {n: rows_of(source, n, request.windows, request.lines) for n in plan.base.n} for source, plan in self.parts
+            {n: rows_of(source, n, request.windows + more, request.lines) for n in plan.base.n}
+            for source, plan in self.parts
         ]
+        self.tables: dict[tuple[Any, ...], Tensor] = {}  # the errors of heads by which budgets are planned
         self.model: tuple[int, LanguageModel] | None = None  # of the last source that was read
         self.batches: dict[Place, tuple[int, ...]] = {}
         every = {}
@@ -188,10 +192,48 @@ class InjectCells(Cells):
             self.show(self.label(place, cells[0]))
             results: list[Result] = [{} for _ in cells]
             with self.attempt(*missing) as tried:
-                results = inputs.measure(work)
+                planned = {} if work.plan is None else self._planned(place, work, inputs)
+                given = {"planned": {str(layer): budgets for layer, budgets in planned.items()}} if planned else {}
+                budget = of_query_heads(planned, inputs.calls) if planned else work.budget
+                results = [result | given for result in inputs.measure(replace(work, budget=budget))]
             for cell, result, length in zip(cells, results, inputs.lengths, strict=True):
                 if cell.key in missing:
                     yield cell, {"tokens": length, **(result if tried.ok else tried.state)}
+
+    def _planned(self, place: Place, work: InjectWork, inputs: _Bench) -> dict[int, list[int]]:
+        """The budgets of the KV heads of each layer."""
+        prompt = self.request.prefix_at(place.group.n)
+        assert prompt is not None and work.d is not None and self.request.plan is not None
+        tried = tried_budgets(prompt, work.d)
+        sizes = {layer: inputs.calls[layer].kv_heads for layer in work.layers}
+        errors = self._errors_of_heads(place, work, tried)
+        budgets = planned_budgets(errors, tried, work.d * sum(sizes.values()))
+        if work.plan == SHUFFLED:
+            budgets = shuffled_budgets(budgets, work.seed)
+        dealt = iter(budgets)
+        return {layer: [next(dealt) for _ in range(size)] for layer, size in sizes.items()}
+
+    def _errors_of_heads(self, place: Place, work: InjectWork, tried: Sequence[int]) -> Tensor:
+        """The errors of each KV head of each layer at each number of keys, (heads, numbers): means over the windows."""
+        n, key = place.group.n, (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())))
+        key = (*key, work.seed, *tried)
+        if key not in self.tables:
+            plan, tables = self.parts[place.source][1], []
+            rows = self.texts[place.source][n][self.request.windows :]
+            for number, row in enumerate(rows):
+                self.show(f"n={n} plan of {work.request.name}: window {number + 1} of {len(rows)}")
+                bench = _Decoding(
+                    self._model(place.source),
+                    [row],
+                    [self.request.windows + number],
+                    plan.base.layers,
+                    plan.base.seed,
+                    prefix_length=self.request.prefix_at(n),
+                    greedy_steps=0,
+                )
+                tables.append(bench.errors_of_heads(work, tried, self.request.plan or ""))
+            self.tables[key] = torch.stack(tables).mean(0)
+        return self.tables[key]
 
 
 @dataclass
@@ -331,6 +373,23 @@ class _Decoding(_Bench):
             errors.append(replace(found, lost=lost[list(heads)].tolist()))
         return errors
 
+    @torch.no_grad()
+    @full_precision()
+    def errors_of_heads(self, work: InjectWork, tried: Sequence[int], by: str) -> Tensor:
+        """The error of each KV head of the first row at each number of keys, (heads of all layers, numbers)."""
+        steps, errors = self.prefix.steps, []
+        for layer in work.layers:
+            call = self._steps(self.calls[layer])
+            if by == "residual" and call.block is None:
+                raise Unsupported(f"{call.module}: no block around it was verified, so it has no residual error")
+            exact = self.calls[layer].output()[0, steps]
+            of_layer = []
+            for d in tried:
+                got, lost = self._policy(replace(work, budget=d)).row(call, 0)
+                of_layer.append(head_errors(call, 0, steps, exact, got.transpose(0, 1), lost, by))
+            errors.append(torch.stack(of_layer, 1))
+        return torch.cat(errors)
+
     def _steps(self, call: AttentionCall) -> AttentionCall:
         """A call with the queries of the steps alone, behind the keys before them."""
         steps, end = self.prefix.steps, self.prefix.steps.stop
@@ -339,9 +398,9 @@ class _Decoding(_Bench):
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request
-        kept = self.kept.setdefault((request.name, tuple(sorted(request.options.items())), work.seed), {})
+        options = work.options
+        kept = self.kept.setdefault((request.name, tuple(sorted(options.items())), work.seed), {})
         heads = None if work.head is None else (work.head,)
-        options = request.options
         return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self.calls, heads, kept)
 
     def _words(self, row: int) -> Tensor | None:
@@ -361,7 +420,7 @@ class _Decoding(_Bench):
         read = {layer: self._share(work, layer) for layer in work.layers}
         numbers = {
             "first_divergence": float(same.index(0.0)),
-            "cache_bytes": self.prefix.cache_bytes(read if work.request.entry.compress is not None else {}),
+            "cache_bytes": self.prefix.cache_bytes(read if evicts(work.request.entry) else {}),
             "read_bytes": self.prefix.cache_bytes(read),
         }
         metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}

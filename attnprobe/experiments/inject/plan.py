@@ -18,7 +18,7 @@ from ...run.sources import left_out
 from ...sources.weights import language_kind
 from ...timings import Timings
 from .policy import why_not_kept
-from .request import InjectRequest
+from .request import SHUFFLED, InjectRequest
 
 DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 
@@ -38,6 +38,16 @@ class InjectWork:
     layers: tuple[int, ...]
     layer: int | None
     head: int | None = None
+
+    @property
+    def plan(self) -> str | None:
+        """By which error the budgets of heads are planned, if they are."""
+        return self.request.options.get("plan")  # type: ignore[return-value]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the method itself."""
+        return {name: value for name, value in self.request.options.items() if name != "plan"}
 
     @property
     def name(self) -> str:
@@ -102,11 +112,31 @@ class InjectPlan:
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.request.budgets_at(n)
             for d in budgets:
-                budget: Budget = {**self.budgets.d} if self.budgets else d
+                budget: Budget = self._of_file(n) if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
                     all_works += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
+                    all_works += [InjectWork(one, d, budget, repeat, seed, *places[0]) for one in self._plans(request)]
         return all_works
+
+    def _of_file(self, n: int) -> dict[int | tuple[int, int], int | None]:
+        """The budgets of a file. Those of a plan are shares of its prompt."""
+        assert self.budgets is not None
+        made, prompt = self.budgets.about.get("prompt"), self.request.prefix_at(n)
+        if not isinstance(made, int) or made < 1 or prompt is None:
+            return {**self.budgets.d}
+        return {
+            place: None if d is None else min(prompt, max(1, round(d * prompt / made)))
+            for place, d in self.budgets.d.items()
+        }
+
+    def _plans(self, request: MethodRequest) -> list[MethodRequest]:
+        """A policy with planned budgets, and with those budgets at random heads; none of a method that reads a prompt
+        step by step, or has an allocation of its own.
+        """
+        if self.request.plan is None or request.entry.compress is None or "allocation" in request.options:
+            return []
+        return [MethodRequest(request.name, {**request.options, "plan": by}) for by in (self.request.plan, SHUFFLED)]
 
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
@@ -128,11 +158,15 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         read = replace(read, windows=1)
     plans = []
     _refuse_shares(request)
+    if request.plan is not None and budgets is not None:
+        raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
     for source, plan in prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
+            if budgets is not None and "prompt" in budgets.about and " are for n " not in line:
+                raise UsageError(line)
             notify(line)
         if request.phase == "decode":
             _refuse_decoding(request, source, plan)
@@ -274,7 +308,9 @@ def _cell(
     facts: Mapping[str, Any],
 ) -> InjectCell:
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
-    decoding = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
+    decoding: dict[str, Any] = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
+    if work.plan is not None:
+        decoding |= {"plan": request.plan, "plan_windows": [request.windows, request.plan_windows]}
     key = cell_key(
         command="inject",
         **(decoding if request.phase == "decode" else {}),

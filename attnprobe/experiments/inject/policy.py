@@ -171,6 +171,11 @@ def kept_keys(
     return keys.sort(1, descending=True).values[:, :width]
 
 
+def evicts(method: Method) -> bool:
+    """Whether the keys that a method does not keep leave the cache: it compresses, or has a window and sinks."""
+    return method.compress is not None or method.name == "window"
+
+
 def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]) -> str | None:
     """Why a method cannot keep d keys of a prompt; None if it can, or if it does not compress."""
     if not 1 <= d <= prompt:

@@ -48,6 +48,9 @@ class InjectRecord(Record):
             Field(description="by layer, the residual error of each head alone; absent where no block was verified"),
         ]
     ]
+    planned: NotRequired[
+        Annotated[dict[str, list[Count]], Field(description="with --plan: by layer, the keys of each KV head")]
+    ]
     budgets: NotRequired[
         Annotated[
             Budgets | None, Field(description="with --budgets: mean budget, number of heads, number of exact heads")

@@ -27,6 +27,8 @@ from ...run.topics import (
     positives,
 )
 
+SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
+
 
 def _budgets(text: str, what: str) -> tuple[float, ...]:
     """Whole numbers and ranges, and shares with a decimal point, in their order."""
@@ -98,7 +100,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head", "plan", "plan_windows")},
         later=True,
     )
     prefix: int | None = opt(
@@ -129,6 +131,23 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "With --phase decode: also replace each KV head of these layers alone, and print which local number predicts "
         "the damage.",
         group=PLACES,
+        later=True,
+    )
+    plan: str | None = opt(
+        None,
+        "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
+        "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
+        "alone, measured on other windows. Its budgets at random heads are the control. The run's folder gets the plans.",
+        group=PLACES,
+        metavar="residual|row|mass",
+        among=("residual", "row", "mass"),
+        later=True,
+    )
+    plan_windows: int = opt(
+        4,
+        "The windows on which a plan is made. They follow the measured ones in the text.",
+        group=PLACES,
+        between=(1, MOST),
         later=True,
     )
     lines: bool = opt(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from ...tables.long import CELL, Row, known, long_rows
@@ -206,3 +206,46 @@ def _within(rows: Sequence[Row], name: str, damage: str, by: Sequence[str]) -> f
     groups = [group for group in grouped_by(rows, *by) if len(group) > 2]
     found = [rho for group in groups if (rho := _rho(group, name, damage)) is not None]
     return sum(found) / len(found) if found else None
+
+
+def plan_rows(records: Sequence[InjectRecord]) -> list[Row]:
+    """How each cache policy compares with the best uniform one of as many bytes, where budgets were planned.
+
+    One entry per (source, n, prefix, d, method, options) without single layers. ``best`` is the policy with the least
+    mean KL divergence of those that give every head d keys. ``kl_gap`` and ``loss_gap`` are the differences to it on
+    the same windows, as `describe` has them. Methods that keep more bytes than the plan are left out.
+    """
+    cells = [group[0] for group in grouped_by(long_rows(records, SHAPE, OF_RECORD), "key")]
+    entries: list[Row] = []
+    measured = [cell for cell in cells if cell["layer"] is None and cell["status"] == "ok" and "cache_bytes" in cell]
+    for group in grouped_by(measured, "source", "n", "prefix", "d"):
+        planned = [cell["cache_bytes"] for cell in group if "plan" in cell["options"]]
+        fair = [cell for cell in group if planned and cell["cache_bytes"] <= 1.02 * max(planned)]
+        policies = gathered(fair, method_key)
+        uniform = [cells for cells in policies if not {"plan", "allocation"} & cells[0]["options"].keys()]
+        if uniform:
+            best = min(uniform, key=lambda cells: _mean([cell["kl"] for cell in cells]) or 0.0)
+            entries += [_beside(cells, best) for cells in policies]
+    return entries
+
+
+def _beside(cells: Sequence[Row], best: Sequence[Row]) -> Row:
+    """The differences of a policy to another one on the same windows."""
+    own = {name: _by_window(best, name) for name in ("kl", "loss")}
+    first, windows = cells[0], [cell["window"] for cell in cells]
+    gaps = {name: [cell[name] - own[name].get(cell["window"], nan) for cell in cells] for name in own}
+    kl, least = _mean([cell["kl"] for cell in cells]), _mean([cell["kl"] for cell in best])
+    return {
+        **{name: first[name] for name in ("method", "options", "source", "n", "prefix", "d")},
+        "best": best is cells,
+        "kl": kl,
+        "kl_ratio": kl / least if kl is not None and least else None,
+        "kl_gap": describe(gaps["kl"], windows),
+        "loss_gap": describe(gaps["loss"], windows),
+    }
+
+
+def _by_window(cells: Sequence[Row], name: str) -> dict[int, float]:
+    """The mean of a metric over the repeats of each window."""
+    groups = grouped_by(cells, "window")
+    return {group[0]["window"]: sum(cell[name] for cell in group) / len(group) for group in groups}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ...tables.labels import source_heading
+from ...records.file import SCHEMA
+from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, Row
 from ...tables.methods import value_of
 from ...tables.numbers import method_label, significant
@@ -26,7 +28,8 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, predictors
+from .request import SHUFFLED
+from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
@@ -213,7 +216,18 @@ WHICH: tuple[Column, ...] = (
     Column("ρ in a layer", "{within_layer:+.2f}", "mean over layers and d"),
     Column("ρ in a method", "{within_method:+.2f}", "mean over methods and d"),
 )
-COLUMNS = (*DRIFTS, *PROMPTS, *LAYERS, *WHICH)
+OVER_BEST = "less that of the best policy with d keys in every head"
+PLANS: tuple[Column, ...] = (
+    Column("method", method_label, key=True),
+    Column("d", "{d}", key=True),
+    Column("KL", "{kl:3}", "mean KL(p ‖ p~) of predictions, nats"),
+    Column("KL ratio", "{kl_ratio:2}", "to the best policy with d keys in every head"),
+    Column("ΔKL", "{kl_gap[mean]:2}", OVER_BEST),
+    Column("± ΔKL", "{kl_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+    Column("Δloss", "{loss_gap[mean]:2}", OVER_BEST),
+    Column("± Δloss", "{loss_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+)
+COLUMNS = (*DRIFTS, *PROMPTS, *PLANS, *LAYERS, *WHICH)
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -229,13 +243,47 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         "inject",
         recorded.header,
         rows,
-        _tables(rows),
+        _tables(rows) + _plans(recorded.records),
         title="Drift of a model with a method in it",
         result=inject_result(rows),
         summary=inject_summary(rows),
         judged=rows,
         figures={"inject": Figure("inject", draw, NOTHING)},
+        files=plan_files(recorded.records),
     )
+
+
+def _plans(records: Sequence[InjectRecord]) -> list[Table]:
+    """The tables of plans beside uniform policies of as many bytes."""
+    return [
+        table_of(f"Plans · {source_heading(group[0])} · n = {group[0]['n']} · {_decoding(group[0])}", group, PLANS)
+        for group in grouped_by(plan_rows(records), "source", "n", "prefix")
+    ]
+
+
+def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:
+    """The contents of each ``budgets-METHOD-dD.json``: the planned keys of every head at a prompt of N tokens."""
+    files: dict[str, dict[str, Any]] = {}
+    for record in records:
+        options, planned = dict(record["options"]), record.get("planned")
+        by, d = options.pop("plan", None), record.get("d")
+        if not planned or by == SHUFFLED:
+            continue
+        heads, source = len(record["heads"]), record["source"]
+        budgets = [
+            {"layer": int(layer), "head": head, "d": of_layer[head * len(of_layer) // heads]}
+            for layer, of_layer in planned.items()
+            for head in range(heads)
+        ]
+        label = method_label({"method": record["method"], "options": options})
+        files[f"budgets{file_tag(label)}-n{record['n']}-d{d}.json"] = {
+            "schema": SCHEMA,
+            **{"method": record["method"], "options": options, "by": by, "n": record["n"]},
+            **{"prompt": record.get("prefix"), "mean": d, "target": record.get("target")},
+            **{name: source.get(name) for name in ("model", "weights")},
+            "budgets": budgets,
+        }
+    return files
 
 
 def _tables(rows: Sequence[Row]) -> list[Table]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
@@ -14,9 +16,11 @@ from sources_helpers import VOCABULARY, save, seeded, text_of
 from attnprobe import capture
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.experiments.inject.allocation import planned_budgets
 from attnprobe.experiments.inject.drift import step_drift
 from attnprobe.experiments.inject.policy import kept_keys
-from attnprobe.experiments.inject.rows import inject_rows, predictors
+from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
+from attnprobe.experiments.inject.view import plan_files
 from attnprobe.methods import get
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
@@ -197,9 +201,10 @@ def test_all_keys_are_exact_attention(ask):
 
 def test_bytes_are_those_of_the_cache(ask):
     """Three layers, two KV heads of 8 numbers, keys and values, 4 bytes each."""
-    of = {record["method"]: metrics(record) for record in ask(methods=("knorm", "topk"), d=(5,))}
+    of = {record["method"]: metrics(record) for record in ask(methods=("knorm", "topk", "window"), d=(5,))}
     whole = LAYERS * 2 * 8 * 2 * 4 * PREFIX
-    assert [of["knorm"][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
+    for policy in ("knorm", "window"):
+        assert [of[policy][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
     assert [of["topk"][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole, whole / 3])
 
 
@@ -308,3 +313,68 @@ def test_step_drift_of_one_step_by_hand():
     p, q = own.double().softmax(1)[0], got.double().softmax(1)[0]
     assert found["kl"] == pytest.approx([float((p * (p / q).log()).sum())]) and found["top1_agreement"] == [0.0]
     assert found["loss"] == pytest.approx([-math.log(q[1])]) and found["loss_own"] == pytest.approx([-math.log(p[1])])
+
+
+def least_sum(errors, tried, total):
+    """The least sum of errors of all choices of tried numbers with at most the total."""
+    places = range(len(errors))
+    choices = itertools.product(range(len(tried)), repeat=len(errors))
+    fair = [choice for choice in choices if sum(tried[one] for one in choice) <= total]
+    return min(sum(errors[place][choice[place]] for place in places) for choice in fair)
+
+
+def test_a_plan_is_the_best_of_all_choices_on_convex_errors():
+    tried, stream = [1, 2, 3, 5, 8], torch.Generator().manual_seed(0)
+    for total in range(4, 24):
+        slopes = torch.rand(3, 4, generator=stream, dtype=torch.float64).sort(descending=True).values
+        errors = 20 - torch.cat([torch.zeros(3, 1), (slopes * torch.tensor([1, 1, 2, 3])).cumsum(1)], 1)
+        budgets = planned_budgets(errors, tried, total)
+        assert sum(budgets) == min(total, 24) and min(budgets) >= 1
+        along = sum(np.interp(d, tried, row) for d, row in zip(budgets, errors.tolist(), strict=True))
+        assert along <= least_sum(errors.tolist(), tried, total) + 1e-9
+    flat = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.9, 0.2]])
+    assert planned_budgets(flat, [2, 4, 6], 8) == [2, 6], "no keys for a head that gains nothing"
+
+
+@pytest.fixture
+def planned(ask):
+    return ask(methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=2, greedy_steps=0)
+
+
+def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
+    by = {record["options"].get("plan"): record for record in planned}
+    budgets, control = (sum(by[name]["planned"].values(), []) for name in ("residual", "shuffled"))
+    assert len(budgets) == LAYERS * 2 and sum(budgets) == 5 * len(budgets) and len(set(budgets)) > 1
+    assert sorted(control) == sorted(budgets) and control != budgets
+    uniform, plan = metrics(by[None]), metrics(by["residual"])
+    assert plan["cache_bytes"] == pytest.approx(uniform["cache_bytes"]) and plan["kl"] != uniform["kl"]
+    other = ask(out="o", methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=1, greedy_steps=0)
+    assert other[1]["key"] != planned[2]["key"], "other windows make another plan"
+
+
+def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
+    [(name, contents)] = plan_files(planned).items()
+    assert name == f"budgets-knorm-n{N}-d5.json" and contents["prompt"] == PREFIX
+    path = tmp_path / name
+    path.write_text(json.dumps(contents))
+    again = ask(out="f", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), windows=2)
+    kl = {record["window"]: metrics(record)["kl"] for record in planned if record["options"].get("plan") == "residual"}
+    assert {record["window"]: metrics(record)["kl"] for record in again} == pytest.approx(kl)
+    [longer] = ask(out="l", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), prefix=2 * PREFIX)
+    share = metrics(longer)["cache_bytes"] / metrics(again[0])["cache_bytes"]
+    assert share == pytest.approx(2, rel=0.05), "budgets are shares of the prompt"
+    with pytest.raises(UsageError, match="--plan makes them: choose one"):
+        ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
+    path.write_text(json.dumps({**contents, "model": "another"}))
+    with pytest.raises(UsageError, match="its budgets are for model another; here it is"):
+        ask(out="m", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))
+
+
+def test_plans_are_compared_with_the_best_uniform_policy_on_the_same_windows(planned):
+    uniform, plan, control = plan_rows(planned)
+    assert uniform["best"] and not plan["best"] and uniform["kl_gap"]["mean"] == 0 and uniform["kl_ratio"] == 1
+    of = {(record["options"].get("plan"), record["window"]): metrics(record)["kl"] for record in planned}
+    gaps = [of["residual", window] - of[None, window] for window in (0, 1)]
+    assert plan["kl_gap"]["mean"] == pytest.approx(sum(gaps) / 2)
+    assert plan["kl_gap"]["se"] == pytest.approx(abs(gaps[0] - gaps[1]) / 2)
+    assert control["options"] == {"plan": "shuffled"}

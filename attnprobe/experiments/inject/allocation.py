@@ -1,0 +1,108 @@
+"""A plan of budgets: how many keys each KV head gets of a fixed total, by a local error of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...metrics import residual_errors
+from ...rng import generator
+from .request import SHUFFLED
+
+if TYPE_CHECKING:
+    from ...sources import AttentionCall
+
+STEPS = 13  # budgets of the table between the least and half of the prompt
+LEAST = 64  # the prompt over the least budget of a head, unless the total needs smaller ones
+SMALLEST = 6  # or the mean budget over it
+
+
+def tried_budgets(prompt: int, d: int) -> list[int]:
+    """The numbers of keys at which heads are measured: `STEPS` of equal ratio up to half of the prompt, and all."""
+    least = max(1.0, min(prompt / LEAST, d / SMALLEST))
+    ratio = max(prompt / 2 / least, 1.0) ** (1 / (STEPS - 1))
+    return sorted({min(prompt, max(1, round(least * ratio**step))) for step in range(STEPS)} | {prompt})
+
+
+def planned_budgets(errors: Tensor, tried: Sequence[int], total: int) -> list[int]:
+    """The number of keys of each place, at most ``total`` together, of a small sum of errors.
+
+    Each place begins with the first of the ``tried`` numbers. Then keys go to the largest fall of the error per key, on
+    the lower convex envelope of each place's errors. On envelopes this sum is the least; the last place gets a part of
+    a step.
+
+    Args:
+        errors: (places, len(tried)), the error of each place at each number of keys, which ascend.
+
+    >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.2, 0.0]]), [2, 4, 8], 10)
+    [6, 4]
+    """
+    given = [tried[0]] * len(errors)
+    steps = [
+        (slope, place, keys)
+        for place, of_place in enumerate(errors.tolist())
+        for slope, keys in _falls(of_place, tried)
+    ]
+    left = total - sum(given)
+    for _, place, keys in sorted(steps, key=lambda step: -step[0]):
+        more = min(keys, left)
+        given[place] += more
+        left -= more
+    return given
+
+
+def _falls(errors: Sequence[float], tried: Sequence[int]) -> list[tuple[float, int]]:
+    """The falling sides of the lower convex envelope of a place: the fall per key, and the keys."""
+    hull: list[int] = []
+    for number in range(len(tried)):
+        while len(hull) > 1 and _slope(errors, tried, hull[-2], hull[-1]) >= _slope(errors, tried, hull[-2], number):
+            hull.pop()
+        hull.append(number)
+    sides = [(-_slope(errors, tried, a, b), tried[b] - tried[a]) for a, b in zip(hull, hull[1:], strict=False)]
+    return [side for side in sides if side[0] > 0]
+
+
+def _slope(errors: Sequence[float], tried: Sequence[int], a: int, b: int) -> float:
+    return (errors[b] - errors[a]) / (tried[b] - tried[a])
+
+
+def shuffled_budgets(budgets: Sequence[int], seed: int) -> list[int]:
+    """The same budgets in a random order."""
+    order = torch.randperm(len(budgets), generator=generator(seed, "plan", SHUFFLED))
+    return [budgets[place] for place in order.tolist()]
+
+
+def of_query_heads(
+    budgets: Mapping[int, Sequence[int]], calls: Mapping[int, AttentionCall]
+) -> dict[tuple[int, int], int]:
+    """Budgets of the KV heads of layers, by (layer, query head)."""
+    return {
+        (layer, head): of_layer[head * calls[layer].kv_heads // calls[layer].heads]
+        for layer, of_layer in budgets.items()
+        for head in range(calls[layer].heads)
+    }
+
+
+def head_errors(
+    call: AttentionCall, row: int, steps: slice, exact: Tensor, got: Tensor, lost: Tensor, by: str
+) -> Tensor:
+    """The local error of each KV head of a row of the batch, (h_kv,) float64.
+
+    Args:
+        exact, got: the outputs of the steps, (n, h, p_v). lost: the lost mass of each query head, (h,).
+        by: residual, row or mass; the residual error is that of the query heads of a KV head together.
+    """
+    gap = got.double() - exact.double()
+    if by == "mass":
+        return lost.double().unflatten(0, (call.kv_heads, -1)).mean(1)
+    if by == "row":
+        rows = gap.norm(dim=2) / exact.double().norm(dim=2).clamp(min=1e-300)
+        return rows.mean(0).unflatten(0, (call.kv_heads, -1)).mean(1)
+    assert call.block is not None  # checked where a plan is asked for
+    block, group = call.block.at(row, steps), call.heads // call.kv_heads
+    heads = [range(first, first + group) for first in range(0, call.heads, group)]
+    changes = [block.change(gap[None, :, list(of_group)], of_group)[0] for of_group in heads]
+    return residual_errors(torch.stack(changes), block.stream[0])
