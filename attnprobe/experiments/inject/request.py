@@ -137,7 +137,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         None,
         "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
         "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
-        "alone, measured on other windows. Its budgets at random heads are the control. The run's folder gets the plans.",
+        "alone, on other windows. The control has these budgets at random heads. The run's folder gets the plans.",
         group=PLACES,
         metavar="residual|row|mass",
         among=("residual", "row", "mass"),
