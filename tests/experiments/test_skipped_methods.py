@@ -34,9 +34,9 @@ COMMANDS = {  # by name: the command, and the reason of mss
     ),
     "inject": (f"inject {MODEL} --method window,mss", CAUSAL),
     "inject-decode": (f"inject {MODEL} --method window,mss --phase decode", "mss cannot decode: it has no causal form"),
-    "inject-decode-snapkv": (
-        f"inject {MODEL} --method window,snapkv,tova --phase decode",
-        "snapkv cannot decode: a row depends on the queries of earlier tokens or on the number of keys",
+    "inject-decode-lsh": (
+        f"inject {MODEL} --method window,lsh-qk --phase decode",
+        "lsh-qk cannot decode: a row depends on the queries of earlier tokens or on the number of keys",
     ),
 }
 
