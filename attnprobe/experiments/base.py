@@ -43,6 +43,7 @@ class Recorded(Generic[R]):
     missing: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None
     references: Sequence[Any] = ()
+    duels: Mapping[tuple[Any, ...], str] = field(default_factory=dict)
     drawing: Drawing = field(default_factory=Drawing)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arguments import checked
+from ..compare.duels import duels
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
@@ -33,7 +34,8 @@ def views(
         config = run.manifest.get("config") or {}
         header = run.header(records)
         look = replace(drawing or Drawing(), facts=_facts(run, command, header))
-        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, look)
+        against = duels(records) if command == "error" else {}
+        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, against, look)
         made.append(experiment(command).view(recorded).of_run(run.path))
     return made
 

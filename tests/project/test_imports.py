@@ -62,7 +62,7 @@ MAY = {
     "tables": READS,
     "figures": READS | {"tables"},
     "gates": READS | {"tables"},
-    "report": READS | {"arguments", "experiments", "figures", "tables"},
+    "report": READS | {"arguments", "compare", "experiments", "figures", "tables"},
     "testing": CORE | {"methods", "grammar"},
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},

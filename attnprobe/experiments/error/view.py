@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ...compare.runs import compare_runs
-from ...compare.view import pair_line
-from ...errors import UsageError
 from ...tables.console import Header
-from ...tables.labels import identity, source_labels
 from ...tables.long import Row
 from ...tables.methods import (
     OPEN,
@@ -28,10 +23,9 @@ from ...tables.methods import (
     statistic,
     value_of,
 )
-from ...tables.numbers import method_label, significant
+from ...tables.numbers import significant
 from ...tables.results import at_budget, in_words, led, lost, sentences
-from ...tables.rows import AnyRow
-from ...tables.table import Table, gathered, grouped_by, table_of
+from ...tables.table import Table, grouped_by, table_of
 from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
@@ -48,16 +42,16 @@ from .rows import FIELDS, Place, summarise
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
+PLACE = ("source", "layer", "n", "target")  # where methods are compared
 MEDIAN = f"{METRIC}_relative"  # what the result and the first figure are of
 
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
     """The view of the records of ``attnprobe error``."""
     rows, bounds = summarise(recorded.records)
-    duels = _duels(recorded.records)
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
-    return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers, duels)
+    return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers, recorded.duels)
 
 
 def errors_view(
@@ -120,30 +114,6 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     return figures
 
 
-def _duels(records: Sequence[ErrorRecord]) -> dict[Place, str]:
-    """A sentence for each (source, layer, n, target) where exactly two requested methods share budgets.
-
-    It compares their mean relative errors, the second method's with the first's (see `compare_runs`).
-    """
-    labels = source_labels(records)
-    lines: dict[Place, str] = {}
-    for group in gathered(records, lambda record: _place_of(record, labels[identity(record["source"])])):
-        asked = [record for record in group if record.get("requested") and record.get("d") is not None]
-        budgets: dict[str, set[int | None]] = {}
-        for record in asked:
-            budgets.setdefault(method_label(record), set()).add(record.get("d"))
-        if len(budgets) == 2 and set.intersection(*budgets.values()):
-            with suppress(UsageError):  # methods that a pair cannot tell apart
-                pair = "=".join(budgets)
-                found = compare_runs(asked, asked, [MEDIAN], pairs=[pair]).compared
-                lines[_place_of(group[0], labels[identity(group[0]["source"])])] = pair_line(found)
-    return lines
-
-
-def _place_of(row: AnyRow, source: str | None) -> Place:
-    return source, row["layer"], row["n"], row["target"]
-
-
 def error_tables(
     rows: Sequence[Row], bounds: Sequence[Row], duels: Mapping[Place, str] = MappingProxyType({})
 ) -> list[Table]:
@@ -152,7 +122,7 @@ def error_tables(
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        duel = duels.get(_place_of(group[0], group[0]["source"]))
+        duel = duels.get(tuple(group[0][name] for name in PLACE))
         lines = [*notes(group), *([duel] if duel else [])]
         tables.append(table_of(caption(group), group, columns, lines, every, rivals))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
