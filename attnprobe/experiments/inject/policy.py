@@ -183,7 +183,7 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     if method.compress is None:
         return None
     for name in ("every", "streaming"):
-        if name in options:
+        if options.get(name, False) is not False:  # streaming=false, with which an allocation goes, is the form here
             return f"{method.name}:{name}={options[name]}: a prompt is compressed once, so it has no segments"
     observe = method.options.get("observe")
     count = None if observe is None else options.get("observe", observe.default)

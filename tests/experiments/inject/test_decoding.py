@@ -183,6 +183,10 @@ def test_forced_recent_keys_are_an_option_of_h2o(models, text):
     sets = [kept_keys(get("h2o"), qkv, PREFIX, 8, options=options)[0] for options in ({"forced": True}, {})]
     assert recent_half <= set(sets[0].tolist()) and not recent_half <= set(sets[1].tolist())
     assert [len(set(one.tolist())) for one in sets] == [8, 8]
+    ada = kept_keys(get("h2o"), qkv, PREFIX, 8, options={"streaming": False, "allocation": "ada"})
+    assert int((ada >= 0).sum()) == 8 * len(ada)
+    with pytest.raises(UsageError, match="streaming=True: a prompt is compressed once"):
+        kept_keys(get("h2o"), qkv, PREFIX, 8, options={"streaming": True})
 
 
 def test_random_keys_are_drawn_by_seed_and_head_beside_sinks(models, text):
