@@ -280,6 +280,7 @@ def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:
             "schema": SCHEMA,
             **{"method": record["method"], "options": options, "by": by, "n": record["n"]},
             **{"prompt": record.get("prefix"), "mean": d, "target": record.get("target")},
+            "kv_heads": len(next(iter(planned.values()))),
             **{name: source.get(name) for name in ("model", "weights")},
             "budgets": budgets,
         }
