@@ -33,6 +33,7 @@ class Recorded(Generic[R]):
         records: in the order of the plan. header: the lines above tables and figures. folder: the run's.
         config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
         metric: the metric of error figures, if one was chosen. references: values of papers.
+        duels: of places where two methods share budgets, a sentence on which of them is better.
         drawing: how figures are drawn.
     """
 

@@ -25,7 +25,8 @@ class Panels:
     Attributes:
         stem: of its files. title: what is drawn, and which statistic; that of a single panel is added to it.
         caption: sentences that say the rest. panels: the title and the rows of each.
-        draw: draws rows on an axis; returns the panel's own legend, which stands below it.
+        draw: draws rows on an axis; returns the panel's own legend, which stands below it, or below all panels of a
+            page if it is the same in all.
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that all panels share, by label.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
@@ -62,6 +63,7 @@ class Panels:
         tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches)
         sheet, axes = canvas(drawing, title, self.caption, tall, shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
+        owns: list[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.grid(color="#dddddd", linewidth=0.6)
             own = self.draw(axis, rows) or {}
@@ -71,7 +73,10 @@ class Panels:
                 axis.set_xlabel(self.x)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
-            if own:
+            owns.append(own)
+        common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
+        for axis, own in zip(axes, owns, strict=True):
+            if own and not common:
                 beside = legend_columns([*own], inches / across)
                 legend_below(axis, own, ncols=beside, columnspacing=1.0)
                 most = max(most, math.ceil(len(own) / beside))
@@ -79,7 +84,7 @@ class Panels:
             sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
         if self.scale:
             colour_bar(sheet, axes, self.scale)
-        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
+        handles = {**common, **{label: Line2D([], [], **look) for label, look in self.legend.items()}}
         legend(sheet, handles, legend_columns([*handles], inches))
         return sheet
 

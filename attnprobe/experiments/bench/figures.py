@@ -10,7 +10,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import plain_ticks, powers_of_two
 from ...figures.looks import EXACT, GREY, LOOKS
-from ...figures.methods import MOST_IN_PANEL, family_panels, rank_of, styles_of, text_label, where
+from ...figures.methods import MOST_IN_PANEL, family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag
@@ -33,6 +33,7 @@ LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.4, "zorder": 1}  # of the cost 
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
+MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 FRONTIER = {"drawstyle": "steps-post", "color": "#222222", "linewidth": 1.0, "alpha": 0.8, "zorder": 1.5}
 
 
@@ -170,9 +171,8 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
         f"Output error against cost at n = {rows[0]['n']}: medians",
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
-            "A line joins the budgets of a method; its markers grow with d.",
-            "Steps: the frontier. Black: the cost of exact attention, by the framework's fused kernel, which has no "
-            "error.",
+            "A line joins the budgets of a method, whose d stand at its points.",
+            "The black line upright: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             _where(rows),
         ],
@@ -180,6 +180,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
         draw,
         y=symbol(ERROR),
         legend={label: {**style, "linestyle": ""} for label, style in styles.items()}
+        | {"frontier": {**FRONTIER, "drawstyle": "default"}}
         | ({EXACT_LABEL: LINE} if any(row["method"] == EXACT for row in rows) else {})
         | ({"V-Mean": VMEAN} if vmean else {}),
         height=2.6,
@@ -189,15 +190,17 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
 
 def _cloud(axis: Any, rows: Sequence[Row], cost: str, edge: float, styles: Mapping[str, Mapping[str, Any]]) -> None:
     """The points of all methods, joined by method in the order of budgets, and the frontier."""
-    budgets = sorted({row["d"] for row in rows if row["d"] is not None})
+    few = len(rows) <= MOST_NAMED
     best: list[tuple[float, float]] = []
     for group in gathered(rows, text_label):
         style = styles[text_label(group[0])]
         places = [(COSTS[cost][1] * row[cost], min(row["error"], edge)) for row in group]
         axis.plot(*zip(*places, strict=True), color=style["color"], linewidth=0.9, alpha=0.45, zorder=2)
         for row, place in zip(group, places, strict=True):
-            size = 4 + 3.5 * rank_of(row["d"], budgets)
-            look = {**style, "linestyle": "", "markersize": size, "markeredgecolor": "white", "markeredgewidth": 0.5}
+            if row["d"] is not None and (few or row in (group[0], group[-1])):
+                beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": "xx-small"}
+                axis.annotate(str(row["d"]), place, color=style["color"], **beside)
+            look = {**style, "linestyle": "", "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
             axis.plot(*place, zorder=3, clip_on=False, **look)
         best += places
     axis.plot(*zip(*frontier(best), strict=True), **FRONTIER)

@@ -101,9 +101,16 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
         if 0 < exact < len(labels):
             axis.axhline(exact - 0.5, color="#bbbbbb", linewidth=0.8)
 
+    dot: dict[str, Any] = {"color": "#444444", "linestyle": "", "marker": "o", "markersize": 4.2}
+    kinds = {(row.get("inverted") or row["matrix"] in EXACT) for row in rows}
+    legend = {"exact, or inverted by the method": dot} if True in kinds else {}
+    legend |= {"not inverted": dot | {"markerfacecolor": "white"}} if False in kinds else {}
+    legend |= {"singular: on its range": dot | {"marker": "x"}} if singular else {}
     title = f"Condition numbers{budget}, head by head; bar: median"
     panels, height = panels_of(rows, "layer {layer}".format_map), 0.21 * len(labels) + 0.8
-    return Panels(f"condition-{tag}", title, caption, panels, draw, r"$\sigma_1/\sigma_m$", height=height)
+    return Panels(
+        f"condition-{tag}", title, caption, panels, draw, r"$\sigma_1/\sigma_m$", legend=legend, height=height
+    )
 
 
 def _strip(axis: Any, line: int, group: Sequence[Row], top: float) -> None:

@@ -47,7 +47,7 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
     first, styles, seeds = rows[0], styles_of(rows), len({row["seed"] for row in rows})
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     caption = [
-        "Step by step: means over the seeds, geometric for τ and condition numbers, and bands over their range.",
+        "Step by step: means over the seeds, geometric for τ and condition numbers, and thin lines at their range.",
         *(["The condition number is of the core that a method inverts, the median over heads."] * (CONDITION in names)),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
     ]
@@ -61,7 +61,7 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
             _line(axis, lists, look(group[0]), name in GEOMETRIC)
         if name in GEOMETRIC:
             axis.set_yscale("log")
-        axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, PANELS.get(name)))
+        axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
         axis.xaxis.get_major_locator().set_params(integer=True)
 
     return Panels(
@@ -95,7 +95,8 @@ def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str
     mean = geometric_mean if geometric else fmean
     if len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
-        axis.fill_between(steps, low, high, color=style["color"], alpha=0.09, linewidth=0)
+        for end in (low, high):  # lines: bands of several methods would mix their colours
+            axis.plot(steps, end, color=style["color"], alpha=0.4, linewidth=0.7)
     axis.plot(steps, [mean(values) for _, values in points], **style)
 
 
