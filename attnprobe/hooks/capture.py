@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 NAME = "attnprobe_capture"
+KEYS = 384  # keys that MKL sums at once
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 _active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=None)
@@ -237,12 +238,13 @@ def _attention(
 
     def rows(index: slice | Tensor) -> Tensor:
         """The model's own attention of some query rows, (b, rows, h, p_v)."""
+        end = _end(attention_mask, query.shape[2], key.shape[2], index)
 
         def cut(x: Any) -> Any:
-            return _query_rows(x, query.shape[2], key.shape[2], index)
+            return _query_rows(x, query.shape[2], key.shape[2], index, end)
 
         extras = {name: cut(extra) for name, extra in kwargs.items()}
-        arguments = (module, query[:, :, index], key, value, cut(attention_mask))
+        arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(attention_mask))
         return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]
 
     path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
@@ -341,8 +343,25 @@ def _distance(call: AttentionCall, output: Tensor, kept: list[Tensor] | None = N
     return (difference / norm) ** 0.5, largest
 
 
-def _query_rows(x: Any, n_q: int, n_k: int, index: slice | Tensor) -> Any:
-    """The query rows of a tensor shaped like scores, (…, n_q, n_k); anything else unchanged."""
+def _query_rows(x: Any, n_q: int, n_k: int, index: slice | Tensor, end: int) -> Any:
+    """The query rows and first keys of a tensor shaped like scores, (…, n_q, n_k); anything else unchanged."""
     if isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2] == n_q and x.shape[-1] == n_k:
-        return x[..., index, :]
+        return x[..., index, :end]
     return x
+
+
+def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
+    """The number of first keys that the query rows need: a mask that lets each see itself hides all later ones.
+
+    It is a multiple of `KEYS`, so sums over fewer keys add the same numbers in the same order.
+    """
+    if mask is None or mask.dim() != 4 or mask.shape[-2:] != (n_q, n_k) or n_q != n_k:
+        return n_k
+    last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
+    end = min(-(-last // KEYS) * KEYS, n_k)
+    later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
+    if mask.dtype == torch.bool:
+        causal = not bool(later.any()) and bool(own.all())
+    else:
+        causal = bool((later <= torch.finfo(mask.dtype).min).all()) and bool((own == 0).all())
+    return end if causal else n_k

@@ -6,8 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
+from transformers import LlamaConfig, LlamaModel
 
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.hooks.capture import capture
+from attnprobe.hooks.interface import eager_of
 from attnprobe.records.file import identity_facts
 from attnprobe.reference import exact_output
 from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
@@ -464,3 +467,36 @@ def test_weights_that_are_not_finite_are_named(tmp_path, text_file):
     assert source(folder, text_file).qkv(8, [0], 0)[0].n == 8
     with pytest.raises(SourceError, match="refused at layer 1: its K holds NaN or infinity"):
         source(folder, text_file).qkv(8, [1], 0)
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+def test_rows_of_a_block_need_no_keys_after_it(monkeypatch, side):
+    """The model's attention is computed without the keys that a causal mask hides from a block of rows."""
+    sizes = {"vocab_size": 9, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.5)
+    torch.manual_seed(0)
+    model, ids = LlamaModel(config).eval(), torch.arange(24).reshape(2, 12) % 9
+    mask = torch.ones_like(ids)
+    if side is not None:
+        mask[1, :4] = 0
+        mask = mask if side == "left" else mask.flip(1)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    full = capture(model, inputs)
+    widths, eager = set(), eager_of
+
+    def counting(module):
+        def attention(module, query, key, *rest, **more):
+            widths.add((query.shape[2], key.shape[2]))
+            return eager(module)(module, query, key, *rest, **more)
+
+        return attention
+
+    monkeypatch.setattr("attnprobe.hooks.capture.eager_of", counting)
+    monkeypatch.setattr("attnprobe.hooks.capture._softmax_in_float32", lambda _: False)
+    monkeypatch.setattr("attnprobe.hooks.capture.KEYS", 5)
+    monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 2 * 4 * 12 * 3)
+    cut = capture(model, inputs)
+    assert widths == ({(3, 10), (3, 12)} if side == "left" else {(3, 5), (3, 10), (3, 12)})
+    for name, call in full.items():
+        for axis in "qkv":
+            torch.testing.assert_close(getattr(cut[name], axis), getattr(call, axis))

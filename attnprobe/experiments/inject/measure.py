@@ -149,11 +149,11 @@ class InjectCells(Cells):
         return self.model[1]
 
     def work_of_inputs(self, place: Place) -> float:
-        """Two forwards of the batch, the exact attention of every layer twice, and the statistics of their inputs."""
+        """A forward of the batch, the exact attention of every layer, and the statistics of their inputs."""
         n, layers = place.group.n, self.parts[place.source][1].base.layers
         heads, windows = len(self.head_numbers(place)), len(self.batches[place])
-        exact = work_of_inputs(n, heads, False) + work_of_inputs(n, heads, self.request.input_statistics)
-        return windows * (2 * self._forward(place) + len(layers) * exact)
+        exact = work_of_inputs(n, heads, self.request.input_statistics)
+        return windows * (self._forward(place) + len(layers) * exact)
 
     def work(self, place: Place, cell: InjectCell) -> Cost:
         """The method in each of its layers, once in the model and once for its local error, the model's forward, and
