@@ -34,6 +34,8 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31mb\u202ec\udc80 \U000e0041"))
     a\x1b[31mb\u202ec\udc80 \U000e0041
     """
+    if text.isascii() and text.isprintable():
+        return text
     return UNPRINTABLE.sub(_escaped, text)
 
 
