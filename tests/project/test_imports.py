@@ -67,7 +67,7 @@ MAY = {
     "inject": CORE | {"methods", "hooks", "replacement"},
     "replacement": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "figures"},
-    "experiments": MEASURES | READS | {"gates", "figures", "run", "tables"},
+    "experiments": MEASURES | READS | {"gates", "figures", "hooks", "run", "tables"},
     "cli": {"__init__", "environment", "errors", "experiments", "grammar", "run", "sweeps", "timings"},
 }
 HEAVY = {

@@ -191,9 +191,9 @@ PROMPTS: tuple[Column, ...] = (
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
     Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=_smallest("kl")),
-    Column("± KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
+    Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
     Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
-    Column("± loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
+    Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
     Column(
         "same steps",
         "{metrics[first_divergence][mean]:3}",
@@ -210,9 +210,9 @@ PROMPTS: tuple[Column, ...] = (
     Column("read MiB", "{metrics[read_bytes][mean]:3MiB}", "of these, what a step reads", short="read"),
 )
 WHICH: tuple[Column, ...] = (
-    Column("number", "{number}", key=True),
+    Column("number", "{number}", "a local number of a place", key=True),
     Column("over", "{points} {places}", "places that were replaced alone, all methods and d"),
-    Column("ρ", "{spearman:+.2f}", "Spearman's rank correlation with the damage"),
+    Column("ρ overall", "{spearman:+.2f}", "Spearman's rank correlation with the damage"),
     Column("ρ in a layer", "{within_layer:+.2f}", "mean over layers and d"),
     Column("ρ in a method", "{within_method:+.2f}", "mean over methods and d"),
 )
@@ -223,9 +223,9 @@ PLANS: tuple[Column, ...] = (
     Column("KL", "{kl:3}", "mean KL(p ‖ p~) of predictions, nats"),
     Column("KL ratio", "{kl_ratio:2}", "to the best policy with d keys in every head"),
     Column("ΔKL", "{kl_gap[mean]:2}", OVER_BEST),
-    Column("± ΔKL", "{kl_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+    Column("± of ΔKL", "{kl_gap[se]:2}", "s.e. over windows of the differences on the same window"),
     Column("Δloss", "{loss_gap[mean]:2}", OVER_BEST),
-    Column("± Δloss", "{loss_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+    Column("± of Δloss", "{loss_gap[se]:2}", "s.e. over windows of the differences on the same window"),
 )
 COLUMNS = (*DRIFTS, *PROMPTS, *PLANS, *LAYERS, *WHICH)
 
