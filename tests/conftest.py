@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.cli import main
+from attnprobe.records.append import RecordWriter
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # no test depends on what another has captured
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of their own would fight for them
@@ -81,7 +82,6 @@ def no_columns(monkeypatch):
 def typed_records(monkeypatch):
     """Whatever a command writes is what its type says."""
     from attnprobe.experiments.shapes import shape_of
-    from attnprobe.records.append import RecordWriter
 
     append = RecordWriter.append
 
@@ -224,3 +224,22 @@ def qkv(tmp_path):
     path = tmp_path / "qkv.safetensors"
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
     return path
+
+
+@pytest.fixture
+def command(request):
+    """The fixture `run`, for tests with a function of that name."""
+    return request.getfixturevalue("run")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write records as a run folder, by its name."""
+
+    def write_(name, records):
+        with RecordWriter(tmp_path / name / "records.jsonl") as writer:
+            for index, record in enumerate(records):
+                writer.append({**record, "key": f"{name}{index}"})
+        return name
+
+    return write_

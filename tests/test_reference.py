@@ -146,7 +146,10 @@ def extra_memory(**shape):
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.parametrize("target, p_v", [("softmax", 16), ("softmax", 24), ("gaussian", 24)])
+@pytest.mark.parametrize(
+    "target, p_v",
+    [("softmax", 24), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("softmax", 16), ("gaussian", 24)))],
+)
 def test_nothing_of_size_n_by_n_is_held(target, p_v):
     """One n x n in float64 would be 72 MiB; q, k, v of one head and the output are 2 MiB."""
     assert extra_memory(h=1, n=3072, p=16, p_v=p_v, target=target) < 30

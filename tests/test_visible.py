@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from inputs import make, one_head
+from thinned import others_slow
 from twins_causal import CAUSAL
 
 from attnprobe import exact, input_statistics, matrix_errors, output_errors, spectra
@@ -145,7 +146,7 @@ def test_statistics_count_what_is_seen(form):
         assert float(actual["entropy_share"][head]) == pytest.approx(float(entropy / uniform), rel=1e-9)
 
 
-@every_form
+@pytest.mark.parametrize("form", others_slow(FORMS, lambda form: form[0] in ("window and sinks", "both sides")))
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("rows", ["all", "last", "some"])
 def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, rows):

@@ -252,10 +252,13 @@ def latex(tables: Sequence[Table], legend: Sequence[str], header: Header, run: s
 
 
 def _latex_lines(table: Table) -> list[str]:
-    """The rows of one table, the best in bold."""
+    """The rows of one table that have a value, the best in bold."""
     best = {*table.best}
+    values = [i for i, column in enumerate(table.columns) if not column.key]
     lines = []
     for place, line in enumerate(table.lines):
+        if values and not any(line[i] for i in values):
+            continue
         cells = [rf"\textbf{{{_tex(cell)}}}" if (place, i) in best else _tex(cell) for i, cell in enumerate(line)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return lines
@@ -278,6 +281,6 @@ def _tex(text: str) -> str:
 
 def _norms(text: str) -> str:
     """Norms, and the fraction of two, as mathematics."""
-    text = re.sub(r"([A-Z])~", r"\\tilde{\1}", text.replace("−", "-").replace("_F", "F"))
+    text = re.sub(r"([A-Za-z])~", r"\\tilde{\1}", text.replace("−", "-").replace("_F", "F"))
     index = {"₂": "_2", "F": "_F", None: ""}
     return re.sub(r"‖(₂|F)?", lambda bar: r"\|" + index[bar[1]], text)

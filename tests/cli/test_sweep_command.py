@@ -175,6 +175,7 @@ def misshapen(q, k, v):
 """
 
 
+@pytest.mark.slow
 def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config, monkeypatch):
     """In the process that a time limit means, which is ended where a method goes on whatever is raised in it."""
     monkeypatch.setattr("attnprobe.run.where.backends.GRACE", 1.0)

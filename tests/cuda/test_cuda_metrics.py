@@ -102,8 +102,7 @@ def test_output_errors(form, place):
     assert close(place, reference.row_sizes, ExactOutput.of(exact_output(qkv)).row_sizes)
 
 
-@pytest.mark.share
-@pytest.mark.parametrize("n", [60, PASSES])
+@pytest.mark.parametrize("n", [pytest.param(60, marks=pytest.mark.share), PASSES])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_certified_intervals(dtype, n, place):
     qkv = make(n=n).to(dtype=dtype)

@@ -240,7 +240,7 @@ def of_pages(folder: Path) -> Table:
         "html_page": (report.html_page, {"reports": []}),
         "views": (
             report.views,
-            {"run": run, "metric": None, "style": "paper", "caption": False},
+            {"run": run, "metric": None, "drawing": None},
         ),
         "read_records": (records.read_records, {"path": golden.RUNS / "error"}),
     }

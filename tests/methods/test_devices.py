@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_setting import CASES, DEFAULTS, run
+from every_setting import DEFAULTS, THINNED, run
 from inputs import make
 from pretend_device import AWAY, Pretended, pretending
 
@@ -21,7 +21,7 @@ def same(away, here):
     return (away.held - here).abs().max() <= 1e-10 * max(1.0, float(here.abs().max()))
 
 
-@pytest.mark.parametrize("name, target, options", CASES)
+@pytest.mark.parametrize("name, target, options", THINNED)
 def test_a_method_stays_on_the_device_of_its_inputs(name, target, options):
     qkv, x = make(n=24), torch.linspace(-1, 1, 2 * 24 * 3, dtype=torch.float64).reshape(2, 24, 3)
     expected = run(name, target, qkv, options)
@@ -47,7 +47,7 @@ def test_padding_stays_on_it_too(name, target):
         assert same(got.output, expected.output) and same(got.operator.dense(), expected.operator.dense())
 
 
-@pytest.mark.parametrize("name, target, options", CASES)
+@pytest.mark.parametrize("name, target, options", THINNED)
 def test_no_tensor_is_made_on_the_default_device(name, target, options):
     """With a default device that holds no numbers, a tensor made without a device would spoil the result."""
     qkv = make(n=24)

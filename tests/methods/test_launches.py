@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from every_setting import CASES, DEFAULTS, run
+from every_setting import DEFAULTS, THINNED, run
 from inputs import make
 from pretend_device import AWAY, Pretended, pretending
 from torch.utils._pytree import tree_flatten
@@ -25,8 +25,8 @@ EXCEPTIONS = {
     "skyformer-rls": "each head draws another number of rows at each level",
 }
 FORMS = [
-    pytest.param(*case.values, causal, id=f"{case.id}-{'causal' if causal else 'full'}")
-    for case in CASES
+    pytest.param(*case.values, causal, id=f"{case.id}-{'causal' if causal else 'full'}", marks=case.marks)
+    for case in THINNED
     for causal in (False, True)
     if not causal or (get(case.values[0]).is_causal and not case.values[2])
 ]

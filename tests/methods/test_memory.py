@@ -1,7 +1,7 @@
 """No method, and no product of its operator, makes a tensor of n x n numbers."""
 
 import pytest
-from every_setting import CASES, run
+from every_setting import THINNED, run
 from inputs import make
 from largest import Largest
 
@@ -17,7 +17,7 @@ WIDEST = {  # times as many numbers
 }
 
 
-@pytest.mark.parametrize("name, target, options", CASES)
+@pytest.mark.parametrize("name, target, options", THINNED)
 def test_nothing_of_size_n_by_n_is_made(name, target, options):
     if get(name).max_n is not None:
         pytest.skip(f"{name} is a dense yardstick, for n up to {get(name).max_n}")

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from inputs import make
+from thinned import others_slow
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprobe.methods import METHODS, approximate, get
@@ -42,7 +43,7 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
     return counter.get_total_flops() / 2
 
 
-@pytest.mark.parametrize("n, d, p", SHAPES)
+@pytest.mark.parametrize("n, d, p", others_slow(SHAPES, lambda shape: shape in (SHAPES[0], SHAPES[3])))
 @pytest.mark.parametrize("name, target", CASES)
 def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkeypatch):
     if name == "softmax":  # its kernel is fused, and the counter does not know it on a CPU: the same by matrix products

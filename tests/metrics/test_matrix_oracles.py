@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from inputs import by_another_solver, make
+from thinned import others_slow
 
 from attnprobe import approximate, exact, matrix_errors, spectra
 from attnprobe.linalg.differences import CPU_BLOCK, Differences
@@ -129,9 +130,7 @@ def test_leading_values_of_longer_sequences_are_those_of_the_dense_matrix(of, n)
     assert (leading.values <= expected * (1 + 1e-12)).all() and (expected <= leading.upper * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize(
-    "n", [n if n % 4 < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(257, 257 + CPU_BLOCK)]
-)
+@pytest.mark.parametrize("n", others_slow(range(257, 257 + CPU_BLOCK), lambda n: n[0] % 8 < 2))
 def test_products_and_norms_are_dense_ones_whatever_is_left_for_the_last_block(n):
     """All remainders of n by the rows of a block, with as many keys as are streamed."""
     qkv = make(n=n, h=1, p=2, p_v=1, score=2.0)

@@ -23,6 +23,7 @@ def pytest_of(*arguments, device=None):
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_without_a_gpu_each_is_skipped_with_its_reason():
     said = pytest_of("-m", "cuda", "-k", "blocks or tf32")
     assert f"{missing()}; ATTNPROBE_TEST_DEVICE=cpu lets the CPU stand in" in said and " passed" not in said
@@ -39,6 +40,7 @@ def test_a_stand_in_that_there_is_not():
     assert "choose cpu or pretended" in pytest_of("-m", "cuda", "-k", "blocks_cover", device="tpu")
 
 
+@pytest.mark.slow
 def test_the_ordinary_suite_runs_a_share_of_them():
     said = pytest_of("-k", "blocks or sleep or timed")
     assert "1 passed" in said and "deselected" in said and "skipped" not in said, said

@@ -62,6 +62,7 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.usefixtures("svg_alone")
+@pytest.mark.slow
 def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_path):
     said = ""
     for language, text in blocks(PAGE):

@@ -37,6 +37,7 @@ def run(out: Path, *arguments: str) -> dict:
     return json.loads(out.with_suffix(".json").read_text())
 
 
+@pytest.mark.slow
 def test_it_writes_floors_agreement_and_reasons(tmp_path):
     actual = run(tmp_path / "gpu.md", "--only", "reference,peaks,spectra")
     rows = {(row["section"], row["name"], row["dtype"], row["n"], row["heads"]): row for row in actual["rows"]}

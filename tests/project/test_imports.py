@@ -277,6 +277,7 @@ for name in attnprobe.__all__:
 """
 
 
+@pytest.mark.slow
 def test_every_public_name_may_be_the_first_that_is_imported():
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 from paths import GOLDEN
+from thinned import others_slow
 
 from attnprobe import UsageError, open_run
 from attnprobe.cli import cli
@@ -195,7 +196,7 @@ def survive(command, count, plot, tmp_path):
             raise AssertionError(f"{command}: {json.dumps(new)[:3000]}") from error
 
 
-@pytest.mark.parametrize("command", EXPERIMENTS)
+@pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "inject", "bench")))
 @pytest.mark.usefixtures("svg_alone")
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)

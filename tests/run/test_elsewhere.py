@@ -71,7 +71,9 @@ def bits(records):
     return {one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in records}
 
 
-@pytest.mark.parametrize("command", [pytest.param("inject", marks=pytest.mark.slow), "stability"])
+@pytest.mark.parametrize(
+    "command", [pytest.param("inject", marks=pytest.mark.slow), pytest.param("stability", marks=pytest.mark.slow)]
+)
 def test_processes_make_the_records_of_one(command, measured, alone, tmp_path):
     lines = []
     run, (expected, notes) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)

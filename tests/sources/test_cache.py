@@ -244,6 +244,7 @@ finally:
 HEAVY = "transformers tokenizers datasets scipy pandas matplotlib sympy jinja2 torch._dynamo torch._inductor"
 
 
+@pytest.mark.slow
 def test_a_run_whose_captures_are_there_imports_nothing_that_it_does_not_use(cache, model, text_file, tmp_path):
     def run(name):
         args = ["error", "--model", str(model), "--text", text_file, "--n", "24", "--method", "vmean", "--out", name]

@@ -61,6 +61,7 @@ def repositories(tiny_bert, tmp_path_factory):
     return {"models/me/tiny": root / "bert", "datasets/Salesforce/wikitext": root / "wikitext"}
 
 
+@pytest.mark.slow
 def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
     expected = [
         {"model": "me/tiny"},

@@ -1,6 +1,7 @@
 """Every method with its defaults, and with every choice of every option by itself."""
 
 import pytest
+from thinned import others_slow
 
 from attnprobe.errors import UsageError
 from attnprobe.methods import METHODS, approximate, get
@@ -22,6 +23,8 @@ CASES = [
     for options in settings(name)
 ]
 DEFAULTS = [case for case in CASES if not case.values[2]]
+#: every setting; the ordinary suite runs the defaults
+THINNED = others_slow(CASES, lambda values: not values[2])
 
 
 def run(name, target, qkv, options, d=BUDGET):

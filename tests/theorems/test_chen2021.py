@@ -88,7 +88,14 @@ def test_coherence_is_the_least_ratio():
     assert float(chen2021_coherence(torch.full((7,), 0.3), torch.tensor(2.1))) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("make_it", [circle, lambda: make(h=1, n=40, p=2, score=0.5), lambda: scattered(20)])
+@pytest.mark.parametrize(
+    "make_it",
+    [
+        lambda: scattered(20),
+        pytest.param(circle, marks=pytest.mark.slow),
+        pytest.param(lambda: make(h=1, n=40, p=2, score=0.5), marks=pytest.mark.slow),
+    ],
+)
 def test_the_matrix_tail_under_the_theorem_is_a_tail(make_it):
     """``P(λ_max(W - Ŵ) ≥ t) ≤ N exp(-(d/R)(t + (1 - t) ln(1 - t)))``, which sets the constant, over 300 draws."""
     kernel = dense(make_it() if make_it is not circle else circle(40), 0)[0]

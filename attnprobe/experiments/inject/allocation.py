@@ -38,7 +38,7 @@ def planned_budgets(errors: Tensor, tried: Sequence[int], total: int) -> list[in
         errors: (places, len(tried)), the error of each place at each number of keys, which ascend.
 
     >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.2, 0.0]]), [2, 4, 8], 10)
-    [6, 4]
+    [4, 6]
     """
     given = [tried[0]] * len(errors)
     steps = [

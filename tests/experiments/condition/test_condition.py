@@ -326,7 +326,7 @@ def test_the_gradient_through_the_iteration_takes_as_many_products_as_it_needs(m
 
 
 @pytest.mark.parametrize("rule", ["norms", "columns"])
-@pytest.mark.parametrize("steps", [0, 6, 25])
+@pytest.mark.parametrize("steps", [0, 6, pytest.param(25, marks=pytest.mark.slow)])
 def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps):
     square = torch.randn(3, 5, 5, generator=generator(1, "m"), dtype=torch.float64)
     cores = square @ square.mT / 10 + 0.1 * torch.eye(5)
@@ -511,6 +511,7 @@ def run(run):
 
 
 @pytest.mark.usefixtures("svg_alone")
+@pytest.mark.slow
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     code, out, err = run(
         "--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json", "--out", "r"

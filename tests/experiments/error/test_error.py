@@ -544,6 +544,7 @@ error_figure(rows, bounds, Drawing(), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
     """Drawn twice, in a fresh process, and under another's matplotlibrc."""
     first = error_figure(*run, Drawing(), tmp_path / "a")

@@ -46,6 +46,7 @@ def levels(tmp_path_factory):
         ("skyformer", 1024, 16, 0.55, 0.71),
     ],
 )
+@pytest.mark.slow
 def test_error_over_vmean_has_the_known_level(levels, method, n, d, low, high):
     assert low < levels[method, n, d] < high
 

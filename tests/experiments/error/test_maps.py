@@ -20,6 +20,7 @@ from matplotlib.colors import to_rgba
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
 from showing import EACH, files_of
+from thinned import others_slow
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
@@ -67,7 +68,7 @@ def rounding(operator, qkv, dtype, blocks):
     return 2 * literal(eps(dtype) * factor_of(qkv) * magnitude(operator), blocks) + torch.finfo(dtype).tiny
 
 
-@pytest.mark.parametrize("blocks", [1, 4, 7, 64])
+@pytest.mark.parametrize("blocks", others_slow([1, 4, 7, 64], lambda blocks: blocks[0] in (1, 7)))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
 def test_maps_of_every_method_are_dense_block_means(name, target, dtype, blocks):
@@ -474,6 +475,7 @@ assert "torch" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_maps_are_the_same_to_the_byte(source, tmp_path, monkeypatch):
     """Drawn twice, and in a fresh process under another's matplotlibrc."""
     session = measured(source, tmp_path)
@@ -541,6 +543,7 @@ def test_an_unknown_plot_is_one_line_with_a_way_out(command, tmp_path, kind, say
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_older_pictures_never_contradict_the_table(command, tmp_path):
     command("--plot", "errors,maps")
     before = {name: (tmp_path / "r/figures" / name).read_bytes() for name in names(tmp_path)}

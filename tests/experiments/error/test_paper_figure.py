@@ -201,6 +201,7 @@ paper_figure(json.load(open(sys.argv[1])), Drawing(), sys.argv[3], references=[r
 """
 
 
+@pytest.mark.slow
 def test_panels_are_the_same_to_the_byte(tmp_path):
     rows, _ = summarise(a_sweep())
     file = csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0.1")

@@ -216,6 +216,7 @@ def far_keys(near, p=12):
     return QKV(q, k[None], torch.ones(1, 3 * near, 1, dtype=torch.float64), scale=1.0)
 
 
+@pytest.mark.slow
 def test_the_floor_of_published_weights_is_seen_where_inclusion_is_below_1e_5():
     """Keys with u of about 1e-5 hold two thirds of D, and a run of the unbiased method uses some of them."""
     qkv, options = far_keys(20_000), {"tables": 30, "bits": 10, **ALONE}

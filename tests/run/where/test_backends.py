@@ -160,6 +160,7 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
     assert (tmp_path / "r/records.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["error", *LATER])
 def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
     seen = Seen()
