@@ -510,6 +510,13 @@ def run(run):
     return lambda *args: run("condition", *args)
 
 
+def test_a_matrix_of_one_landmark_is_recorded_and_read(run, file):
+    code, out, err = run("--qkv", file, "--d", "1", "--method", "nystromformer", "--out", "r", "--format", "json")
+    assert code == 0 and json.loads(out)["rows"], err
+    code, again, err = run("--qkv", file, "--d", "1", "--method", "nystromformer", "--out", "r", "--format", "json")
+    assert code == 0 and json.loads(again)["rows"] == json.loads(out)["rows"], err
+
+
 @pytest.mark.usefixtures("svg_alone")
 @pytest.mark.slow
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):

@@ -15,6 +15,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, get
 from attnprobe.methods.selection import base, h2o, quest
 from attnprobe.methods.selection.base import page_means
+from attnprobe.methods.selection.diagonals import _best as best_places
 from attnprobe.methods.selection.diagonals import columns_and_diagonals
 from attnprobe.methods.selection.flexprefill import _pooled_blocks
 from attnprobe.methods.selection.xattention import _block_mass as block_mass
@@ -620,3 +621,9 @@ def test_allocations_that_contradict_their_options_are_refused():
         approximate("knorm", qkv.replace(label={"layer": 4}), 8, allocation="pyramid", layers=3)
     with pytest.raises(UsageError, match="h2o: allocation=ada belongs to streaming=false"):
         approximate("h2o", qkv, 8, allocation="ada")
+
+
+def test_columns_end_where_the_mass_before_them_is_reached_exactly():
+    weight = torch.tensor([[0.5, 0.25, 0.25]])
+    kept = best_places(weight, torch.zeros(1, 3, dtype=torch.bool), 3, 0.5)
+    assert kept.tolist() == [[0, -1, -1]]
