@@ -317,6 +317,7 @@ def test_python_has_the_same_views(run, qkv, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("svg_alone")
+@pytest.mark.slow
 def test_a_run_over_several_weights_is_rebuilt_to_the_byte(run, tiny_bert, text_file, tmp_path, args):
     weights = ("--weights", "pretrained,initialized-qkv", "--model", tiny_bert, "--text", text_file)
     code, printed, err = run(*args, *weights, "--out", "r")

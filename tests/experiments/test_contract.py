@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from golden.rewrite import COMMANDS, INPUTS
+from thinned import others_slow
 
 from attnprobe.experiments import EXPERIMENTS
 from attnprobe.methods import METHODS
@@ -134,7 +135,7 @@ def test_a_sweep_is_the_command_and_tells_its_plan(ask, run, name):
     assert list(map(repeatable, records("s"))) == list(map(repeatable, before))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "bench", "inject")))
 def test_a_damaged_record_is_named_and_the_rest_is_shown(ask, run, name):
     assert ask(name, "--out", "r")[0] == 0
     path = Path("r/records.jsonl")

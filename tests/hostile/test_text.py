@@ -191,6 +191,7 @@ def test_every_string_at_once(command, tmp_path, report):
     check_jsonl(out)
 
 
+@pytest.mark.slow
 def test_figures_of_several_strings_at_once(tmp_path, report):
     several = "".join(STRINGS[name] for name in ("escape", "surrogate", "comment", "math", "words"))
     run = poisoned_run("error", several, tmp_path)

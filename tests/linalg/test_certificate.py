@@ -6,6 +6,7 @@ from math import sqrt
 
 import pytest
 import torch
+from thinned import others_slow
 
 from attnprobe.errors import UsageError
 from attnprobe.linalg.certificate import a_priori_bound, root_bound, threshold, trace_bounds
@@ -54,7 +55,6 @@ def spectra():
 
 
 SPECTRA = spectra()
-NEAR_OTHERS = ("16 equal", "near outlier", "close pair")  # in the time they take, and in what they show
 every_spectrum = pytest.mark.parametrize("name", SPECTRA)
 
 
@@ -80,9 +80,7 @@ def test_on_rank_one_the_bound_fails_exactly_as_often_as_it_says(s):
     assert abs(first_pass_failures(s, delta, seeds) - delta) <= band + 0.002  # ‖z‖² is 1 - s/64 on average: below 1
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in NEAR_OTHERS else name for name in SPECTRA]
-)
+@pytest.mark.parametrize("name", others_slow(SPECTRA, lambda name: name[0] in ("flat", "powers", "outlier over flat")))
 @pytest.mark.parametrize("delta", [0.1, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_the_interval_misses_no_more_often_than_it_says(name, delta):
     """Any number of passes and the smallest bound of all. Turning E is as good as drawing Ω anew: 300 rotations."""
@@ -186,6 +184,7 @@ def test_the_largest_root_is_found_where_f_is_not_monotone():
     assert 13.7686 <= actual <= 13.80
 
 
+@pytest.mark.slow
 def test_no_point_above_the_bound_reaches_the_threshold_and_the_bound_is_near_one_that_does():
     """Random small problems against a dense scan of f, which can only miss, never invent."""
     for trial in range(24):

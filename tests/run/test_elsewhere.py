@@ -92,6 +92,7 @@ def test_shards_make_the_records_of_one_run(command, measured, alone, tmp_path):
     assert bits(read_inputs(tmp_path / "r").records) == bits(read_inputs(alone(command)[0].path).records)
 
 
+@pytest.mark.slow
 def test_a_bench_has_one_process_on_a_device(tmp_path):
     calls = tmp_path / "calls"
     (tmp_path / "mine.py").write_text(f"""import os, time

@@ -127,6 +127,7 @@ def unreachable(tmp_path_factory):
         )
 
 
+@pytest.mark.slow
 def test_what_was_named_never_falls_back(unreachable):
     lines = [answer[2] for answer in unreachable["answers"][:6]]
     assert all(answer[1] == 3 for answer in unreachable["answers"][:6])

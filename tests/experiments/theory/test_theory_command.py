@@ -556,6 +556,7 @@ plot: true
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
     Path("c.yaml").write_text(SWEEP)
     code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
