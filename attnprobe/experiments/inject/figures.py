@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import logarithmic
+from ...figures.kit import logarithmic, plain_ticks
 from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
@@ -36,7 +36,8 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the rank
     correlation of each method. More than 8 methods have a panel for each family. Drifts four decades below the middle,
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the KL
-    divergence of each step of decoding in all layers.
+    divergence of each step of decoding in all layers. ``inject-bytes-nN``: the KL divergence and the change of the loss
+    against the bytes of the prompt that a step reads.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -44,7 +45,10 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     figures: list[Panels] = []
     decoded = [row for row in rows if row["steps"] is not None and row["layer"] is None]
     for group in grouped_by(decoded, "source", "n", "prefix"):
-        figures.append(_steps(group, f"inject-steps-n{group[0]['n']}{file_tag(group[0]['source'])}"))
+        tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
+        figures.append(_steps(group, f"inject-steps-{tag}"))
+        read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > LEAST]
+        figures += [_bytes(read, f"inject-bytes-{tag}")] if read else []
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
@@ -78,6 +82,47 @@ def _steps(rows: Sequence[Row], stem: str) -> Panels:
         "token that the step reads",
         "KL, nats",
         looks,
+        width=2 * WIDTH,
+        columns=1,
+    )
+
+
+def _bytes(rows: Sequence[Row], stem: str) -> Panels:
+    """KL divergence and change of the loss against bytes, with bars of a standard error."""
+    looks = styles_of(rows)
+    names = {"kl": "KL divergence", "loss_change": "change of the loss"}
+
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        metric = panel[0]["drawn"]
+        for group in gathered(panel, text_label):
+            ordered = sorted(group, key=lambda row: mean(row, "read_bytes") or 0.0)
+            x = [(mean(row, "read_bytes") or 0.0) / 2**20 for row in ordered]
+            y = [mean(row, metric) for row in ordered]
+            bars = [row["metrics"][metric]["se"] or 0.0 for row in ordered]
+            axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis, axis.get_xlim())
+        if metric == "kl":
+            axis.set_yscale("log", nonpositive="clip")
+            plain_ticks(axis.yaxis, axis.get_ylim())
+
+    return Panels(
+        stem,
+        "KL divergence and change of the loss against the bytes that a step reads: mean over windows and repeats",
+        [
+            "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
+            "windows, against the bytes of the prompt's keys and values that a step reads: means; bars are one "
+            f"standard error over windows. {where(rows, *COUNTED)}"
+        ],
+        [
+            (name, [{**row, "drawn": metric} for row in rows if mean(row, metric) is not None])
+            for metric, name in names.items()
+        ],
+        draw,
+        "MiB of the prompt that a step reads",
+        "nats",
+        looks,
+        sharing={"sharex": True},
         width=2 * WIDTH,
         columns=1,
     )

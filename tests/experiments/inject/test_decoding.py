@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -306,7 +307,7 @@ def test_the_command_shows_steps_and_gates_greedy_decoding(run, models, text, tm
     code, out, err = run("inject", *args, "--plot", "--format", "json", "--fail-below", f"greedy_match={GREEDY + 1}")
     [row] = json.loads(out)["rows"]
     assert code == 1 and "gate failed: greedy_match" in err and len(row["steps"]["kl"]) == N - 1 - N // 2
-    assert (tmp_path / "r/figures" / f"inject-steps-n{N}.svg").exists()
+    assert {f"inject-{kind}-n{N}.svg" for kind in ("steps", "bytes")} <= {*os.listdir(tmp_path / "r/figures")}
     code, out, _ = run("report", tmp_path / "r", "--format", "table")
     assert code == 0 and f"decoding behind {N // 2} tokens" in out and f"of {GREEDY}" in out
 
