@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain, repeat
@@ -125,17 +126,19 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank. None for fewer than 3 pairs or constant values.
+    """Spearman's rank correlation; ties share their mean rank. None for fewer than 3 pairs, constant values or NaN.
 
     >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
     -1.0
     """
-    from scipy.stats import spearmanr
-
-    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
         return None
-    correlation = spearmanr(x, y)
-    return round(float(correlation.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
+    return round(float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]), 12)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
 def per_head(cell: AnyRow, name: str) -> list[float | None]:
