@@ -165,6 +165,16 @@ def _at(operator, qkv):
     return operator.heads(slice(head, head + 1))
 
 
+def test_a_normaliser_is_handed_on_and_one_of_another_shape_is_refused():
+    qkv = make()
+    sums = torch.arange(qkv.h * qkv.n_q, dtype=qkv.v.dtype).view(qkv.h, qkv.n_q)
+    approx = approximate(lambda qkv: Approximation(None, qkv.v.clone(), log_normalizer=lambda: sums), qkv)
+    assert torch.equal(approx.log_normalizer(), sums)
+    approx = approximate(lambda qkv: Approximation(None, qkv.v.clone(), log_normalizer=lambda: sums[:1]), qkv)
+    with pytest.raises(BadResult, match="log_normalizer has shape"):
+        approx.log_normalizer()
+
+
 @pytest.mark.parametrize(
     "fn, words",
     [
