@@ -27,6 +27,7 @@ from ...run.topics import (
     positives,
 )
 
+POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
 
 
@@ -59,7 +60,8 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods; repeatable and comma-separated. `all` is every registered method. [default: skyformer]",
+        "Methods; repeatable and comma-separated. `all` is every registered method. [default: skyformer; with --phase "
+        "decode topk,h2o,tova,snapkv,window,random]",
         "NAME[:k=v,…]",
     )
     n: tuple[int, ...] | None = opt(
@@ -172,6 +174,11 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     head: ClassVar[str] = "all"
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)  # a model computes its own scores
     target: ClassVar[str] = "softmax"
+
+    def __post_init__(self) -> None:
+        if self.phase == "decode" and self.budgets is None and self.origin.get("methods") == "default":
+            object.__setattr__(self, "methods", POLICIES)
+        super().__post_init__()
 
     def prefix_at(self, n: int) -> int | None:
         """The tokens of n that exact attention reads before the first step; None without decoding."""

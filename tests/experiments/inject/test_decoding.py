@@ -312,6 +312,15 @@ def test_the_command_shows_steps_and_gates_greedy_decoding(run, models, text, tm
     assert code == 0 and f"decoding behind {N // 2} tokens" in out and f"of {GREEDY}" in out
 
 
+def test_a_decode_without_a_method_measures_policies(run, models, text):
+    given = {"model": models["llama"], "phase": "decode"}
+    assert InjectRequest(**given, origin={"methods": "default"}).methods[::5] == ("topk", "random")
+    assert InjectRequest(**given, origin={"methods": "command line"}, methods=("tova",)).methods == ("tova",)
+    args = ("--model", models["llama"], "--text", text, "--n", N, "--d", 4, "--phase", "decode", "--device", "cpu")
+    code, _, err = run("inject", *args)
+    assert code == 2 and "snapkv: observe=64 exceeds the prompt" in err
+
+
 def test_step_drift_of_one_step_by_hand():
     own, got = torch.tensor([[0.0, 1.0, 3.0]]), torch.tensor([[2.0, 1.0, 0.0]])
     found = step_drift(own, got, torch.tensor([1]))
