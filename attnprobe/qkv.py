@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from .arguments import tensor_fault
 from .errors import NotFinite, UsageError, cut
 from .groups import as_index, repeated, shared_heads
 from .visible import Visible
+
+if TYPE_CHECKING:
+    from .block import Block
 
 TOKENS = 2**13  # that are checked at once
 LARGEST = 2**53  # of a whole number, as in records
@@ -51,6 +54,8 @@ class QKV:
             KV heads of a part keep their numbers. ``None``: the heads that share each head of ``k``.
         all_queries: the queries of all tokens, ``(h, n_k, p)``, if ``q`` has those of some. Methods that choose keys by
             earlier queries read them, see `complete`. ``None``: they are not given.
+        block: what these heads add to a model's residual stream at the queries, from which `row_metrics` has residual
+            errors. Sources with a model give it. `replace` drops it, except with another label. ``None``: not known.
 
     Raises:
         UsageError: an argument of another type, an axis that does not fit, a dtype that is not floating point, or
@@ -82,6 +87,7 @@ class QKV:
     sink_logits: Tensor | None
     kv_groups: tuple[tuple[int, ...], ...]
     all_queries: Tensor | None
+    block: Block | None
 
     def __init__(
         self,
@@ -99,6 +105,7 @@ class QKV:
         sink_logits: Tensor | None = None,
         kv_groups: Iterable[Iterable[int]] | None = None,
         all_queries: Tensor | None = None,
+        block: Block | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         for name, tensor in (("k", k), ("v", v)):
@@ -134,6 +141,9 @@ class QKV:
         object.__setattr__(self, "sink_logits", self._checked_sinks(sink_logits))
         object.__setattr__(self, "kv_groups", self._checked_groups(kv_groups))
         object.__setattr__(self, "all_queries", self._checked_queries(all_queries))
+        if block is not None and tuple(block.size.shape) != (self.n_q,):
+            raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
+        object.__setattr__(self, "block", block)
         if self.sinks and not causal:
             raise UsageError(f"sinks: {sinks} is for causal inputs only")
 
@@ -341,6 +351,8 @@ class QKV:
             parts["kv_groups"] = None
         if {"q", "k", "positions"} & changes.keys() and "all_queries" not in changes:
             parts["all_queries"] = None
+        if changes.keys() - {"label"} and "block" not in changes:
+            parts["block"] = None
         for name, other in (("k", "v"), ("v", "k")):
             if name in changes and other not in changes and len(changes[name]) == self.h:
                 parts[other] = getattr(self, other)
@@ -367,7 +379,8 @@ class QKV:
         k, v = self.shared_k[of_kv], self.shared_v[of_kv]
         numbers = {"heads": heads, "kv_groups": self.kv_groups}
         queries = None if self.all_queries is None else self.all_queries[of_q]
-        return self.replace(q=self.q[of_q], k=k, v=v, **numbers, sink_logits=logits, all_queries=queries)
+        parts = {**numbers, "sink_logits": logits, "all_queries": queries, "block": self.block}
+        return self.replace(q=self.q[of_q], k=k, v=v, **parts)
 
     def head(self, row: int) -> QKV:
         """The head at one row of the tensors, with its original number.
@@ -396,7 +409,8 @@ class QKV:
             raise UsageError("queries: masked inputs have no selected rows; call `compressed` first")
         index = index.to(self.device)
         queries = self.q if self.square else self.all_queries
-        return self.replace(q=self.q[:, index], positions=self.query_positions[index], all_queries=queries)
+        parts = {"positions": self.query_positions[index], "all_queries": queries}
+        return self.replace(q=self.q[:, index], **parts, block=self.block and self.block.at(index))
 
     def complete(self) -> QKV | None:
         """The same inputs with the queries of all tokens; None if these are not given.
@@ -414,14 +428,15 @@ class QKV:
         q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.shared_k, self.shared_v))
         mask = None if self.mask is None else self.mask.to(q.device)
         queries = None if self.all_queries is None else self.all_queries.to(device=device, dtype=dtype)
-        return self.replace(q=q, k=k, v=v, mask=mask, all_queries=queries)
+        block = self.block and self.block.to(device=device)
+        return self.replace(q=q, k=k, v=v, mask=mask, all_queries=queries, block=block)
 
     def compressed(self) -> QKV:
         """The valid tokens only, without a mask; itself if it has no mask."""
         if self.mask is None:
             return self
         q, k, v = (x[:, self.mask] for x in (self.q, self.shared_k, self.shared_v))
-        return self.replace(q=q, k=k, v=v, mask=None)
+        return self.replace(q=q, k=k, v=v, mask=None, block=self.block and self.block.at(self.mask))
 
 
 PARTS = tuple(signature(QKV).parameters)

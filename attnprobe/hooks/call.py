@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ..block import Block
 from ..errors import Unsupported
 from ..groups import folded, unfolded
 from ..qkv import QKV
-from .blocks import Block
 from .masks import FULL, Pattern
 
 BLOCK_BYTES = 2**25  # of scores alive at a time: on a CPU 2.5 times faster than blocks of 2**28
@@ -160,7 +160,8 @@ class AttentionCall:
     def at(self, queries: Tensor) -> AttentionCall:
         """The call with the queries of some tokens (n_q,) only. In this call all tokens must be queries."""
         rows = {name: rows_of(getattr(self, name), queries) for name in ("q", "visible", "bias")}
-        return replace(self, **rows, positions=queries, all_queries=self.q, exact=None)
+        block = None if self.block is None else self.block.at(slice(None), queries)
+        return replace(self, **rows, positions=queries, all_queries=self.q, exact=None, block=block)
 
     def qkv(self, row: int = 0) -> QKV:
         """The inputs of a method for one batch row: Q, K, V, and what each query sees.
@@ -193,6 +194,7 @@ class AttentionCall:
             sliding_window=self.sliding_window,
             sink_logits=self.sinks,
             all_queries=None if self.all_queries is None else self.all_queries[row],
+            block=None if self.block is None else self.block.at(row),
         )
 
 

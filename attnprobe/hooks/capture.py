@@ -23,7 +23,7 @@ from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
 from .arguments import call_of
-from .blocks import Blocks, watched
+from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks
 from .interface import Selection, bypassed, eager_of, put, switched
 
@@ -37,10 +37,6 @@ KEYS = 384  # keys that MKL sums at once
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 _active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=None)
-
-
-class _Finished(Exception):
-    """Ends a forward after the last selected call."""
 
 
 @checked(model=torch.nn.Module)
@@ -63,7 +59,7 @@ def capture(
         layers: numbers of attention calls in the order of the forward (``"0-5"``), patterns of module names
             (``"decoder.*.encoder_attn"``), or None for all. With numbers, the forward stops after the last one.
         blocks: also find each call's `Block`, for `residual_errors`: the output projection, a norm behind it, and the
-            residual stream, (b, n, m) numbers a call. A call whose block is not found has None. The forward is whole.
+            sizes of the residual stream. A call whose block is not found has None. The forward is whole.
 
     Raises:
         SourceError: the model bypasses the interface or computes more than is captured, or its forward fails.
@@ -155,11 +151,12 @@ def capture_layers(
             never reached.
     """
     recorder = _Recorder(name, Selection(layers), _names(model), plain=True, queries=queries, cached=cached)
-    _run(recorder, model, forward)
+    with watched(model, recorder.selection.last) as recorder.blocks:
+        _run(recorder, model, forward)
     missing = recorder.selection.missing(recorder.seen)
     if missing:
         raise SourceError(f"{name}: {missing} was never reached; the forward made {recorder.calls} attention calls")
-    return recorder.captured
+    return {call.number: call for call in recorder.by_name().values()}
 
 
 @dataclass
@@ -185,6 +182,8 @@ class _Recorder:
 
     def by_name(self) -> dict[tuple[str, int], AttentionCall]:
         found = {} if self.blocks is None else self.blocks.found
+        if self.queries is not None:
+            found = {number: block.at(slice(None), self.queries) for number, block in found.items()}
         calls = [replace(call, block=found.get(number)) for number, call in self.captured.items()]
         return {(call.module, call.call): call for call in calls}
 
@@ -209,7 +208,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     try:
         with switched(model, NAME, recorder.model), torch.no_grad():
             result = forward()
-    except _Finished:
+    except Finished:
         pass
     except (SourceError, UsageError):
         raise
@@ -248,10 +247,12 @@ def _attention(
         return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]
 
     path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
+    if recorder is not None and recorder.blocks is not None and number - 1 == recorder.blocks.until:
+        raise Finished  # the block of the last call was not found
     last = recorder is not None and number == recorder.selection.last
     if recorder is not None and recorder.queries is not None and last:  # nothing reads the other rows
         parts = [rows(part) for part in recorder.queries.split(_step(query, key))]
-        output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+        output = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         output[:, recorder.queries] = torch.cat(parts, dim=1)
     else:
         output = torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
@@ -269,7 +270,7 @@ def _attention(
             if recorder.blocks is not None:
                 recorder.blocks.attended(path, number, output)
         if last and recorder.blocks is None:
-            raise _Finished
+            raise Finished
     return output, None
 
 

@@ -13,6 +13,7 @@ from ..errors import Unsupported
 from ..operators import SoftmaxAttention, full_precision
 from ..qkv import QKV
 from ..reference import exact, exact_output
+from .residual import head_residuals
 
 QUANTITIES = {
     "normaliser": "|D~/D - 1|",
@@ -72,6 +73,14 @@ class GuaranteeReference:
     def norm(self) -> Tensor:
         """``‖B‖₂``, (h,) float64. Cost O(n³)."""
         return _spectral_norm(self.dense)
+
+    @full_precision()
+    @torch.no_grad()
+    def residuals(self, approx: Approximation) -> Tensor | None:
+        """The residual error of each head, (h,), see `residual_errors`; None without the block of a model."""
+        if self.qkv.block is None:
+            return None
+        return head_residuals(approx.output.double() - self.output, self.qkv.block, self.qkv.heads).mean(-1)
 
     @full_precision()
     @torch.no_grad()

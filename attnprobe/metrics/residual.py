@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
 from torch import Tensor
 
 from ..arguments import checked
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..block import Block
+    from ..qkv import QKV
 
 
 @checked()
@@ -22,7 +30,7 @@ def residual_errors(change: Tensor, stream: Tensor) -> Tensor:
     the head nor W_O. ``attnprobe inject --per-head`` measures the correlation on any model.
 
     Args:
-        change: Δy, (…, n, m). stream: ``x + y``, (n, m), or a shape that broadcasts.
+        change: Δy, (…, n, m). stream: ``x + y``, (n, m), or its size ``‖x + y‖``, (n, 1); or shapes that broadcast.
 
     Returns:
         float64 (…,). Cost: ``n m`` for each change. A row with NaN makes it NaN. A stream of 0 with a change counts 1.
@@ -36,12 +44,38 @@ def residual_errors(change: Tensor, stream: Tensor) -> Tensor:
     >>> [round(float(error), 4) for error in residual_errors(changes, stream)]
     [0.25, 0.1192]
     """
-    if change.dim() < 2 or stream.dim() < 2 or change.shape[-2:] != stream.shape[-2:] or not change.shape[-2]:
+    return residual_rows(change, stream).mean(-1)
+
+
+def residual_rows(change: Tensor, stream: Tensor) -> Tensor:
+    """``r² / (1 + r²)`` of each row, (…, n) float64; see `residual_errors`."""
+    fits = change.dim() > 1 and stream.dim() > 1 and stream.shape[-1] in (change.shape[-1], 1)
+    if not fits or change.shape[-2] != stream.shape[-2] or not change.shape[-2]:
         raise UsageError(
             f"the change has shape {tuple(change.shape)} and the stream {tuple(stream.shape)}; (…, n, m) and (n, m) "
             "with n of at least 1 are needed"
         )
     moved, size = change.double().square().sum(-1), stream.double().square().sum(-1)  # (…, n)
     share = moved / (moved + size)  # r² / (1 + r²)
-    share = share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == float("inf"), 1.0)
-    return share.mean(-1)
+    return share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == float("inf"), 1.0)
+
+
+def why_no_block(qkv: QKV) -> str | None:
+    """Why the errors of inputs have no residual error; None if they have."""
+    if qkv.block is not None:
+        return None
+    if qkv.label.get("scale_inputs", 1) != 1:
+        return "scaled scores are not those of the model"
+    if "model" not in qkv.label:
+        return "Q, K and V without their model have no residual stream"
+    return f"the output projection of layer {qkv.layer} and the stream behind it were not found in this model"
+
+
+def head_residuals(errors: Tensor, block: Block, heads: Sequence[int]) -> Tensor:
+    """`residual_rows` of each head alone, (h, n), from the errors of outputs (h, n, p_v) of the heads ``heads``.
+
+    In the dtype of the block's weight. Cost for each head: ``n m p_v`` multiply-adds.
+    """
+    size = block.size[..., None]
+    changes = (block.change(error[:, None], [head]) for error, head in zip(errors, heads, strict=True))
+    return torch.stack([residual_rows(change, size) for change in changes])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,10 @@ from ..arguments import checked
 from ..errors import Unsupported, UsageError
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention, full_precision
 from ..qkv import QKV
+from .residual import head_residuals
+
+if TYPE_CHECKING:
+    from ..block import Block
 
 ROW_METRICS = {
     "mass": "m = Σ_{j ∈ S} P_j: the exact weight of the keys that the approximation uses",
@@ -27,6 +32,7 @@ ROW_METRICS = {
     "log_normaliser_error": "ln D~ - ln D, of methods that have a normaliser",
     "row_error": "‖o~ - o‖ / ‖o‖",
     "row_error_angle": "1 - cos(o~, o)",
+    "residual_error": "r² / (1 + r²), r = ‖Δy‖ / ‖x + y‖, of the head alone; only of a model, see `residual_errors`",
     "tail_gap": "‖μ_T - μ_S‖ / ‖o‖ with the P-weighted means μ of the values inside and outside of S",
     "keys": "|S|, the keys with a weight that is not zero",
     "support": "exp(entropy of P): the number of equal weights with the same entropy",
@@ -68,6 +74,8 @@ def row_metrics(
     ``log_normaliser_error``  ``ln D~_i - ln D_i``; NaN for methods without a normaliser
     ``row_error``             ``‖o~ - o‖ / ‖o‖``, 0 if both are zero; ``τ · tail_gap`` if P~ is P renormalised on S
     ``row_error_angle``       ``1 - cos(o~, o)``; 1 if one of the two is zero, 0 if both are
+    ``residual_error``        ``r² / (1 + r²)``, ``r = ‖W_O,h (o~ - o)‖ / ‖x + y‖``, see `residual_errors`; NaN without
+                              ``qkv.block``
     ``tail_gap``              ``‖μ_T - μ_S‖ / ‖o‖``, ``μ_S = Σ_S P_j v_j / m``; 0 if T holds no mass
     ``keys``                  ``|S|``
     ``support``               ``exp(-Σ_j P_j ln P_j)``
@@ -208,6 +216,11 @@ class ExactRows:
         """The sink of each head, (h,) float64."""
         return None if self.qkv.sink_logits is None else self.qkv.sink_logits.double()
 
+    @cached_property
+    def wide_block(self) -> Block | None:
+        """What the heads add to the residual stream, in float64."""
+        return self.qkv.block and self.qkv.block.to(dtype=torch.float64)
+
     def block(self, head: int, rows: slice) -> _Block:
         """The rows of a block at the keys that one of its queries sees."""
         place = head, rows.start
@@ -279,6 +292,9 @@ def _judged(
         "row_error": _over_size(linalg.vector_norm(output - exact.output, dim=-1), size),
         "row_error_angle": _angle(output, exact.output, norm, size),
     }
+    if shared.wide_block is not None:
+        errors, number = (output - exact.output)[None], shared.qkv.heads[head]
+        values["residual_error"] = head_residuals(errors, shared.wide_block.at(rows), [number])[0]
     if log_sums is not None:
         values["log_normaliser_error"] = log_sums - exact.log_sum
     if needle is not None:

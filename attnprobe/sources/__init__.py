@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..arguments import checked
-from ..hooks.blocks import Block
+from ..block import Block
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture
 from ..qkv import QKV

@@ -157,6 +157,10 @@ class ModelSource(Source):
             captured = read(model, self.name, segments, layers, self.spec.positions, rows)
         with stage(self.timings, "cache"):
             for layer, one in captured.items():
+                of_layer = key_of(self.identity, layer, "W_O")
+                if one.block is not None and not self.cache.holds_tensors(of_layer):
+                    facts = {"what": "W_O", "model": self.facts["model"], "layer": layer}
+                    self.cache.keep_tensors(of_layer, {"weight": one.block.weight}, facts)
                 facts = {"what": "Q, K, V", "proved": one.proved, **self._cell_facts(n, layer, window)}
                 self.cache.keep_tensors(key_of(self.identity, n, window, layer), one.tensors, facts)
         return captured
@@ -166,12 +170,15 @@ class ModelSource(Source):
         captured = {}
         with stage(self.timings, "cache"):
             for layer in layers:
+                weight = self.cache.tensors(key_of(self.identity, layer, "W_O"))
                 entry = self.cache.tensors(key_of(self.identity, n, window, layer))
-                if entry is None:
+                if entry is None or ("block_size" in entry[0] and weight is None):
                     return None
                 tensors, facts = entry
+                if weight is not None and "block_size" in tensors:
+                    tensors |= weight[0]
                 tensors = {name: tensor.to(self.device) for name, tensor in tensors.items()}
-                captured[layer] = Captured(**tensors, **facts["proved"])
+                captured[layer] = Captured.stored(tensors, facts["proved"], tensors.pop("weight", None))
         return captured
 
     def needs_forward(self, n: int, layer: int, window: int) -> bool:
@@ -261,6 +268,7 @@ class ModelSource(Source):
                 sliding_window=captured.sliding_window,
                 sink_logits=captured.sink_logits,
                 all_queries=queries,
+                block=captured.block,
             )
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error

@@ -8,7 +8,7 @@ position embeddings that is interpolated linearly to ``n`` rows. For shorter seq
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..block import Block
 from ..errors import UsageError
 from ..hooks.call import BLOCK_BYTES, AttentionCall
 from ..hooks.capture import capture_layers
@@ -32,6 +33,7 @@ OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 LONGEST = 8192  # the most tokens that a decoder reads in one forward for some queries; its mask has n² numbers
 PART = 512  # tokens of a forward with a cache of keys
 TENSORS = ("q", "k", "v", "sink_logits", "positions", "all_queries")  # the tensors of a capture
+OF_BLOCK = ("size", "projected", "gain")  # those of its block, without W_O
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Captured:
         scale: the factor on the scores. causal, sliding_window, sink_logits, positions, all_queries: as in `QKV`.
         delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
             verified to be small.
+        block: what the layer adds to the residual stream, with sizes (n,); None if it was not found.
     """
 
     q: Tensor
@@ -54,21 +57,33 @@ class Captured:
     sink_logits: Tensor | None = None
     positions: Tensor | None = None
     all_queries: Tensor | None = None
+    block: Block | None = None
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""
-        return replace(self, q=self.q[:, queries], positions=queries, all_queries=self.q)
+        block = None if self.block is None else self.block.at(queries)
+        return replace(self, q=self.q[:, queries], positions=queries, all_queries=self.q, block=block)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the capture by name."""
+        """The tensors of the capture by name, except W_O."""
         named = {name: getattr(self, name) for name in TENSORS}
+        if self.block is not None:
+            named |= {f"block_{name}": getattr(self.block, name) for name in OF_BLOCK}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @property
     def proved(self) -> dict[str, Any]:
         """The other facts of the capture by name, as JSON values."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in TENSORS}
+        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in (*TENSORS, "block")}
+        return facts if self.block is None else facts | {"block_eps": self.block.eps}
+
+    @classmethod
+    def stored(cls, tensors: Mapping[str, Tensor], proved: Mapping[str, Any], weight: Tensor | None) -> Captured:
+        """The capture of its `tensors` and `proved` facts, and of W_O if it has a block."""
+        parts = {**tensors, **proved}
+        of_block = {name[len("block_") :]: parts.pop(name) for name in [*parts] if name.startswith("block_")}
+        return cls(**parts, block=None if weight is None else Block(weight, **of_block))
 
 
 def first_position(config: Any) -> int:
@@ -196,8 +211,19 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
         given = [part[layer].all_queries for part in parts]
         queries = torch.cat([flat(one) for one in given if one is not None], dim=1) if given[0] is not None else None
         more = call.sliding_window, call.sinks, call.positions, queries
-        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more)
+        block = _joined_block([part[layer].block for part in parts])
+        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block)
     return joined
+
+
+def _joined_block(blocks: Sequence[Block | None]) -> Block | None:
+    """The blocks (b, n) of batches of segments as one (b n,); None if one was not found."""
+    found = [block for block in blocks if block is not None]
+    if len(found) < len(blocks):
+        return None
+    normed = [block.projected.flatten(0, 1) for block in found if block.projected is not None]
+    size = torch.cat([block.size.flatten() for block in found])
+    return replace(found[0], size=size, projected=torch.cat(normed) if normed else None)
 
 
 def _table(model: PreTrainedModel, name: str, policy: str) -> nn.Embedding:

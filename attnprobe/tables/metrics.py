@@ -95,6 +95,7 @@ ERROR = (  # of `attnprobe error`
     Metric("row_error_p90"),
     Metric("row_error_max"),
     Metric("row_error_angle"),
+    Metric("residual_error"),
     Metric("tail_gap"),
     *(Metric(name, None) for name in ("keys", "support", "k_50", "k_90", "k_99")),
 )

@@ -6,7 +6,9 @@ import pytest
 import torch
 from tiny_models import CAPTURED, build, inputs
 
-from attnprobe import UsageError, capture, residual_errors
+from attnprobe import UsageError, approximate, budgets, capture, exact, residual_errors, row_metrics
+from attnprobe.hooks.capture import capture_layers
+from attnprobe.reference import exact_output
 
 HEAD, ROW = 1, 0
 
@@ -38,9 +40,9 @@ PLAIN = {
 }
 
 
-def found(name):
+def found(name, dtype=torch.float32):
     """A model's captured calls, and the input of each of its layers."""
-    model = build(name, output_hidden_states=True)
+    model = build(name, output_hidden_states=True).to(dtype)
     batch = inputs(model, padded=False)
     calls = capture(model, batch, blocks=True)
     with torch.no_grad():
@@ -65,8 +67,49 @@ def test_the_block_gives_what_the_models_own_modules_give(name):
             ratios = [(change[ROW, i].norm() / exact[ROW, i].norm()).item() for i in range(len(change[ROW]))]
             expected = sum(r * r / (1 + r * r) for r in ratios) / len(ratios)
             ours = call.block.change(error[:, :, list(heads)], heads)
-            got = residual_errors(ours[ROW], call.block.stream[ROW])
+            got = residual_errors(ours[ROW], call.block.size[ROW, :, None])
             assert got.item() == pytest.approx(expected, rel=1e-4) and 0 < got.item() < 1
+
+
+def row_errors(qkv, approx):
+    return row_metrics(exact(qkv), approx, qkv)["residual_error"]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_row_metrics_have_the_residual_error_of_each_head(name):
+    """In float64 by the model's own modules; Llama and Gemma have a softmax in float32."""
+    rebuilt, layers_of = PLAIN[name]
+    model, calls, streams = found(name, torch.float64)
+    for call, layer, stream in zip(calls, layers_of(model), streams, strict=False):
+        qkv = call.qkv(ROW)
+        approx = approximate("window", qkv, 6)
+        got, own = row_errors(qkv, approx), exact_output(qkv)
+        for head in range(qkv.h):
+            moved = own.clone()
+            moved[head] = approx.output[head]
+            y, changed = (
+                rebuilt(layer, stream[ROW : ROW + 1], o.transpose(0, 1).flatten(1)[None]) for o in (own, moved)
+            )
+            r = (changed - y).norm(dim=-1)[0] / y.norm(dim=-1)[0]
+            assert torch.allclose(got[head], r**2 / (1 + r**2), rtol=1e-5, atol=1e-15) and got[head].max() > 0
+        rows = torch.tensor([3, 20])
+        few = qkv.select([2, 1]).queries(rows)
+        assert torch.allclose(row_errors(few, approximate("window", few, 6)), got[[2, 1]][:, rows], atol=1e-15)
+        assert row_errors(qkv, approximate("topk", qkv, qkv.n)).max() < 1e-20
+        assert row_errors(qkv.replace(scale=1.0), approx).isnan().all()
+        [found_d] = {head.d for head in budgets(qkv, "topk", 1.0, metric="residual_error", d_min=3).heads}
+        assert found_d == 3  # the error is always below 1
+
+
+def test_the_block_of_some_queries_ends_the_forward_early(tmp_path, monkeypatch):
+    """A capture for Q, K and V reads no layer behind the last one, and keeps the sizes of the queries' rows."""
+    model, entered = build("Llama"), []
+    ids = inputs(model)["input_ids"][:1]
+    for number, layer in enumerate(model.layers):
+        layer.mlp.register_forward_pre_hook(lambda *_, number=number: entered.append(number))
+    whole = capture_layers(model, "m", [0, 1], lambda: model(input_ids=ids))
+    last = capture_layers(model, "m", [1], lambda: model(input_ids=ids), torch.tensor([2, 9]))
+    assert entered == [0, 0] and torch.allclose(last[1].block.size, whole[1].block.size[:, [2, 9]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(set(CAPTURED) - {"GPT-NeoX", "OPT"}))

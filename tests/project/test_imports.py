@@ -17,7 +17,19 @@ import attnprobe
 from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {"arguments", "errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
+CORE = {
+    "arguments",
+    "block",
+    "errors",
+    "groups",
+    "rng",
+    "qkv",
+    "visible",
+    "operators",
+    "reference",
+    "linalg",
+    "approximation",
+}
 MEASURES = CORE | {
     "files",
     "grammar",
@@ -44,7 +56,8 @@ MAY = {
     "processes": set(),
     "visible": set(),
     "groups": set(),
-    "qkv": {"arguments", "errors", "groups", "visible"},
+    "block": set(),
+    "qkv": {"arguments", "block", "errors", "groups", "visible"},
     "metadata": {"errors", "files", "records"},
     "operators": {"environment", "errors", "groups", "visible"},
     "reference": {"arguments", "errors", "operators", "qkv"},
@@ -53,8 +66,20 @@ MAY = {
     "methods": CORE | {"environment", "files", "grammar", "metadata"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
-    "hooks": {"arguments", "errors", "grammar", "groups", "qkv"},
-    "sources": {"arguments", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar", "hooks"},
+    "hooks": {"arguments", "block", "errors", "grammar", "groups", "qkv"},
+    "sources": {
+        "arguments",
+        "block",
+        "environment",
+        "files",
+        "metadata",
+        "qkv",
+        "rng",
+        "errors",
+        "timings",
+        "grammar",
+        "hooks",
+    },
     "grammar": {"errors"},
     "records": {"arguments", "errors", "files", "grammar"},
     "sweeps": READS | {"environment", "run"},

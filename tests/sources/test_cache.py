@@ -61,6 +61,8 @@ def test_a_second_source_takes_the_same_tensors_without_a_forward(cache, model, 
     assert again.facts == {**first.facts, "captured": "cache"}
     for layer, qkv in expected.items():
         assert all(torch.equal(getattr(qkv, axis), getattr(got[layer], axis)) for axis in "qkv")
+        for part in ("weight", "size"):
+            assert torch.equal(getattr(qkv.block, part), getattr(got[layer].block, part))
         assert (qkv.scale, qkv.causal) == (got[layer].scale, got[layer].causal)
         assert got[layer].label == {**qkv.label, "captured": "cache"}
 
@@ -142,10 +144,10 @@ def test_a_damaged_entry_is_made_again_with_a_word(damage, cache, model, text_fi
     lines = []
     again = source(model, text_file, notify=lines.append)
     assert torch.equal(again.qkv(24, [0], 0)[0].q, expected.q) and "captured" not in again.facts
-    assert len(lines) == 2 and all(line.endswith("the cached capture is damaged; it is made again") for line in lines)
+    assert len(lines) == 3 and all(line.endswith("the cached capture is damaged; it is made again") for line in lines)
     full = source(model, text_file, notify=lines.append)
     full.qkv(24, [0], 0)
-    assert full.facts["captured"] == "cache" and len(lines) == 2
+    assert full.facts["captured"] == "cache" and len(lines) == 3
 
 
 def test_a_folder_that_cannot_be_written_costs_a_word_and_nothing_else(cache, model, text_file, tmp_path):
@@ -294,9 +296,9 @@ def test_the_command_lists_and_clears(cache, model, text_file, run):
     source(model, text_file).qkv(24, [0], 0)
     code, out, _ = run("cache")
     head, *lines = out.splitlines()
-    assert code == 0 and "in 2 entries" in head and f"Q, K, V: model {model}, weights pretrained" in out
-    assert "layer 0, n 24, window 0" in out and len(lines) == 2
-    assert run("cache", "clear")[1].endswith(": 2 entries removed\n")
+    assert code == 0 and "in 3 entries" in head and f"Q, K, V: model {model}, weights pretrained" in out
+    assert "layer 0, n 24, window 0" in out and len(lines) == 3
+    assert run("cache", "clear")[1].endswith(": 3 entries removed\n")
     assert run("cache", "list")[1].endswith("in 0 entries\n")
 
 

@@ -14,6 +14,7 @@ PER_HEAD = ("rate", "worst", "lower", "upper", "p_at_most", "p_above", "verdict"
 METRICS = {
     "keys": "the number of keys that a row reads, mean over rows and repeats",
     "keys_share": "the same over the number of keys that a row sees",
+    "residual_error": "mean over rows and repeats of r² / (1 + r²) with r = ‖W_O,h (o~ - o)‖ / ‖x + y‖, of a model",
     "bias": "the mean over repeats and rows of D~/D − 1",
     "bias_z": "the bias over its standard error",
     "biased": "1 if the bias is not chance at the stated confidence, over all heads, and beyond rounding",

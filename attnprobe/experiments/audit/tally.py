@@ -54,7 +54,7 @@ class Tally:
         self._p: dict[tuple[str, float, float], PValues] = {}
         self._moments: dict[str, Tensor] = {}
         self._stated: dict[str, Tensor] = {}
-        self._keys: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}  # of further numbers of heads
 
     def add(self, approx: Approximation) -> None:
         """Count the errors of one repeat."""
@@ -75,7 +75,9 @@ class Tally:
         self._add_moments(approx)
         read = approx.diagnostics.get("realised_d")
         if read is not None:
-            self._add(self._keys, "keys", read.double().cpu())
+            self._add(self._sums, "keys", read.double().cpu())
+        if (residuals := self.reference.residuals(approx)) is not None:
+            self._add(self._sums, "residual_error", residuals.cpu())
 
     def look(self) -> None:
         """Test all promises on the counts so far. Anytime-valid tests keep the least p-value of all looks."""
@@ -100,11 +102,10 @@ class Tally:
         return [self._statement(*place, p) for place, p in self._p.items()]
 
     def metrics(self) -> dict[str, list[float | None]]:
-        """Per head: the keys read, bias and spread of the normaliser, what the method states of its estimates."""
-        metrics: dict[str, Any] = {}
-        if self._keys:
+        """Per head: keys read, residual error, bias and spread of the normaliser, what the method states of itself."""
+        metrics: dict[str, Any] = {name: (sums / self.trials).numpy() for name, sums in self._sums.items()}
+        if "keys" in metrics:
             qkv = self.reference.qkv
-            metrics["keys"] = (self._keys["keys"] / self.trials).numpy()
             metrics["keys_share"] = metrics["keys"] * qkv.n_q / qkv.entries
         if self._moments:
             mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))

@@ -121,6 +121,13 @@ PROMISES = (
         1,
     ),
     Column(
+        "residual error",
+        "{metrics[residual_error][mean]:3}",
+        "size of a head's error beside the residual stream of the model",
+        3,
+        more="mean over rows, repeats and heads of r² / (1 + r²), r = ‖W_O,h (o~ − o)‖ / ‖x + y‖",
+    ),
+    Column(
         "interval",
         "[{interval[0]:share} – {interval[1]:share}]",
         "of that rate",

@@ -89,10 +89,10 @@ def differentiated(work: Work, qkv: QKV) -> str:
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:
-    """Write a `QKV` with all its fields to a file that `load_call` reads."""
+    """Write a `QKV` with all its fields but the block to a file that `load_call` reads."""
     facts = {name: _on_cpu(part) for name, part in qkv.parts().items()}
     label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
-    torch.save({**facts, "label": label}, path)
+    torch.save({**facts, "label": label, "block": None}, path)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import Unsupported
+from ...errors import Unsupported, UsageError
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
@@ -20,7 +20,7 @@ from ...timings import Timings
 from .bisect import coarse_budgets
 from .record import SHAPE
 from .request import BudgetRequest
-from .search import BudgetSearch, Question, search_budgets
+from .search import RESIDUAL, BudgetSearch, Question, search_budgets
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class BudgetCells(PlannedCells):
             _refuse_impossible(question, parse_methods(request.methods, request.target), request.n)
         plan = replace(draft_plan(request), repeats=request.repeats)
         parts = prepared(request, plan, notify, timings, refuse=False)
+        for source, _ in parts:
+            if request.metric == RESIDUAL and "model" not in source.facts:
+                raise UsageError("metric=residual_error: Q, K and V without their model have no residual stream")
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
         searched = {
             "epsilons": question.epsilons,

@@ -47,8 +47,8 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     )
     metric: str = opt(
         "output_frobenius_relative",
-        "The error to limit. For matrix norms it is the upper end of the interval, and for output_cosine_min 1 minus "
-        "the cosine.",
+        "The error to limit, also residual_error of a model. For matrix norms it is the upper end of the interval, and "
+        "for output_cosine_min 1 minus the cosine.",
         group=MEASURED,
         metavar="NAME",
     )

@@ -15,6 +15,7 @@ from ...errors import Unsupported, UsageError, unknown
 from ...grammar.foreign import message
 from ...methods import Approximation, Method, approximate, get
 from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
+from ...metrics.residual import head_residuals, why_no_block
 from ...qkv import QKV
 from ...reference import exact, exact_output
 from ...run.ending import NOT_FINITE
@@ -26,6 +27,7 @@ from .bisect import Errors, HeadBudget, search, seeds_needed
 METRIC = "output_frobenius_relative"
 D_MIN = 8
 RESOLUTION = 1.05
+RESIDUAL = "residual_error"
 CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # judged by the upper end of their interval
 
 
@@ -45,7 +47,7 @@ class Question:
     tol: float = 1e-3
 
     def __post_init__(self) -> None:
-        known = (*OUTPUT_METRICS, *MATRIX_METRICS)
+        known = (*OUTPUT_METRICS, RESIDUAL, *MATRIX_METRICS)
         if self.metric not in known:
             raise unknown("metric", self.metric, known)
         if not self.epsilons or not all(0 < epsilon < math.inf for epsilon in self.epsilons):
@@ -132,7 +134,8 @@ def budgets(
     Args:
         qkv: Q, K and V, (h, n, p). method: a registered name; ``options`` are its own.
         epsilon: one bound of the error or several, in the units of ``metric``. All share their runs.
-        metric: of `output_errors` or `matrix_errors`. The error of ``output_cosine_min`` is 1 minus the cosine. The
+        metric: of `output_errors` or `matrix_errors`, or ``residual_error``, see `residual_errors`, of inputs that a
+            source with a model gave. The error of ``output_cosine_min`` is 1 minus the cosine. The
             spectral norm of a matrix is the upper end of its certified interval.
         delta: the share of seeds that may exceed ε. seeds: of a random method; a deterministic one runs once.
         d_min, d_max: the range; None is n/2, from where on the ``2 d n`` entries are n² or more.
@@ -201,7 +204,9 @@ class _Errors:
         self.question, self.request, self.qkv, self.seeds, self.show = question, request, qkv, seeds, show
         self.refused: dict[int, str] = {}
         self.reference: ExactOutput | None = None
-        if question.metric in OUTPUT_METRICS:
+        if question.metric == RESIDUAL and (why := why_no_block(qkv)) is not None:
+            raise Unsupported(f"no residual error: {why}")
+        if question.metric in (*OUTPUT_METRICS, RESIDUAL):
             output = with_smaller_blocks(exact_output, qkv, question.target)
             if not torch.isfinite(output).all():
                 raise ArithmeticError(NOT_FINITE)
@@ -236,6 +241,10 @@ class _Errors:
     def _outputs(self, d: int, part: QKV, reference: ExactOutput) -> Tensor:
         """Output errors, (seeds, h)."""
         rows = [self.qkv.heads.index(head) for head in part.heads]
+        if self.question.metric == RESIDUAL:
+            assert part.block is not None  # checked before the search
+            gaps = (self._run(d, part, seed).output.double() - reference.output[rows] for seed in self.seeds)
+            return torch.stack([head_residuals(gap, part.block, part.heads).mean(-1) for gap in gaps])
         spectral, frobenius = reference.norms
         reference = ExactOutput(reference.output[rows], (spectral[rows], frobenius[rows]), reference.row_sizes[rows])
         name = self.question.metric

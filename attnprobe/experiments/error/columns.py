@@ -310,6 +310,14 @@ ROW_COLUMNS = (
         best=smallest("row_error_p99", "mean"),
     ),
     Column(
+        "residual\nerror",
+        "{metrics[residual_error][mean]:3}",
+        "size of a head's error beside the residual stream",
+        short="residual",
+        more="mean over rows of r² / (1 + r²) with r = ‖W_O,h (o~ − o)‖ / ‖x + y‖; only of a model",
+        best=smallest("residual_error", "mean"),
+    ),
+    Column(
         "ln D~ / D\nmean ± s.d.",
         ("{metrics[log_normaliser_error][mean]:2}", " ± {metrics[log_normaliser_error_sd][mean]:2}"),
         "bias and noise of the log normaliser",

@@ -30,6 +30,7 @@ from ...metrics import (
     row_metrics,
     shared_matrix_errors,
 )
+from ...metrics.residual import why_no_block
 from ...operators import Operator
 from ...qkv import QKV
 from ...records.file import LOWER_BOUND
@@ -85,8 +86,9 @@ class ErrorCells(PlannedCells):
             rows=request.rows,
         )
         super().__init__(request, prepared(request, plan, notify, timings), ErrorPlan.cells)
-        self.timings, self.devices = timings, row_devices(request)
+        self.timings, self.devices, self.notify = timings, row_devices(request), notify
         self.warm: set[str] = set()  # methods that ran in this process
+        self.said: set[str] = set()
 
     @classmethod
     def in_one_process(cls, request: ErrorRequest) -> bool:
@@ -138,6 +140,12 @@ class ErrorCells(PlannedCells):
                     if cell.key not in done:
                         yield cell, result
 
+    def say_once(self, line: str) -> None:
+        """Notify the user of a line that was not said before in this run."""
+        if line not in self.said:
+            self.said.add(line)
+            self.notify(line)
+
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
         """The exact output of a place. Runs on other devices sum it in the same order."""
         target, source = self.plan_of(place).target, self.sources[place.source]
@@ -182,6 +190,8 @@ class _Bench:
         self.cells, self.place, self.timings, self.devices = cells, place, cells.timings, cells.devices
         self.rows, self.exact_rows = plan.rows, ExactRows(qkv)
         self.frameworks: dict[torch.dtype, KernelReference] = {}
+        if plan.rows and plan.target == "softmax" and (why := why_no_block(qkv)) is not None:
+            cells.say_once(f"no residual error: {why}")
         with self.timings("exact attention"):
             self.exact_output = cells.exact_output(place, qkv)
         self.finite = bool(torch.isfinite(self.exact_output).all())

@@ -86,9 +86,7 @@ def of_query_heads(
     }
 
 
-def head_errors(
-    call: AttentionCall, row: int, steps: slice, exact: Tensor, got: Tensor, lost: Tensor, by: str
-) -> Tensor:
+def head_errors(call: AttentionCall, row: int, exact: Tensor, got: Tensor, lost: Tensor, by: str) -> Tensor:
     """The local error of each KV head of a row of the batch, (h_kv,) float64.
 
     Args:
@@ -102,7 +100,7 @@ def head_errors(
         rows = gap.norm(dim=2) / exact.double().norm(dim=2).clamp(min=1e-300)
         return rows.mean(0).unflatten(0, (call.kv_heads, -1)).mean(1)
     assert call.block is not None  # checked where a plan is asked for
-    block, group = call.block.at(row, steps), call.heads // call.kv_heads
+    block, group = call.block.at(row), call.heads // call.kv_heads
     heads = [range(first, first + group) for first in range(0, call.heads, group)]
-    changes = [block.change(gap[None, :, list(of_group)], of_group)[0] for of_group in heads]
-    return residual_errors(torch.stack(changes), block.stream[0])
+    changes = [block.change(gap[:, list(of_group)], of_group) for of_group in heads]
+    return residual_errors(torch.stack(changes), block.size[:, None])

@@ -8,7 +8,7 @@ from math import exp, isfinite, nan
 
 from torch import Tensor
 
-from ...metrics import residual_errors
+from ...metrics.residual import head_residuals, residual_errors
 from ...sources import Block
 
 DRIFT_METRICS = {
@@ -111,12 +111,8 @@ def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[
     means = rows.masked_fill(gap.norm(dim=2) == 0, 0.0).mean(0).tolist()
     if block is None:
         return Local(sizes, means, None, None)
-    stream = block.stream[0]
-    alone = [
-        float(residual_errors(block.change(gap[None, :, place : place + 1], [head])[0], stream))
-        for place, head in enumerate(heads)
-    ]
-    return Local(sizes, means, alone, float(residual_errors(block.change(gap[None], heads)[0], stream)))
+    alone = head_residuals(gap.transpose(0, 1), block, heads).mean(-1).tolist()
+    return Local(sizes, means, alone, float(residual_errors(block.change(gap, heads), block.size[:, None])))
 
 
 def local_metrics(local: Sequence[Local]) -> dict[str, float]:

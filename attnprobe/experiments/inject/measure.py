@@ -366,7 +366,7 @@ class _Decoding(_Bench):
         group = call.heads // call.kv_heads
         for row in range(len(call.q)):
             got, lost = policy.row(call, row)
-            block = None if call.block is None else call.block.at(row, self.prefix.steps)
+            block = None if call.block is None else call.block.at(row)
             heads = range(call.heads) if work.head is None else range(work.head * group, (work.head + 1) * group)
             own = exact[row][:, list(heads)]
             found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
@@ -386,7 +386,7 @@ class _Decoding(_Bench):
             of_layer = []
             for d in tried:
                 got, lost = self._policy(replace(work, budget=d)).row(call, 0)
-                of_layer.append(head_errors(call, 0, steps, exact, got.transpose(0, 1), lost, by))
+                of_layer.append(head_errors(call, 0, exact, got.transpose(0, 1), lost, by))
             errors.append(torch.stack(of_layer, 1))
         return torch.cat(errors)
 
@@ -394,7 +394,8 @@ class _Decoding(_Bench):
         """A call with the queries of the steps alone, behind the keys before them."""
         steps, end = self.prefix.steps, self.prefix.steps.stop
         parts = {"q": call.q[:, :, steps], "k": call.k[:, :, :end], "v": call.v[:, :, :end]}
-        return replace(call, **parts, visible=None, exact=None)
+        block = None if call.block is None else call.block.at(slice(None), steps)
+        return replace(call, **parts, visible=None, exact=None, block=block)
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request

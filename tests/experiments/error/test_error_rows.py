@@ -46,7 +46,9 @@ def test_every_metric_over_rows_has_a_direction():
 
 def test_records_hold_the_metrics_of_each_head_over_its_rows(measured, qkv, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, answer, records, _ = measured()
+    code, answer, records, err = measured()
+    assert err.count("no residual error: Q, K and V without their model have no residual stream") == 1
+    assert records["topk"]["metrics"]["residual_error"] == [None, None]
     assert code == 0 and "profile" not in records["lower-bound"]
     inputs = QKV(*qkv[1], causal=True)
     for name in ("window", "topk", "vmean"):

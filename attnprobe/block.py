@@ -1,0 +1,56 @@
+"""What the heads of an attention layer add to the residual stream of their model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The attention block of one call: ``y = norm(W_O o + b)`` of the heads' outputs o, and the stream ``x + y``.
+
+    Attributes:
+        weight: W_O, (m, h p_v). size: ``‖x + y‖`` of each token, (b, n) float64; without b in a `QKV`.
+        projected: ``u = W_O o + b``, (b, n, m), if an RMS norm reads it: ``norm(u) = gain u / √(mean u² + eps)`` with
+            ``gain`` (m,). None: y is u.
+    """
+
+    weight: Tensor
+    size: Tensor
+    projected: Tensor | None = None
+    gain: Tensor | None = None
+    eps: float = 0.0
+
+    @torch.no_grad()
+    def change(self, error: Tensor, heads: Sequence[int] | None = None) -> Tensor:
+        """Δy, (…, n, m), if the outputs of ``heads`` (all by default) change by ``error`` (…, n, heads, p_v).
+
+        Without a norm ``Σ_h W_O,h e_h``, else ``norm(u + Σ_h W_O,h e_h) - norm(u)``. In the dtype of the weight.
+        """
+        width = error.shape[-1]
+        weight = self.weight.unflatten(1, (-1, width))  # (m, h, p_v)
+        weight = weight if heads is None else weight[:, list(heads)]
+        moved = error.to(weight).flatten(-2) @ weight.flatten(1).mT
+        if self.projected is None:
+            return moved
+        return self.normed(self.projected + moved) - self.normed(self.projected)
+
+    def normed(self, x: Tensor) -> Tensor:
+        """The norm behind the projection, of x (…, m)."""
+        return x if self.gain is None else self.gain * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+    def at(self, *index: Any) -> Block:
+        """The block at an index of (b, n), or of (n,)."""
+        projected = None if self.projected is None else self.projected[index]
+        return replace(self, size=self.size[index], projected=projected)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Block:
+        """The block on another device, or computing in another dtype."""
+        parts = {name: getattr(self, name) for name in ("weight", "projected", "gain")}
+        moved = {name: x if x is None else x.to(device=device, dtype=dtype) for name, x in parts.items()}
+        return replace(self, size=self.size.to(device=device), **moved)
