@@ -14,12 +14,17 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0])]
     [-0.484, 4.484]
     """
-    from scipy.stats import t
-
     count = len(values)
     if count < 2:
         return None
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
-    reach = float(t.ppf((1 + LEVEL) / 2, count - 1)) * spread
+    reach = student_reach(spread, count)
     return mean - reach, mean + reach
+
+
+def student_reach(se: float, count: int) -> float:
+    """Half of the 95 % interval of a mean of ``count`` values, at least 2, with the standard error ``se``."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + LEVEL) / 2)) * se

@@ -216,10 +216,25 @@ def _refuse_decoding(request: InjectRequest, source: Any, plan: ErrorPlan) -> No
             raise UsageError(f"steps={request.steps}: n={n} leaves no prompt; choose up to {n - 2} steps")
         if request.budgets is not None:
             continue
-        for one in plan.methods:
-            for d in request.budgets_at(n) if one.entry.compress is not None else ():
-                if (fault := why_not_kept(one.entry, prompt, d, one.options)) is not None:
-                    raise UsageError(fault)
+        faults = [_fault(request, one, n, prompt) for one in plan.methods]
+        if all(faults):  # else they are skipped rows
+            raise UsageError(faults[0])
+
+
+def _fault(request: InjectRequest, one: MethodRequest, n: int, prompt: int) -> str | None:
+    """Why a method that compresses can keep no number of keys of a prompt; None of others.
+
+    Raises:
+        UsageError: a number of keys above the prompt.
+    """
+    if one.entry.compress is None:
+        return None
+    faults = []
+    for d in request.budgets_at(n):
+        faults.append(why_not_kept(one.entry, prompt, d, one.options))
+        if d > prompt:
+            raise UsageError(faults[-1])
+    return faults[0] if all(faults) else None
 
 
 def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:

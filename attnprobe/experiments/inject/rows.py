@@ -238,6 +238,7 @@ def _beside(cells: Sequence[Row], best: Sequence[Row]) -> Row:
     return {
         **{name: first[name] for name in ("method", "options", "source", "n", "prefix", "d")},
         "best": best is cells,
+        "windows": len(set(windows)),
         "kl": kl,
         "kl_ratio": kl / least if kl is not None and least else None,
         "kl_gap": describe(gaps["kl"], windows),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
+from ...tables.intervals import student_reach
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, Row
 from ...tables.methods import value_of
@@ -66,6 +67,14 @@ def _place(row: Row) -> str:
 
 def _layers(row: Row) -> str:
     return f"layer {row['layer']}" if row["layer"] is not None else f"layers {_place(row)}"
+
+
+def _interval(statistics: Row | None, windows: int) -> str:
+    """The 95 % interval of a mean over windows; empty of fewer than 2."""
+    if statistics is None or statistics["se"] is None:
+        return ""
+    mean, reach = statistics["mean"], student_reach(statistics["se"], windows)
+    return f"[{significant(mean - reach, 2)}, {significant(mean + reach, 2)}]"
 
 
 def _rho(row: Row) -> str:
@@ -195,6 +204,12 @@ PROMPTS: tuple[Column, ...] = (
     Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
     Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
     Column(
+        "95 % of loss",
+        lambda row: _interval(row["metrics"].get("loss_change"), row["windows"]),
+        "Student's interval of the loss change, over windows",
+        spare=3,
+    ),
+    Column(
         "same steps",
         "{metrics[first_divergence][mean]:3}",
         "first steps with the same likeliest word",
@@ -216,6 +231,7 @@ WHICH: tuple[Column, ...] = (
     Column("ρ in a layer", "{within_layer:+.2f}", "mean over layers and d"),
     Column("ρ in a method", "{within_method:+.2f}", "mean over methods and d"),
 )
+STUDENT = "Student's interval over the differences on the same window"
 OVER_BEST = "less that of the best policy with d keys in every head"
 PLANS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
@@ -223,9 +239,9 @@ PLANS: tuple[Column, ...] = (
     Column("KL", "{kl:3}", "mean KL(p ‖ p~) of predictions, nats"),
     Column("KL ratio", "{kl_ratio:2}", "to the best policy with d keys in every head"),
     Column("ΔKL", "{kl_gap[mean]:2}", OVER_BEST),
-    Column("± of ΔKL", "{kl_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+    Column("95 % of ΔKL", lambda row: _interval(row["kl_gap"], row["windows"]), STUDENT),
     Column("Δloss", "{loss_gap[mean]:2}", OVER_BEST),
-    Column("± of Δloss", "{loss_gap[se]:2}", "s.e. over windows of the differences on the same window"),
+    Column("95 % of Δloss", lambda row: _interval(row["loss_gap"], row["windows"]), STUDENT),
 )
 COLUMNS = (*DRIFTS, *PROMPTS, *PLANS, *LAYERS, *WHICH)
 
