@@ -18,6 +18,7 @@ class Block:
         weight: W_O, (m, h p_v). size: ``‖x + y‖`` of each token, (b, n) float64; without b in a `QKV`.
         projected: ``u = W_O o + b``, (b, n, m), if an RMS norm reads it: ``norm(u) = gain u / √(mean u² + eps)`` with
             ``gain`` (m,). None: y is u.
+        last: the size of the last block of the forward, (b, n) float64, if the forward was whole.
     """
 
     weight: Tensor
@@ -25,6 +26,7 @@ class Block:
     projected: Tensor | None = None
     gain: Tensor | None = None
     eps: float = 0.0
+    last: Tensor | None = None
 
     @torch.no_grad()
     def change(self, error: Tensor, heads: Sequence[int] | None = None) -> Tensor:
@@ -44,13 +46,23 @@ class Block:
         """The norm behind the projection, of x (…, m)."""
         return x if self.gain is None else self.gain * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
+    @property
+    def between(self) -> Tensor:
+        """The geometric mean of the sizes of this stream and the last one, (b, n), or this size if that is not known.
+
+        Beside it errors of different layers can be added: beside its own stream a layer with a small one, such as the
+        first, has the largest numbers and little damage, and beside the last stream late layers have all of the sum.
+        """
+        return self.size if self.last is None else (self.size * self.last).sqrt()
+
     def at(self, *index: Any) -> Block:
         """The block at an index of (b, n), or of (n,)."""
-        projected = None if self.projected is None else self.projected[index]
-        return replace(self, size=self.size[index], projected=projected)
+        projected, last = (None if x is None else x[index] for x in (self.projected, self.last))
+        return replace(self, size=self.size[index], projected=projected, last=last)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Block:
         """The block on another device, or computing in another dtype."""
         parts = {name: getattr(self, name) for name in ("weight", "projected", "gain")}
         moved = {name: x if x is None else x.to(device=device, dtype=dtype) for name, x in parts.items()}
-        return replace(self, size=self.size.to(device=device), **moved)
+        last = None if self.last is None else self.last.to(device=device)
+        return replace(self, size=self.size.to(device=device), last=last, **moved)

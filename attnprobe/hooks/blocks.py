@@ -33,6 +33,8 @@ class Blocks:
     def __init__(self, until: int | None = None) -> None:
         self.found: dict[int, Block] = {}
         self.until = until
+        self.forwards = 0  # of the whole model; blocks are those of the first
+        self.last: int | None = None  # the last attention call
         self._inputs: dict[str, Tensor] = {}  # the last input of each module that has modules
         self._number: int | None = None
         self._reset()
@@ -47,7 +49,10 @@ class Blocks:
 
     def attended(self, path: str, number: int, output: Tensor) -> None:
         """The attention call ``number`` of the module ``path`` has this output, (b, n, h, p_v)."""
+        if self.forwards > 1:
+            return
         self._reset()
+        self.last = number
         self._number, self._path, self._output = number, path, output.flatten(2)
         self._inputs = {name: own for name, own in self._inputs.items() if _holds(name, path)}
 
@@ -102,6 +107,7 @@ def watched(model: nn.Module, until: int | None = None) -> Iterator[Blocks]:
 
     def before(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            blocks.forwards += path == ""
             if (x := _first(args, kwargs)) is not None:
                 blocks.enter(path, module, x)
 

@@ -80,7 +80,7 @@ def captured_forward(
 ) -> tuple[Result, dict[int, AttentionCall]]:
     """The result of ``forward``, a call of ``model``, and its attention calls ``layers``, as `capture` with ``blocks``.
 
-    Each call keeps its exact output in float64, which its verification computes.
+    Each call keeps its exact output in float64, which its verification computes. Each block has `Block.last`.
 
     Raises:
         SourceError, UsageError: see `capture`.
@@ -182,6 +182,9 @@ class _Recorder:
 
     def by_name(self) -> dict[tuple[str, int], AttentionCall]:
         found = {} if self.blocks is None else self.blocks.found
+        last = None if self.blocks is None or not self.exact else found.get(self.blocks.last or 0)
+        if last is not None:
+            found = {number: replace(block, last=last.size) for number, block in found.items()}
         if self.queries is not None:
             found = {number: block.at(slice(None), self.queries) for number, block in found.items()}
         calls = [replace(call, block=found.get(number)) for number, call in self.captured.items()]
@@ -267,8 +270,8 @@ def _attention(
             if recorder.queries is not None:
                 captured, own = captured.at(recorder.queries), output[:, recorder.queries]
             recorder.captured[number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
-            if recorder.blocks is not None:
-                recorder.blocks.attended(path, number, output)
+        if recorder.blocks is not None and (recorder.exact or number in recorder.captured):
+            recorder.blocks.attended(path, number, output)
         if last and recorder.blocks is None:
             raise Finished
     return output, None

@@ -26,6 +26,7 @@ GATED = Gated(
         Metric("row_error"),
         Metric("residual_error"),
         Metric("residual_heads"),
+        Metric("residual_sum"),
         share("lost_mass"),
         Metric("first_divergence", better="larger"),
         Metric("cache_bytes"),

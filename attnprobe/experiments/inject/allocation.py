@@ -91,7 +91,8 @@ def head_errors(call: AttentionCall, row: int, exact: Tensor, got: Tensor, lost:
 
     Args:
         exact, got: the outputs of the steps, (n, h, p_v). lost: the lost mass of each query head, (h,).
-        by: residual, row or mass; the residual error is that of the query heads of a KV head together.
+        by: residual, measured, row or mass. The residual error is that of the query heads of a KV head together, beside
+            `Block.between`; that of measured is beside the layer's own stream.
     """
     gap = got.double() - exact.double()
     if by == "mass":
@@ -103,4 +104,4 @@ def head_errors(call: AttentionCall, row: int, exact: Tensor, got: Tensor, lost:
     block, group = call.block.at(row), call.heads // call.kv_heads
     heads = [range(first, first + group) for first in range(0, call.heads, group)]
     changes = [block.change(gap[:, list(of_group)], of_group) for of_group in heads]
-    return residual_errors(torch.stack(changes), block.size[:, None])
+    return residual_errors(torch.stack(changes), (block.between if by == "residual" else block.size)[:, None])

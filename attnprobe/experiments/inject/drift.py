@@ -27,6 +27,7 @@ DRIFT_METRICS = {
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, summed over layers",
     "residual_heads": "the same of each head alone, summed over heads and layers",
+    "residual_sum": "residual_error beside √(‖x + y‖ ‖x_L + y_L‖), L the last layer: the sum that orders methods",
     "lost_mass": "1 − the exact weight of what a step sees, mean over heads and layers, with --phase decode",
     "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
     "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
@@ -92,6 +93,7 @@ class Local:
     Attributes:
         error: ``‖(B − B~) V‖_F / ‖B V‖_F``, and rows: the mean over rows of ``‖(B − B~) V‖ / ‖B V‖``, of each head.
         residual: the residual error of each head, and together: that of all these heads; None without a `Block`.
+        weighted: ``together`` beside the geometric mean of the layer's stream and the last layer's.
         lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
     """
 
@@ -100,6 +102,7 @@ class Local:
     residual: list[float] | None
     together: float | None
     lost: list[float] | None = None
+    weighted: float | None = None
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -112,7 +115,11 @@ def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[
     if block is None:
         return Local(sizes, means, None, None)
     alone = head_residuals(gap.transpose(0, 1), block, heads).mean(-1).tolist()
-    return Local(sizes, means, alone, float(residual_errors(block.change(gap, heads), block.size[:, None])))
+    change, weighted = block.change(gap, heads), None
+    if block.last is not None:
+        weighted = float(residual_errors(change, block.between[:, None]))
+    together = float(residual_errors(change, block.size[:, None]))
+    return Local(sizes, means, alone, together, weighted=weighted)
 
 
 def local_metrics(local: Sequence[Local]) -> dict[str, float]:
@@ -126,6 +133,8 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     if all(errors.residual is not None for errors in local):
         metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
         metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
+    if all(errors.weighted is not None for errors in local):
+        metrics["residual_sum"] = sum(errors.weighted or 0.0 for errors in local)
     return metrics
 
 

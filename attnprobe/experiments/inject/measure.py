@@ -16,13 +16,14 @@ from torch import Tensor
 from ...errors import SourceError, Unsupported
 from ...hooks.capture import captured_forward
 from ...inject import attention_by, injected
+from ...methods import METHODS
 from ...operators import full_precision
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
-from ...run.plan import Group, method_facts
+from ...run.plan import Group, MethodRequest, method_facts
 from ...sources import AttentionCall
 from ...timings import Timings
 from .allocation import head_errors, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
@@ -207,6 +208,9 @@ class InjectCells(Cells):
         tried = tried_budgets(prompt, work.d)
         sizes = {layer: inputs.calls[layer].kv_heads for layer in work.layers}
         errors = self._errors_of_heads(place, work, tried)
+        if self.request.plan == "measured":
+            weights = self._sensitivities(place, work)
+            errors = errors * torch.cat([weights[layer].expand(size) for layer, size in sizes.items()])[:, None]
         budgets = planned_budgets(errors, tried, work.d * sum(sizes.values()))
         if work.plan == SHUFFLED:
             budgets = shuffled_budgets(budgets, work.seed)
@@ -215,25 +219,42 @@ class InjectCells(Cells):
 
     def _errors_of_heads(self, place: Place, work: InjectWork, tried: Sequence[int]) -> Tensor:
         """The errors of each KV head of each layer at each number of keys, (heads, numbers): means over the windows."""
-        n, key = place.group.n, (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())))
-        key = (*key, work.seed, *tried)
+        key = (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())), work.seed, *tried)
         if key not in self.tables:
-            plan, tables = self.parts[place.source][1], []
-            rows = self.texts[place.source][n][self.request.windows :]
-            for number, row in enumerate(rows):
-                self.show(f"n={n} plan of {work.request.name}: window {number + 1} of {len(rows)}")
-                bench = _Decoding(
-                    self._model(place.source),
-                    [row],
-                    [self.request.windows + number],
-                    plan.base.layers,
-                    plan.base.seed,
-                    prefix_length=self.request.prefix_at(n),
-                    greedy_steps=0,
-                )
-                tables.append(bench.errors_of_heads(work, tried, self.request.plan or ""))
-            self.tables[key] = torch.stack(tables).mean(0)
+            benches = self._plan_benches(place, f"plan of {work.request.name}")
+            errors = [bench.errors_of_heads(work, tried, self.request.plan or "") for bench in benches]
+            self.tables[key] = torch.stack(errors).mean(0)
         return self.tables[key]
+
+    def _sensitivities(self, place: Place, work: InjectWork) -> dict[int, Tensor]:
+        """The KL divergence over the residual error of each layer alone with d random keys: sums over the windows."""
+        key = ("sensitivities", place.source, place.group.n, work.d, work.seed, work.layers)
+        if key not in self.tables:
+            probe = MethodRequest("random", METHODS["random"].check("softmax", {}))
+            sums = torch.zeros(2, len(work.layers), dtype=torch.float64)
+            for bench in self._plan_benches(place, "sensitivity of layers"):
+                for number, layer in enumerate(work.layers):
+                    alone = InjectWork(probe, work.d, work.d, 0, work.seed, (layer,), layer)
+                    got = bench.measure(alone)[0]["metrics"]
+                    sums[:, number] += torch.tensor([got["kl"][0], got["residual_error"][0]])
+            self.tables[key] = sums[0] / sums[1].clamp(min=torch.finfo(sums.dtype).tiny)
+        return dict(zip(work.layers, self.tables[key], strict=True))
+
+    def _plan_benches(self, place: Place, what: str) -> Iterator[_Decoding]:
+        """The windows on which plans are made, one by one."""
+        n, plan = place.group.n, self.parts[place.source][1]
+        rows = self.texts[place.source][n][self.request.windows :]
+        for number, row in enumerate(rows):
+            self.show(f"n={n} {what}: window {number + 1} of {len(rows)}")
+            yield _Decoding(
+                self._model(place.source),
+                [row],
+                [self.request.windows + number],
+                plan.base.layers,
+                plan.base.seed,
+                prefix_length=self.request.prefix_at(n),
+                greedy_steps=0,
+            )
 
 
 @dataclass
@@ -380,7 +401,7 @@ class _Decoding(_Bench):
         steps, errors = self.prefix.steps, []
         for layer in work.layers:
             call = self._steps(self.calls[layer])
-            if by == "residual" and call.block is None:
+            if by in ("residual", "measured") and call.block is None:
                 raise Unsupported(f"{call.module}: no block around it was verified, so it has no residual error")
             exact = self.calls[layer].output()[0, steps]
             of_layer = []

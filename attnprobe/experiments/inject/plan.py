@@ -325,7 +325,8 @@ def _cell(
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     decoding: dict[str, Any] = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
     if work.plan is not None:
-        decoding |= {"plan": request.plan, "plan_windows": [request.windows, request.plan_windows]}
+        between = {"beside": "both streams"} if request.plan == "residual" else {}
+        decoding |= {**between, "plan": request.plan, "plan_windows": [request.windows, request.plan_windows]}
     key = cell_key(
         command="inject",
         **(decoding if request.phase == "decode" else {}),

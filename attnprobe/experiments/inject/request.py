@@ -139,10 +139,11 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         None,
         "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
         "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
-        "alone, on other windows. The control has these budgets at random heads. The run's folder gets the plans.",
+        "alone, on other windows. measured is the residual error times the sensitivity of its layer, measured with "
+        "random keys. The control has these budgets at random heads. The run's folder gets the plans.",
         group=PLACES,
-        metavar="residual|row|mass",
-        among=("residual", "row", "mass"),
+        metavar="residual|measured|row|mass",
+        among=("residual", "measured", "row", "mass"),
         later=True,
     )
     plan_windows: int = opt(

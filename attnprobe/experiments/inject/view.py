@@ -122,12 +122,12 @@ DRIFTS: tuple[Column, ...] = (
     ),
     Column(
         "residual",
-        "{metrics[residual_error][mean]:2}",
+        "{metrics[residual_sum][mean]:2}",
         "the residual error, summed over layers",
-        more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / ‖x + y‖, of what the replaced heads of a layer add to the "
-        "residual stream x, on the same inputs",
+        more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / √(‖x + y‖ ‖x_L + y_L‖), of what the replaced heads of a "
+        "layer add to the residual stream x, beside that stream and the one of the last layer L",
         spare=7,
-        best=_smallest("residual_error"),
+        best=_smallest("residual_sum"),
     ),
     Column(
         "cosine",

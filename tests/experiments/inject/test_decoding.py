@@ -19,6 +19,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.allocation import planned_budgets
 from attnprobe.experiments.inject.drift import step_drift
+from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.policy import kept_keys
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
@@ -364,6 +365,28 @@ def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
     assert plan["cache_bytes"] == pytest.approx(uniform["cache_bytes"]) and plan["kl"] != uniform["kl"]
     other = ask(out="o", methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=1, greedy_steps=0)
     assert other[1]["key"] != planned[2]["key"], "other windows make another plan"
+
+
+def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monkeypatch):
+    """The weights are KL over residual error of each layer alone, of the windows behind the measured ones."""
+    weights = {}
+    sensitivities = InjectCells._sensitivities
+
+    def watching(self, place, work):
+        weights.update(sensitivities(self, place, work))
+        return weights
+
+    monkeypatch.setattr(InjectCells, "_sensitivities", watching)
+    same = {"d": (5,), "greedy_steps": 0}
+    records = ask(methods=("knorm",), plan="measured", plan_windows=2, windows=1, **same)
+    budgets = next(sum(record["planned"].values(), []) for record in records if "planned" in record)
+    assert sum(budgets) == 5 * LAYERS * 2 and len(set(budgets)) > 1
+    alone = [
+        metrics(r) | r for r in ask(out="a", methods=("random",), windows=3, per_layer=True, **same) if r["window"]
+    ]
+    for layer, weight in weights.items():
+        kl, residual = (sum(r[name] for r in alone if r["layer"] == layer) for name in ("kl", "residual_error"))
+        assert float(weight) == pytest.approx(kl / residual, rel=1e-4)
 
 
 def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):

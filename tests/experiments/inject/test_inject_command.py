@@ -243,7 +243,7 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
     assert record["predicts"] is None
-    local = {"local_error", "row_error", "residual_error", "residual_heads"}
+    local = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum"}
     assert {"drift", "embedding_cosine", *local} == record["metrics"].keys()
 
 
@@ -267,21 +267,24 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
     ids = seen["bench"].reading.inputs
     calls = {call.number: call for call in capture(model, ids).values()}
     with torch.no_grad():
-        x = base(**ids, output_hidden_states=True).hidden_states[1][0]
-    dense = base.encoder.layer[1].attention.output.dense
+        x, *_, deep, _ = (state[0] for state in base(**ids, output_hidden_states=True).hidden_states[1:])
+    dense, last = (base.encoder.layer[layer].attention.output.dense for layer in (1, -1))
+    deep = deep + last(calls[max(calls)].output()[0].float().flatten(1))
     own = calls[1].output()[0].float()
     gap = replaced(calls[1], work.request.entry, work.budget, seed=work.seed)[0] - own
     stream = x + dense(own.flatten(1))
     width, heads = own.shape[2], own.shape[1]
     parts = [gap[:, head] @ dense.weight[:, head * width : (head + 1) * width].T for head in range(heads)]
 
-    def error(change):
-        r = change.norm(dim=1) / stream.norm(dim=1)
+    def error(change, size=None):
+        r = change.norm(dim=1) / (stream.norm(dim=1) if size is None else size)
         return float((r**2 / (1 + r**2)).mean())
 
     assert record["residual"]["1"] == pytest.approx([error(part) for part in parts], rel=1e-4)
     found = metrics(record)
     assert found["residual_error"] == pytest.approx(error(sum(parts)), rel=1e-4)
+    beside = (stream.norm(dim=1) * deep.norm(dim=1)).sqrt()
+    assert found["residual_sum"] == pytest.approx(error(sum(parts), beside), rel=1e-4)
     assert found["residual_heads"] == pytest.approx(sum(map(error, parts)), rel=1e-4)
     assert found["row_error"] == pytest.approx(float((gap.norm(dim=2) / own.norm(dim=2)).mean()), rel=1e-4)
 
@@ -746,7 +749,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)
-    of_layers = {"local_error", "row_error", "residual_error", "residual_heads", "lost_mass"}
+    of_layers = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum", "lost_mass"}
     of_prompt = {"first_divergence", "cache_bytes", "read_bytes"}
     assert same.keys() == DRIFT_METRICS.keys() - of_layers - of_prompt and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
