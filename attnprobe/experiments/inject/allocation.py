@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from ...metrics import residual_errors
+from ...qkv import QKV
+from ...reference import exact
 from ...rng import generator
 from .request import SHUFFLED
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 STEPS = 13  # budgets of the table between the least and half of the prompt
 LEAST = 64  # the prompt over the least budget of a head, unless the total needs smaller ones
 SMALLEST = 6  # or the mean budget over it
+LAVA_QUERIES, LAVA_WIDTH = 32, 7  # of the authors' code
 
 
 def tried_budgets(prompt: int, d: int) -> list[int]:
@@ -73,6 +77,38 @@ def shuffled_budgets(budgets: Sequence[int], seed: int) -> list[int]:
     """The same budgets in a random order."""
     order = torch.randperm(len(budgets), generator=generator(seed, "plan", SHUFFLED))
     return [budgets[place] for place in order.tolist()]
+
+
+def lava_budgets(inputs: Mapping[int, QKV], prompt: int, d: int) -> dict[int, list[int]]:
+    """LAVa's number of keys of each KV head, by layer, at most ``d`` in the mean.
+
+    The score of key j is the mean weight ``B_ij`` of the last w = min(32, d/2) queries of the prompt, the largest of 7
+    neighbours and of the query heads of a KV head, times ``max_j ‖v_j‖₁``. Each head has the last w keys. The others of
+    a layer are in proportion to the entropy of its scores, and go to the heads with the largest scores. Cost: the
+    weights of w queries. Source: Shen et al. 2025 (LAVa, arXiv 2509.09754), settings of the authors' code.
+
+    Args:
+        inputs: by layer, the exact inputs of a text that begins with the prompt.
+    """
+    last = min(LAVA_QUERIES, d // 2)
+    scores = {layer: _lava_scores(qkv, prompt, last) for layer, qkv in inputs.items()}
+    shares = {layer: torch.special.entr(score / score.sum()).sum() for layer, score in scores.items()}
+    room, budgets = (d - last) * len(scores) / float(sum(shares.values())), {}
+    for layer, score in scores.items():
+        count = min(int(room * float(shares[layer])) * len(score), score.numel())
+        best = score.flatten().topk(count).indices // score.shape[1]
+        budgets[layer] = [last + keys for keys in best.bincount(minlength=len(score)).tolist()]
+    return budgets
+
+
+def _lava_scores(qkv: QKV, prompt: int, last: int) -> Tensor:
+    """The scores of the keys before the last ones of a prompt, (h_kv, prompt - last)."""
+    given, rows = qkv.complete() or qkv, torch.arange(prompt - last, prompt, device=qkv.device)
+    keys, values = qkv.shared_k[:, :prompt], qkv.shared_v[:, :prompt]
+    observed = given.replace(q=given.q[:, rows], k=keys, v=values, positions=rows)
+    weights = exact(observed).rows(0, last)[..., : prompt - last].mean(1)
+    best = max_pool1d(weights[:, None], LAVA_WIDTH, 1, LAVA_WIDTH // 2)[:, 0].unflatten(0, (qkv.kv_heads, -1)).amax(1)
+    return best * values[:, : prompt - last].abs().sum(-1).amax(1)[:, None]
 
 
 def of_query_heads(

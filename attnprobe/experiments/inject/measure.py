@@ -26,14 +26,14 @@ from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, MethodRequest, method_facts
 from ...sources import AttentionCall
 from ...timings import Timings
-from .allocation import head_errors, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
+from .allocation import head_errors, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .decoding import Prefix
 from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
 from .policy import PromptPolicy, evicts
 from .record import SHAPE
-from .request import SHUFFLED, InjectRequest
+from .request import LAVA, SHUFFLED, InjectRequest
 
 STEP = 10  # the time of a token of a step over that of a token of a long forward
 
@@ -205,6 +205,10 @@ class InjectCells(Cells):
         """The budgets of the KV heads of each layer."""
         prompt = self.request.prefix_at(place.group.n)
         assert prompt is not None and work.d is not None and self.request.plan is not None
+        if work.plan == LAVA:
+            if self.request.batch > 1:
+                raise Unsupported("plan=lava: each prompt has its own budgets; choose --batch 1")
+            return lava_budgets({layer: inputs.calls[layer].qkv() for layer in work.layers}, prompt, work.d)
         tried = tried_budgets(prompt, work.d)
         sizes = {layer: inputs.calls[layer].kv_heads for layer in work.layers}
         errors = self._errors_of_heads(place, work, tried)

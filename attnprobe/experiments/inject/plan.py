@@ -18,7 +18,7 @@ from ...run.sources import left_out
 from ...sources.weights import language_kind
 from ...timings import Timings
 from .policy import why_not_kept
-from .request import SHUFFLED, InjectRequest
+from .request import LAVA, SHUFFLED, InjectRequest
 
 DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 
@@ -131,12 +131,14 @@ class InjectPlan:
         }
 
     def _plans(self, request: MethodRequest) -> list[MethodRequest]:
-        """A policy with planned budgets, and with those budgets at random heads; none of a method that reads a prompt
-        step by step, or has an allocation of its own.
+        """A policy with planned budgets, with those budgets at random heads, and with LAVa's; none of a method that
+        reads a prompt step by step, or has an allocation of its own.
         """
         if self.request.plan is None or request.entry.compress is None or "allocation" in request.options:
             return []
-        return [MethodRequest(request.name, {**request.options, "plan": by}) for by in (self.request.plan, SHUFFLED)]
+        return [
+            MethodRequest(request.name, {**request.options, "plan": by}) for by in (self.request.plan, SHUFFLED, LAVA)
+        ]
 
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:

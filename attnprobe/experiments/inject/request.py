@@ -29,6 +29,7 @@ from ...run.topics import (
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
+LAVA = "lava"  # a rival of plans: budgets by a prompt's own weights
 
 
 def _budgets(text: str, what: str) -> tuple[float, ...]:
@@ -140,7 +141,8 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
         "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
         "alone, on other windows. measured is the residual error times the sensitivity of its layer, measured with "
-        "random keys. The control has these budgets at random heads. The run's folder gets the plans.",
+        "random keys. The control has these budgets at random heads, and LAVa's budgets stand beside it. The run's "
+        "folder gets the plans.",
         group=PLACES,
         metavar="residual|measured|row|mass",
         among=("residual", "measured", "row", "mass"),

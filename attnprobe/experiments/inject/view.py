@@ -29,7 +29,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
 from .record import InjectRecord
-from .request import SHUFFLED
+from .request import LAVA, SHUFFLED
 from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
@@ -283,7 +283,7 @@ def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:
     for record in records:
         options, planned = dict(record["options"]), record.get("planned")
         by, d = options.pop("plan", None), record.get("d")
-        if not planned or by == SHUFFLED:
+        if not planned or by in (SHUFFLED, LAVA):
             continue
         heads, source = len(record["heads"]), record["source"]
         budgets = [

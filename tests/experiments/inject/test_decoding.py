@@ -14,10 +14,10 @@ import torch
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
-from attnprobe import capture
+from attnprobe import QKV, capture
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.inject.allocation import planned_budgets
+from attnprobe.experiments.inject.allocation import lava_budgets, planned_budgets
 from attnprobe.experiments.inject.drift import step_drift
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.policy import kept_keys
@@ -408,10 +408,31 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
 
 
 def test_plans_are_compared_with_the_best_uniform_policy_on_the_same_windows(planned):
-    uniform, plan, control = plan_rows(planned)
+    uniform, plan, control, lava = plan_rows(planned)
     assert uniform["best"] and not plan["best"] and uniform["kl_gap"]["mean"] == 0 and uniform["kl_ratio"] == 1
     of = {(record["options"].get("plan"), record["window"]): metrics(record)["kl"] for record in planned}
     gaps = [of["residual", window] - of[None, window] for window in (0, 1)]
     assert plan["kl_gap"]["mean"] == pytest.approx(sum(gaps) / 2)
     assert plan["kl_gap"]["se"] == pytest.approx(abs(gaps[0] - gaps[1]) / 2)
-    assert control["options"] == {"plan": "shuffled"}
+    assert control["options"] == {"plan": "shuffled"} and lava["options"] == {"plan": "lava"}
+
+
+def test_budgets_of_lava_are_those_of_loops_over_weights():
+    prompt, d, last = 20, 6, 3
+    q, k, v = torch.randn(3, 2, 24, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    layers = {layer: QKV(size * q, k[:1], v[:1], causal=True) for layer, size in ((0, 1.0), (4, 6.0))}
+    scores = {}
+    for layer, qkv in layers.items():
+        mean = np.zeros((2, prompt - last))
+        for head, i in itertools.product(range(2), range(prompt - last, prompt)):
+            row = np.exp([float(qkv.scale * qkv.q[head, i] @ qkv.k[head, j]) for j in range(i + 1)])
+            mean[head] += (row / row.sum())[: prompt - last] / last
+        size = max(float(v[0, j].abs().sum()) for j in range(prompt - last))
+        near = [slice(max(0, j - 3), j + 4) for j in range(prompt - last)]
+        scores[layer] = [size * max(mean[0, part].max(), mean[1, part].max()) for part in near]
+    entropies = {layer: -sum(s / sum(of) * np.log(s / sum(of)) for s in of) for layer, of in scores.items()}
+    expected = {layer: [last + int(2 * (d - last) * e / sum(entropies.values()))] for layer, e in entropies.items()}
+    assert lava_budgets(layers, prompt, d) == expected and expected[0] != expected[4]
+    pair = QKV(q, k, v, causal=True)
+    [of_layer] = lava_budgets({0: pair}, prompt, d).values()
+    assert sum(of_layer) == 2 * d and min(of_layer) >= last
