@@ -273,6 +273,25 @@ class ModelSource(Source):
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 
+    def ending(self, n: int, window: int) -> tuple[int, int]:
+        """The number of tokens from the question of a needle to the end of the window, and from its answer on.
+
+        Raises:
+            UsageError: the text does not end with an answer, or its tokens are not those at the end of a window.
+        """
+        needle = self.text.needle
+        if needle is None or not needle.answered:
+            raise UsageError(
+                f"the text {self.text.name} ends with no answer; choose one such as needle:pairs=16,answer=1"
+            )
+        question, answer = needle.ending(window)
+        ids, spans = self.stream.vocabulary.read(f".{question}{answer}")
+        counts = [sum(end > 1 + length for _, end in spans) for length in (0, len(question))]
+        tokens, behind = self.segments(n, window)[-1], len(self.layout.after)
+        if tokens[len(tokens) - counts[0] - behind : len(tokens) - behind] != ids[len(ids) - counts[0] :]:
+            raise UsageError(f"text {needle.name}: the tokenizer joins its question to the text before it")
+        return counts[0] + behind, counts[1] + behind
+
     def _needle(self, n: int, window: int) -> list[int]:
         """The numbers of the tokens that the question at the end of the text asks for."""
         place = f"{n}, window {window}"

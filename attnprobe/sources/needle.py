@@ -16,8 +16,9 @@ from ..rng import generator
 WORD = "needle"
 MOST = 20_000  # statements; names and values are distinct numbers of five digits
 SPARE = 64  # tokens of prose beyond the expected ones, for a cut that gives the exact number
-DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0}
+DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0, "answer": 0}
 
+NUMBER = re.compile(r"[0-9]{5}")
 Read = Callable[[str], tuple[list[int], list[tuple[int, int]]]]
 
 
@@ -28,7 +29,7 @@ class Needle:
     With one link the statements are pairs, ``The code of item 48213 is 90761.``; the question asks for the code of one
     item. With more, a group is a chain: a variable has a value, and each of the others equals the one before it; the
     question asks for the variables of one value. The statements of a chain keep their order. Numbers, places and the
-    question depend on ``seed`` and on the number of the text window.
+    question depend on ``seed`` and on the number of the text window. With ``answered`` the answer follows the question.
 
     >>> needle = parse_needle("needle:pairs=2,seed=1")
     >>> statements, question, answer = needle.statements(0)
@@ -39,12 +40,20 @@ class Needle:
     groups: int
     links: int
     seed: int
+    answered: bool = False
 
     @property
     def name(self) -> str:
         """The name of the text, with all settings."""
         what = f"pairs={self.groups}" if self.links == 1 else f"chain={self.links},chains={self.groups}"
-        return f"{WORD}:{what},seed={self.seed}"
+        return f"{WORD}:{what},seed={self.seed}{',answer=1' * self.answered}"
+
+    def ending(self, window: int) -> tuple[str, str]:
+        """The question at the end of a window, and its answer: the code of the pair, or the names of the chain."""
+        groups, question, target = self.statements(window)
+        numbers = [NUMBER.findall(statement) for statement in groups[target]]
+        answer = [numbers[0][-1]] if self.links == 1 else [of_statement[0] for of_statement in numbers]
+        return question, f" {', '.join(answer)}"
 
     def statements(self, window: int) -> tuple[list[list[str]], str, int]:
         """The statements of each group, the question, and the number of the group that it asks for."""
@@ -74,7 +83,9 @@ class Needle:
         Raises:
             UsageError: ``count`` is too small for the statements and the question.
         """
-        groups, question, target = self.statements(window)
+        groups, _, target = self.statements(window)
+        question, answer = self.ending(window)
+        question += answer if self.answered else ""
         stated = [text for group in groups for text in group]
         room = count - len(read("".join(stated) + question)[0])
         if room < 0:
@@ -157,7 +168,7 @@ def is_needle(name: str) -> bool:
 
 
 def parse_needle(name: str) -> Needle:
-    """The needle of ``needle``, ``needle:pairs=64,seed=0`` or ``needle:chain=4,chains=8,seed=0``.
+    """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``.
 
     Raises:
         UsageError: an unknown setting, a value that is not an integer, or too many statements.
@@ -179,7 +190,7 @@ def parse_needle(name: str) -> Needle:
         raise UsageError(f"text {name}: it needs at least one pair, or a chain of two statements")
     if groups * (links + 1) > 2 * MOST:
         raise UsageError(f"text {name}: it has more than {MOST} statements")
-    return Needle(groups, links, values["seed"])
+    return Needle(groups, links, values["seed"], bool(values["answer"]))
 
 
 def _pair(item: int, code: int) -> list[str]:

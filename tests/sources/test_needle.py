@@ -32,7 +32,14 @@ class Words:
 
 
 @pytest.mark.parametrize(
-    "name", ["needle:pairs=5,seed=3", "needle:chain=3,chains=4", "needle:chain=2,chains=1", "needle"]
+    "name",
+    [
+        "needle:pairs=5,seed=3",
+        "needle:chain=3,chains=4",
+        "needle:chain=2,chains=1,answer=1",
+        "needle:answer=1",
+        "needle",
+    ],
 )
 @pytest.mark.parametrize("count", [260, 700])
 @pytest.mark.parametrize("window", [0, 2])
@@ -41,13 +48,19 @@ def test_the_marked_tokens_are_the_statements_that_are_asked_for(name, count, wi
     ids, marked = needle.compose(encode, PROSE, count, window)
     words = [encode.words[token] for token in ids]
     groups, question, arguments = needle.statements(window)
+    answer = needle.ending(window)[1]
+    if needle.answered:
+        asked = " ".join(groups[arguments])
+        assert all(number in asked and number not in question for number in re.findall(r"[0-9]{5}", answer))
+        assert len(answer.split()) == needle.links
+        question += answer
     assert len(words) == count and words[-len(question.split()) :] == question.split()
     assert [words[index] for index in marked] == " ".join(groups[arguments]).split()
     text = " ".join(words)
     for group in groups:
         places = [text.index(statement.strip()) for statement in group]
         assert places == sorted(places) and len(set(places)) == len(places)
-    numbers = re.findall(r"[0-9]{5}", question)
+    numbers = re.findall(r"[0-9]{5}", needle.ending(window)[0])
     assert all(number in " ".join(groups[arguments]) for number in numbers)
     assert not any(number in " ".join(g) for number in numbers for i, g in enumerate(groups) if i != arguments)
 

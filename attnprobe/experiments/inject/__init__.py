@@ -32,6 +32,9 @@ GATED = Gated(
         Metric("cache_bytes"),
         Metric("read_bytes"),
         Metric("greedy_match", better="larger"),
+        Metric("needle_loss"),
+        Metric("needle_loss_change"),
+        Metric("needle_rank"),
     )
 )
 EXPERIMENT = Experiment(

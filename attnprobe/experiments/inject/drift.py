@@ -32,6 +32,9 @@ DRIFT_METRICS = {
     "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
     "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
     "read_bytes": "of those that a step reads of the prompt; heads that share keys may read different ones",
+    "needle_loss": "mean −log p~ of the tokens of a needle's answer, in nats, with --question",
+    "needle_loss_change": "the same less the unmodified model's",
+    "needle_rank": "the mean place of these tokens among all words by p~, from 1",
     "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
 }
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
@@ -164,6 +167,21 @@ def step_drift(own: Tensor, got: Tensor, words: Tensor) -> dict[str, list[float]
         metrics["loss"] += compared["loss"].tolist()
         metrics["loss_own"] += compared["loss_own"].tolist()
     return metrics
+
+
+def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
+    """The loss, its change, and the rank of the words of an answer, from two sets of logits (places, words).
+
+    >>> import torch
+    >>> own, got = torch.tensor([[0.0, 4.0, 1.0]]), torch.tensor([[2.0, 1.0, 0.0]])
+    >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
+    {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0}
+    """
+    compared = _compared(own.double(), got.double(), words)
+    loss = float(compared["loss"].mean())
+    rank = 1 + (got > got.gather(1, words[:, None])).sum(1)
+    change = loss - float(compared["loss_own"].mean())
+    return {"needle_loss": loss, "needle_loss_change": change, "needle_rank": float(rank.double().mean())}
 
 
 def _compared(own: Tensor, got: Tensor, words: Tensor) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from ...sources import AttentionCall
 from ...timings import Timings
 from .allocation import head_errors, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .decoding import Prefix
-from .drift import Local, Outputs, local_errors, local_metrics, model_drift, step_drift
+from .drift import Local, Outputs, answer_metrics, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
 from .policy import PromptPolicy, evicts
@@ -56,6 +56,7 @@ class InjectCells(Cells):
 
     def __init__(self, request: InjectRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.parts, self.notify = inject_prepared(request, notify), notify
+        request = self.parts[0][1].request  # with the steps behind a prompt without the question
         more = 0 if request.plan is None else request.plan_windows
         self.texts = [
             {n: rows_of(source, n, request.windows + more, request.lines) for n in plan.base.n}
@@ -130,7 +131,10 @@ class InjectCells(Cells):
             elif model.why is not None:
                 raise SourceError(f"--phase decode: {model.why}")
             else:
-                steps = {"prefix_length": prefix, "greedy_steps": self.request.greedy_steps}
+                steps: dict[str, Any] = {"prefix_length": prefix, "greedy_steps": self.request.greedy_steps}
+                if self.request.question is not None:
+                    end = n - 1 - len(source.layout.after)
+                    steps["answers"] = [slice(n - 1 - source.ending(n, window)[1], end) for window in windows]
                 bench = _Decoding(model, rows, windows, plan.base.layers, plan.base.seed, **steps)
             if not self.request.lines and self.request.model_dtype == "float32":  # as the other commands read them
                 for row, window in enumerate(windows):
@@ -365,6 +369,7 @@ class _Decoding(_Bench):
 
     prefix_length: int
     greedy_steps: int
+    answers: Sequence[slice] = ()  # the places of the predictions of each row's answer of a needle
     prefix: Prefix = field(init=False)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
 
@@ -449,6 +454,9 @@ class _Decoding(_Bench):
             "cache_bytes": self.prefix.cache_bytes(read if evicts(work.request.entry) else {}),
             "read_bytes": self.prefix.cache_bytes(read),
         }
+        if self.answers:
+            answer = slice(*(end - self.prefix_length for end in (self.answers[row].start, self.answers[row].stop)))
+            numbers |= answer_metrics(own.logits[answer], got.logits[answer], words[answer])
         metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
         return {**result, "metrics": metrics, "steps": steps}
 

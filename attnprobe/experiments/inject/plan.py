@@ -158,13 +158,16 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
             raise UsageError("--phase decode reads windows of one length, not --lines")
     if request.lines:  # lines are counted when they are read
         read = replace(read, windows=1)
-    plans = []
+    plans: list[tuple[Any, InjectPlan]] = []
     _refuse_shares(request)
     if request.plan is not None and budgets is not None:
         raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
     draft = replace(draft_plan(read), d=read.d, repeats=read.repeats)
-    for source, plan in prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True):
+    parts = prepared(read, draft, notify, Timings(), refuse=budgets is None, whole_model=True)
+    if request.question is not None:
+        request = replace(request, steps=max(_steps_behind(request, source, plan.n) for source, plan in parts))
+    for source, plan in parts:
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             if budgets is not None and "prompt" in budgets.about and " are for n " not in line:
@@ -176,6 +179,15 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         kv_heads = getattr(source.config.get_text_config(), "num_key_value_heads", None) or source.heads
         plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source), kv_heads)))
     return plans
+
+
+def _steps_behind(request: InjectRequest, source: Any, lengths: Iterable[int]) -> int:
+    """The most steps of a window: all predictions of the answer, and with the question outside those of its tokens."""
+    numbers = range(request.windows + (0 if request.plan is None else request.plan_windows))
+    endings = [source.ending(n, window) for n in lengths for window in numbers]
+    if request.question == "inside":
+        return max(answer for _, answer in endings)
+    return max(both for both, _ in endings) - 1
 
 
 def _refuse_shares(request: InjectRequest) -> None:

@@ -103,7 +103,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head", "plan", "plan_windows")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head", "plan", "plan_windows", "question")},
         later=True,
     )
     prefix: int | None = opt(
@@ -119,6 +119,16 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         group=PLACES,
         between=(1, MOST),
         excludes={"prefix": "the prompt has n - 1 - {value} tokens"},
+        later=True,
+    )
+    question: str | None = opt(
+        None,
+        "Of a text such as needle:pairs=16,answer=1, instead of --steps: whether the question is inside the prompt, or "
+        "outside, behind it. The table then has the loss and the rank of the answer's tokens.",
+        group=PLACES,
+        metavar="inside|outside",
+        among=("inside", "outside"),
+        excludes={"prefix": "the prompt ends at the question", "steps": "the prompt ends at the question"},
         later=True,
     )
     greedy_steps: int = opt(

@@ -215,6 +215,9 @@ PROMPTS: tuple[Column, ...] = (
         "first steps with the same likeliest word",
         spare=2,
     ),
+    Column("needle loss", "{metrics[needle_loss_change][mean]:3}", "of the answer's tokens, change in nats"),
+    Column("± of needle", "{metrics[needle_loss_change][se]:2}", OVER_WINDOWS),
+    Column("needle rank", "{metrics[needle_rank][mean]:3}", "mean place of the answer's tokens by p~, from 1"),
     Column("lost mass", "{metrics[lost_mass][mean]:3}", "the exact weight of unseen keys", spare=1),
     Column(
         "kept MiB",

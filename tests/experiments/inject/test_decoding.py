@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -24,6 +25,7 @@ from attnprobe.experiments.inject.policy import kept_keys
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
 from attnprobe.methods import get
+from attnprobe.timings import Timings
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -387,6 +389,32 @@ def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monke
     for layer, weight in weights.items():
         kl, residual = (sum(r[name] for r in alone if r["layer"] == layer) for name in ("kl", "residual_error"))
         assert float(weight) == pytest.approx(kl / residual, rel=1e-4)
+
+
+@pytest.mark.parametrize("question", ["inside", "outside"])
+def test_the_answer_of_a_needle_is_behind_the_prompt(question, models, tmp_path):
+    """Its loss is that of the steps before [SEP], and its rank is counted over the words of the model."""
+    model = opened(models["llama"])
+    model.config.max_position_embeddings = n = 300
+    given = {"model": str(save(model, tmp_path / "long")), "n": (n,), "d": (8,), "phase": "decode", "device": "cpu"}
+    given |= {"methods": ("softmax", "knorm"), "windows": 2, "question": question, "out": str(tmp_path / "r")}
+    request = InjectRequest(**given, text="needle:pairs=2,answer=1")
+    source, records = InjectCells(request, print, Timings()).sources[0], measure_drift(request).outcome.records
+    endings = [source.ending(n, window) for window in range(2)]
+    prefix = n - (max(both for both, _ in endings) if question == "outside" else max(a for _, a in endings) + 1)
+    for record in records:
+        answer, found, steps = endings[record["window"]][1], metrics(record), record["steps"]
+        assert answer == 6 and record["prefix"] == prefix  # five digits and [SEP]
+        assert found["needle_loss"] == pytest.approx(np.mean(steps["loss"][-answer:-1]))
+        own = np.mean(steps["loss_own"][-answer:-1])
+        assert found["needle_loss_change"] == pytest.approx(found["needle_loss"] - own, abs=1e-9)
+    exact = next(record for record in records if (record["method"], record["window"]) == ("softmax", 0))
+    ids = torch.tensor(source.segments(n, 0))
+    logits, words = model(ids).logits[0, -7:-2], ids[0, -6:-1]
+    ranks = [1 + sum(float(x) > float(row[word]) for x in row) for row, word in zip(logits, words, strict=True)]
+    assert metrics(exact)["needle_rank"] == pytest.approx(sum(ranks) / 5)
+    with pytest.raises(UsageError, match="ends with no answer"):
+        InjectCells(dataclasses.replace(request, text="needle:pairs=2"), print, Timings())
 
 
 def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):

@@ -750,7 +750,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)
     of_layers = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum", "lost_mass"}
-    of_prompt = {"first_divergence", "cache_bytes", "read_bytes"}
+    of_prompt = {"first_divergence", "cache_bytes", "read_bytes", "needle_loss", "needle_loss_change", "needle_rank"}
     assert same.keys() == DRIFT_METRICS.keys() - of_layers - of_prompt and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
     differs = Outputs(one.hidden, one.logits, torch.tensor([4, 3, 7]))
