@@ -32,10 +32,10 @@ DRIFT_METRICS = {
     "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
     "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
     "read_bytes": "of those that a step reads of the prompt; heads that share keys may read different ones",
+    "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
     "needle_loss": "mean −log p~ of the tokens of a needle's answer, in nats, with --question",
     "needle_loss_change": "the same less the unmodified model's",
     "needle_rank": "the mean place of these tokens among all words by p~, from 1",
-    "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
 }
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
 CHUNK = 2**22  # numbers of logits that are compared at once in float64
