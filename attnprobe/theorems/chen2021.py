@@ -17,7 +17,7 @@ from ..linalg.binomial import clopper_pearson
 from ..qkv import QKV
 from .finding import Finding
 from .frequency import frequency
-from .lifted import Lifted, landmarks, lifted_dimension
+from .lifted import Lifted, Residual, landmarks, lifted_dimension
 from .registry import Setting, theorem
 
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
@@ -211,24 +211,28 @@ def _grid(rows: int) -> list[int]:
 
 
 def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Setting) -> Tensor:
-    """The index in `_grid` of the first sufficient budget, for each seed and ε; the grid's length if none suffices."""
+    """The index in `_grid` of the first sufficient budget, for each seed and ε; the grid's length if none suffices.
+
+    The search goes from the largest λ to the smallest: a smaller one needs no smaller budget.
+    """
     grid = _grid(lifted.rows)
     smallest = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
         indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
-        z = lifted.nystrom(indices) if lifted.holds else None  # N x N, as large as C̄
+        residual = Residual(lifted, lifted.nystrom(indices)) if lifted.holds else None
 
-        def suffices(place: int, ridge: float, indices=indices, z=z) -> bool:
+        def suffices(place: int, ridge: float, indices=indices, residual=residual) -> bool:
             d = grid[place]
-            if z is not None:
-                return lifted.within(z[:, :d], ridge)
+            if residual is not None:
+                return residual.within(d, ridge)
             return float(lifted.errors(lifted.nystrom(indices[:d]), [d]).value[0]) <= ridge
 
-        for j, ridge in enumerate(lambdas.tolist()):
-            low, high = 0, len(grid)
+        low = 0
+        for j in lambdas.argsort(descending=True).tolist():
+            high = len(grid)
             while low < high:
                 middle = (low + high) // 2
-                low, high = (low, middle) if suffices(middle, ridge) else (middle + 1, high)
+                low, high = (low, middle) if suffices(middle, float(lambdas[j])) else (middle + 1, high)
             smallest[i, j] = low
     return smallest
 

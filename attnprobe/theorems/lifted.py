@@ -97,24 +97,12 @@ class Lifted:
         cross = GaussianAttention(landmarks, x[None], self.scale).dense()[0]  # (d, N)
         return torch.linalg.solve_triangular(factor, cross, upper=False).mT
 
-    def within(self, z: Tensor, ridge: float) -> bool:
-        """Whether ``C~ ⪯ C̄ ⪯ C~ + ridge·I`` for ``C~ = Z Zᵀ``, up to rounding in float64.
-
-        ``C̄ - C~`` is positive semidefinite for every S: it is ``C̄^½ (I - P) C̄^½`` with a projector P, or above that
-        with a ridge on the core. So the order holds if its largest eigenvalue is at most the ridge, that is, if
-        ``ridge·I - C̄ + C~`` has a Cholesky factor. C̄ is dense. Cost ``N³/6 + N² d`` multiply-adds, less than for
-        eigenvalues.
-        """
-        shifted = torch.addmm(self.held, z, z.mT, beta=-1)
-        shifted.diagonal().add_(ridge)
-        return int(torch.linalg.cholesky_ex(shifted)[1]) == 0
-
     def order(self, z: Tensor, budgets: Sequence[int], lambdas: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``‖C̄ - C~‖₂`` (c,) of the leading columns of Z, and three answers (c, L) to whether ``C~ ⪯ C̄ ⪯ C~ + λI``.
 
         The order holds by the estimate, certainly, or possibly. If C̄ is dense, the norm is a Ritz value, a lower bound
-        within 1e-4, and all three answers are that of `within`, which runs only if the Ritz value is at most λ. For
-        larger kernels they come from a certified interval of the norm.
+        within 1e-4, and all three answers are that of `Residual.within`, which runs only if the Ritz value is at most
+        λ. For larger kernels they come from a certified interval of the norm.
 
         Args:
             budgets: the c numbers of leading columns. lambdas: λ, (L,).
@@ -125,8 +113,9 @@ class Lifted:
             value, lower, upper = (end[:, None] <= lambdas for end in ends)
             return norms.value, value, upper, lower
         values = [self._ritz(z[:, :d]) for d in budgets]
+        residual = Residual(self, z)
         decisions = [
-            [value <= ridge and self.within(z[:, :d], ridge) for ridge in lambdas.tolist()]
+            [value <= ridge and residual.within(d, ridge) for ridge in lambdas.tolist()]
             for d, value in zip(budgets, values, strict=True)
         ]
         happened = torch.tensor(decisions)
@@ -168,6 +157,40 @@ class Lifted:
         metrics = [errors.metrics for errors in shared_matrix_errors(exact, low_rank, tol=TOL)]
         ends = ("matrix_spectral", "matrix_spectral_lower", "matrix_spectral_upper")
         return Norms(*(torch.cat([one[name] for one in metrics]).cpu() for name in ends))
+
+
+class Residual:
+    """``C~ - C̄`` of leading columns of Z, dense in float64. A step to another number of columns adds the difference.
+
+    Args:
+        lifted: one whose C̄ is dense. z: Z (N, d), of `Lifted.nystrom`.
+    """
+
+    def __init__(self, lifted: Lifted, z: Tensor) -> None:
+        self.lifted, self.z = lifted, z
+        self.columns = 0
+        self.negative = torch.empty(0)
+
+    def within(self, d: int, ridge: float) -> bool:
+        """Whether ``C~ ⪯ C̄ ⪯ C~ + ridge·I`` for the first d columns of Z, up to rounding in float64.
+
+        ``C̄ - C~`` is positive semidefinite for every S: it is ``C̄^½ (I - P) C̄^½`` with a projector P, or above that
+        with a ridge on the core. So the order holds if its largest eigenvalue is at most the ridge, that is, if
+        ``ridge·I - C̄ + C~`` has a Cholesky factor. Cost ``N³/6 + N² |d - d'|`` multiply-adds after a call with d', less
+        than for eigenvalues.
+        """
+        if not len(self.negative):
+            self.negative = -self.lifted.held
+        few, many = sorted((d, self.columns))
+        step = self.z[:, few:many]
+        self.negative.addmm_(step, step.mT, alpha=1 if d > self.columns else -1)
+        self.columns = d
+        diagonal = self.negative.diagonal()
+        kept = diagonal.clone()
+        diagonal.add_(ridge)
+        failed = int(torch.linalg.cholesky_ex(self.negative)[1])
+        diagonal.copy_(kept)
+        return not failed
 
 
 @dataclass(frozen=True)
