@@ -186,6 +186,8 @@ def parse_needle(name: str) -> Needle:
     values = {**DEFAULTS, **given}
     chained = bool({"chain", "chains"} & set(given))
     groups, links = (values["chains"], values["chain"]) if chained else (values["pairs"], 1)
+    if values["answer"] > 1:
+        raise UsageError(f"text {name}: answer={values['answer']}; choose 1 for a text that ends with the answer, or 0")
     if groups < 1 or links < (2 if chained else 1):
         raise UsageError(f"text {name}: it needs at least one pair, or a chain of two statements")
     if groups * (links + 1) > 2 * MOST:

@@ -26,7 +26,15 @@ from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, MethodRequest, method_facts
 from ...sources import AttentionCall
 from ...timings import Timings
-from .allocation import head_errors, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
+from .allocation import (
+    STEPS,
+    head_errors,
+    lava_budgets,
+    of_query_heads,
+    planned_budgets,
+    shuffled_budgets,
+    tried_budgets,
+)
 from .decoding import Prefix
 from .drift import Local, Outputs, answer_metrics, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
@@ -35,7 +43,8 @@ from .policy import PromptPolicy, evicts
 from .record import SHAPE
 from .request import LAVA, SHUFFLED, InjectRequest
 
-STEP = 10  # the time of a token of a step over that of a token of a long forward
+STEP = 10  # the time of a token of a greedy step over that of a token of a long forward
+FEW = 1.5  # that of a token of the forward of all other steps
 
 
 class InjectCells(Cells):
@@ -169,9 +178,15 @@ class InjectCells(Cells):
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
             return 2 * layers * work + forward + work_of_logits(n, self._vocabulary(place)), size
-        steps = n - prefix + self.request.greedy_steps  # each reads all weights for one token
-        logits = work_of_logits(n - prefix, self._vocabulary(place))
-        return layers * work * (1 + steps / n) + STEP * forward * steps / n + logits, size
+        steps = n - prefix + self.request.greedy_steps
+        step = forward * (FEW * (n - prefix) + STEP * self.request.greedy_steps) / n
+        step += work_of_logits(n - prefix, self._vocabulary(place))
+        total, plan = layers * work * (1 + steps / n) + step, self.request.plan
+        if plan is not None and cell.work.plan == plan and cell.window == self.batches[place][0] == 0:  # makes the plan
+            measured = layers * step if plan == "measured" else 0.0
+            inputs = self.work_of_inputs(place) / len(self.batches[place])
+            total += self.request.plan_windows * (inputs + STEPS * layers * work + measured)
+        return total, size
 
     def _forward(self, place: Place) -> float:
         """The multiply-adds of the model's forward on one text window."""
