@@ -57,7 +57,7 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
     files: dict[Path, bytes] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
-        figure.draw_without_rendering()
+        figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
         show_overlaps(figure)
         for kind, metadata in _metadata(title, [words, *facts]).items():

@@ -81,3 +81,19 @@ def test_rows_whose_exact_output_is_zero():
     assert (reference.errors(approximate("vmean", zero))["output"] == 0).all()
     other = Approximation(None, torch.ones_like(zero.v))
     assert reference.errors(other)["output"].isinf().all()
+
+
+@pytest.mark.parametrize("enough", [0.1, 0.5, 0.8, 2.0])
+def test_a_matrix_error_above_what_is_enough_may_be_a_lower_bound(enough):
+    """It is on the same side of the limit as the exact error, and exact up to the limit."""
+    qkv = inputs(n=30)
+    reference = GuaranteeReference(qkv)
+    approx = approximate("bigbird", qkv, 12, seed=2)
+    matrix = approx.matrix().dense().clone()
+    matrix[1] = reference.dense[1] + 1e-3 * (matrix[1] - reference.dense[1])
+    approx = Approximation(Dense(matrix), matrix @ qkv.v)
+    exact, actual = reference.errors(approx)["matrix"], reference.errors(approx, enough=enough)["matrix"]
+    assert float(exact[1]) < 0.1 < float(exact[0])
+    assert torch.equal(actual > enough, exact > enough) and (actual <= exact * (1 + 1e-12)).all()
+    torch.testing.assert_close(actual[exact <= enough], exact[exact <= enough], rtol=1e-12, atol=0)
+    assert torch.isfinite(actual).all()

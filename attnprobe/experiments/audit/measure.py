@@ -56,7 +56,7 @@ class AuditCells(PlannedCells):
     def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
         work, size = work_of_method(n, cell.d, heads)
-        work += self.request.matrix * work_of_decompositions(n, heads, 1)[0] / 3  # the norm of a difference
+        work += self.request.matrix * work_of_decompositions(n, heads, 1)[0] / 12  # a bound of the norm of a difference
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
     def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:

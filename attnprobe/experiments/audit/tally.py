@@ -58,7 +58,7 @@ class Tally:
 
     def add(self, approx: Approximation) -> None:
         """Count the errors of one repeat."""
-        errors = self.reference.errors(approx)
+        errors = self.reference.errors(approx, enough=max(self.epsilons))
         self.trials += 1
         lost = torch.zeros_like(self.lost)
         for name, error in errors.items():

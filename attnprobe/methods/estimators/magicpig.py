@@ -8,6 +8,8 @@ inclusion.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,11 +19,12 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
 from ..registry import register
-from .base import Rows, Weighted, estimated, near_keys
+from .base import ROWS, Rows, Weighted, estimated, near_keys
 
 MOST = 256  # tables
 SPREAD = 64  # rows that determine the number of tables
 FEW = 1e-2  # expected collisions below which the law is summed
+KEPT = 2**18  # numbers of a head's law that are kept for other seeds
 QUARTER = 4  # sinks and window take at most this part of d each
 
 
@@ -117,14 +120,23 @@ def magicpig(
     rotations = torch.stack(draws)  # (h, L, K, p)
     near = min(sinks, d // QUARTER), min(window, d // QUARTER)
     hashed = [_Hashed(qkv, head, rotations[head].to(qkv.device), least_hits) for head in range(qkv.h)]
-    planned = [one.tables(d, *near, count, tables is None) for one in hashed]
-    used = [number for number, _ in planned]
-    keys = torch.tensor([expected for _, expected in planned], dtype=torch.float64, device="cpu")
+    shared = _shared(qkv, (d, *near, count, tables is None, bits, least_hits))
+    if not shared.tables:
+        spread = _Spread.of(qkv, *near)
+        shared.tables = [one.tables(spread, d, count, tables is None) for one in hashed]
+    used = [number for number, _ in shared.tables]
+    keys = torch.tensor([expected for _, expected in shared.tables], dtype=torch.float64, device="cpu")
+    differentiable = torch.is_grad_enabled() and (qkv.q.requires_grad or qkv.shared_k.requires_grad)
+    keeps = qkv.n_q <= ROWS and qkv.n_q * qkv.n_k <= KEPT and not differentiable
 
     def choose(rows: Rows) -> Weighted:
         exactly = near_keys(rows, *near)
         of_head, number = hashed[rows.head], used[rows.head]
-        u = of_head.law(rows.index, number)
+        u = shared.laws.get(rows.head)
+        if u is None or not keeps:
+            u = of_head.law(rows.index, number)
+        if keeps:
+            shared.laws[rows.head] = u
         hits = (of_head.collisions(rows.index, number) >= least_hits) & rows.visible & ~exactly
         log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(exactly, 0.0)
         log_weights = torch.where(hits, -(u + floor).log(), log_weights)
@@ -138,6 +150,54 @@ def magicpig(
         return Weighted(log_weights, stated)
 
     return estimated(qkv, choose, {"rotations": rotations}, {"realised_d": keys})
+
+
+@dataclass(eq=False)
+class _Shared:
+    """What all seeds share: L and its expected number of keys for each head, and the laws of heads with few rows."""
+
+    tables: list[tuple[int, float]] = field(default_factory=list)
+    laws: dict[int, Tensor] = field(default_factory=dict)
+
+
+_SHARED: WeakKeyDictionary[QKV, tuple[tuple[object, ...], _Shared]] = WeakKeyDictionary()
+
+
+def _shared(qkv: QKV, settings: tuple[object, ...]) -> _Shared:
+    """What the last call with these inputs and settings left; a change of a tensor in place is another input."""
+    state = (*settings, qkv.q._version, qkv.shared_k._version)
+    last = _SHARED.get(qkv)
+    if last is None or last[0] != state:
+        last = _SHARED[qkv] = state, _Shared()
+    return last[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """The rows that determine the number of tables, the same for all heads.
+
+    Attributes:
+        index: their numbers. exactly: the keys that are always used. others: the other visible keys, (b, n_k) each.
+    """
+
+    index: Tensor
+    exactly: Tensor
+    others: Tensor
+
+    @staticmethod
+    def of(qkv: QKV, sinks: int, window: int) -> _Spread:
+        one = qkv.head(0)
+        index = _spread(one.n_k if one.causal else one.n_q, one.device)
+        if one.causal:  # of the whole text; their numbers are not used
+            rows = one.replace(q=one.k[:, index], positions=index)
+        else:
+            rows = one.queries(index)
+        scores = torch.zeros(rows.n_q, rows.n_k, device=one.device)
+        if rows.visible is not None:
+            scores = scores.masked_fill(rows.visible.hidden(rows.n_k), -torch.inf)
+        block = Rows(rows, 0, torch.arange(rows.n_q, device=one.device), scores, rows.v[0])
+        exactly = near_keys(block, sinks, window)
+        return _Spread(index, exactly, block.visible & ~exactly)
 
 
 class _Hashed:
@@ -162,23 +222,14 @@ class _Hashed:
             counts += own[:, None] == keys
         return counts
 
-    def tables(self, d: int, sinks: int, window: int, most: int, free: bool) -> tuple[int, float]:
+    def tables(self, spread: _Spread, d: int, most: int, free: bool) -> tuple[int, float]:
         """L and its expected number of used keys. L is ``most``, or if ``free`` the largest one with at most d keys."""
-        qkv = self.qkv
-        index = _spread(qkv.n_k if qkv.causal else qkv.n_q, self.q.device)
-        if qkv.causal:
-            rows = qkv.replace(q=qkv.k[:, index], positions=index)  # of the whole text; their numbers are not used
-            collision = torch.full((rows.n_q, qkv.n_k), 0.5**self.bits, dtype=torch.float64, device=self.q.device)
+        if self.qkv.causal:
+            collision = torch.full(spread.exactly.shape, 0.5**self.bits, dtype=torch.float64, device=self.q.device)
         else:
-            rows = qkv.queries(index)
-            collision = self._collision(index).detach()
-        scores = torch.zeros(collision.shape, device=self.q.device)
-        if rows.visible is not None:
-            scores = scores.masked_fill(rows.visible.hidden(qkv.n_k), -torch.inf)
-        block = Rows(rows, 0, torch.arange(rows.n_q, device=self.q.device), scores, self.k)
-        exactly = near_keys(block, sinks, window)
-        collision = collision.masked_fill(exactly | ~block.visible, 0.0)
-        certain = float(exactly.sum(-1).double().mean())
+            collision = self._collision(spread.index).detach()
+        certain = float(spread.exactly.sum(-1).double().mean())
+        collision = collision.masked_fill(~spread.others, 0.0)
         missed = torch.log1p(-collision)
 
         def expected(number: int) -> float:
