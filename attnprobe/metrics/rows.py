@@ -353,7 +353,7 @@ def _tail_gap(exact: _Block, left: Tensor, mass: Tensor, lost: Tensor, v: Tensor
     cancellation.
     """
     more = (mass >= lost)[:, None]
-    part = torch.where(more, left, exact.p - left) @ v
+    part = (left if more.all() else torch.where(more, left, exact.p - left)) @ v
     rest = exact.output - part
     outside, inside = torch.where(more, part, rest), torch.where(more, rest, part)
     means = outside / lost[:, None] - inside / mass[:, None]

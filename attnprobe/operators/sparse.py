@@ -145,7 +145,8 @@ class SparseBlock:
     def add_transposed(self, out: Tensor, weight: Tensor, y: Tensor) -> None:
         """Add ``Σ_i w_ij y_i`` of y (g, m, r, c) to the columns j of ``out`` (g, n_k, c)."""
         if self.dense:
-            out += product(self._dense(weight, out.shape[1]).mT, y.flatten(1, 2))
+            reach = self._reach(out.shape[1])
+            out[:, :reach] += product(self._dense(weight, reach).mT, y.flatten(1, 2))
             return
         terms = weight.mT @ y  # (g, m, u, c)
         first = out.shape[1] * torch.arange(len(out), device=out.device)[:, None, None]
@@ -155,6 +156,11 @@ class SparseBlock:
     def _gathered(self, x: Tensor) -> Tensor:
         """The rows of x (g or g_kv, n_k, c) at the columns, (g, m, u, c)."""
         return tokens(x, self.columns.flatten(1)).unflatten(1, (self.columns.shape[1], -1))
+
+    def _reach(self, n_k: int) -> int:
+        """The number of columns up to the block's last one, a multiple of 64 or all: causal rows see the first ones."""
+        last = int(self.columns.max())
+        return min(n_k, (last // 64 + 1) * 64) if last >= 0 else min(n_k, 64)
 
     def _of_rows(self, group: int) -> Tensor:
         """The columns of each row, (g, m, r, u)."""
