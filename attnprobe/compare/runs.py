@@ -11,14 +11,11 @@ from ..errors import UsageError, unknown
 from ..tables.long import Row
 from ..tables.metrics import ERROR, METRICS
 from ..tables.rows import AnyRow
-from .cells import Key, cells_of, grouped, shared_sources
+from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
-from .paired import drafted, place_of
-from .pairs import related
-from .rows import alone
-from .samples import paired, per_head
+from .samples import drafted, paired, per_head, place_of
 from .timed import timed_drafts, timed_rows
-from .verdicts import Draft, with_verdicts
+from .verdicts import Draft, alone, with_verdicts
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
 DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)

@@ -12,10 +12,9 @@ from ..tables.labels import identity
 from ..tables.long import Row
 from ..tables.metrics import BENCH, METRICS
 from ..tables.rows import AnyRow
+from .cells import related
 from .chance import certain, within_rounds
-from .pairs import related
-from .rows import alone, blank, numbers
-from .verdicts import Draft
+from .verdicts import Draft, alone, blank, numbers
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")

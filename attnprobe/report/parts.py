@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arguments import checked
-from ..compare.duels import duels
+from ..compare.view import duels
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing

@@ -8,10 +8,9 @@ import pytest
 from paths import GOLDEN
 
 from attnprobe.compare.chance import within_rounds
-from attnprobe.compare.rows import numbers
 from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.timed import _blank, _noise, timed_drafts
-from attnprobe.compare.verdicts import Draft, with_verdicts
+from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS
 

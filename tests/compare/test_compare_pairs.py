@@ -10,8 +10,8 @@ import pytest
 from paths import GOLDEN
 from test_compare import METRIC, cell, run
 
+from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
-from attnprobe.compare.pairs import related
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
 
