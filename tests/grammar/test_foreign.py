@@ -145,7 +145,7 @@ def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
     drawing = Drawing(facts=[HOSTILE])
     with fixed_settings(drawing), warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = Figure()
+        figure = Figure(layout="constrained")
         figure.suptitle(HOSTILE.replace("\udc80", "") + "文 -->", parse_math=False)
         svg, *others, caption = saved(Sheet(figure, HOSTILE, [HOSTILE]), tmp_path / "figure", drawing)
     ET.parse(svg)
