@@ -47,7 +47,8 @@ class Processes:
             with _without_interrupts():
                 process.start()
         except BaseException:  # an interruption: nobody would end it
-            process.kill()
+            if process.pid is not None:  # it began
+                process.kill()
             raise
         other.close()  # the end of the process is then the end of the pipe
         return _Process(number, process=process, connection=ours)

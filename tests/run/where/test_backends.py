@@ -6,6 +6,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions
 from attnprobe.run.where.backends import TRIES, Alone, Limit
-from attnprobe.run.where.pool import pool
+from attnprobe.run.where.pool import Processes, pool
 from attnprobe.run.where.ray_actors import Actors, Worker
 from attnprobe.run.where.ray_cluster import cluster
 from attnprobe.run.where.ray_probe import refuse_silence
@@ -779,3 +780,10 @@ def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:7")
     with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:7"):
         auto()
+
+
+def test_a_process_that_cannot_start_says_why():
+    def closure(): ...
+
+    with pytest.raises((AttributeError, pickle.PicklingError), match="closure"):
+        Processes().hire(closure, 0)
