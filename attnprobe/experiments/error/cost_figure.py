@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ COSTS = {  # of a metric: statistic, factor, label
 }
 DEEP = 1e4  # from the largest error of a panel to the smallest that counts for its axis
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
+APART = (0.09, 0.06)  # of the width and height of a panel's points, between two numbers that can be read
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
 EXACT_LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.3, "zorder": 1}
@@ -97,7 +99,7 @@ def _caption(rows: Sequence[Row], metric: str) -> list[str]:
     lines = [
         f"Median of the {in_words(metric)}, {formula(metric)}, against the entries of the n x n matrix that a method "
         "computes, and against other costs that methods state.",
-        "A line joins the budgets d of a method, which stand at its points.",
+        "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
         "The line at the right edge: exact attention, which computes every entry and has no error.",
     ]
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
@@ -111,6 +113,8 @@ def _panel(axis: Any, rows: Sequence[Row], metric: str, cost: str, styles: Mappi
         for price in exact[:1]:
             axis.axvline(price, **EXACT_LINE)
     few = sum(cost in _costs(row) for row in rows) <= MOST_NAMED
+    near = _apart(rows, metric, cost)
+    named: list[tuple[float, float]] = []
     for group in gathered([row for row in rows if row["method"] != SOFTMAX], text_label):
         style = styles[text_label(group[0])]
         if group[0].get("reference"):
@@ -124,9 +128,20 @@ def _panel(axis: Any, rows: Sequence[Row], metric: str, cost: str, styles: Mappi
             look = {"marker": style["marker"], "markersize": 5.5, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
             axis.plot(price, error, **{**look, "linestyle": ""})
-            if row["d"] is not None and (few or place in (0, len(points) - 1)):
+            at = (math.log(price) / near[0], math.log(max(error, 1 / HUGE)) / near[1])
+            free = all(max(abs(one - other) for one, other in zip(at, there, strict=True)) > 1 for there in named)
+            if row["d"] is not None and free and (few or place in (0, len(points) - 1)):
+                named.append(at)
                 beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": "xx-small"}
                 axis.annotate(str(row["d"]), (price, error), color=style["color"], annotation_clip=True, **beside)
+
+
+def _apart(rows: Sequence[Row], metric: str, cost: str) -> tuple[float, float]:
+    """The least distance of two numbers in a panel, in logarithms of its cost and of its error."""
+    points = [(_costs(row)[cost], error) for row in rows if cost in _costs(row) and (error := _error(row, metric))]
+    spans = [math.log(max(values) / min(values)) for values in zip(*points, strict=True)] or [0.0, 0.0]
+    wide, tall = (max(span * part, 1e-9) for span, part in zip(spans, APART, strict=True))
+    return wide, tall
 
 
 def _error(row: Row, metric: str) -> float | None:
