@@ -39,9 +39,9 @@ class Style:
         """
         return max(1, int(self.wide / width))
 
-    def down(self, height: float) -> int:
-        """How many panels of this height, in inches, fit in a column; title and legend take an inch."""
-        return max(1, int((self.tall - 1) / height))
+    def down(self, height: float, headings: float = 0.0) -> int:
+        """How many panels of this height, in inches, fit below headings; title and legend take an inch."""
+        return max(1, int((self.tall - 1 - headings) / height))
 
 
 # Paper: the widths of a column and of the text, 8 points. Slide: 16:9, whose type is large because the sheet is small.

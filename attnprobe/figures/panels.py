@@ -30,7 +30,8 @@ class Panels:
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that all panels share, by label.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
-        sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
+        headings: inches above the first row of a page for its titles; panels below are of the same column
+            and have none. 0 if every panel has its own title. sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
     """
 
     stem: str
@@ -44,12 +45,13 @@ class Panels:
     width: float = 2.1
     height: float = 2.2
     columns: int | None = None
+    headings: float = 0.0
     sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
     scale: Scale | None = None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
         """The panels of each page."""
-        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height))
+        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height, self.headings))
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
@@ -60,14 +62,16 @@ class Panels:
         inches = drawing.sizes.inches(across)
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
-        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches)
+        tall = self.height * shape[0] + self.headings + PAD + legend_inches([*self.legend], inches)
         sheet, axes = canvas(drawing, title, self.caption, tall, shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: list[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.grid(color="#dddddd", linewidth=0.6)
             own = self.draw(axis, rows) or {}
-            axis.set_title("" if one else name, parse_math=False)
+            below = self.headings and place >= across
+            small = {"fontsize": "small"} if self.headings else {}
+            axis.set_title("" if one or below else name, parse_math=False, **small)
             axis.tick_params(labelbottom=True)
             if self.x and (own or place + across >= len(page)):
                 axis.set_xlabel(self.x)

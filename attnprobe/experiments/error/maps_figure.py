@@ -26,7 +26,7 @@ from ...tables.table import gathered
 Record = Any
 Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), or the reason why there are none
 LARGEST = 256 * MIB  # of a file
-WIDTH, HEIGHT = 1.1, 1.25  # inches of a panel
+WIDTH, HEIGHT, LINE = 0.98, 0.9, 0.14  # inches of a panel, and of a line of its heading
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
 COLOURS = (
     "Orange: negative means of that size. White: smaller, or 0. Black: larger, or negative and larger. "
@@ -92,8 +92,9 @@ def _figure(record: Record, exact: np.ndarray, columns: Sequence[Column], captio
         panels,
         partial(_draw, scale),
         width=WIDTH,
-        height=HEIGHT + 0.12 * max(heading.count("\n") for heading, _ in columns),
+        height=HEIGHT,
         columns=1 + len(columns),
+        headings=LINE * max(1 + heading.count("\n") for heading, _ in columns),
         sharing={},
         scale=scale,
     )
