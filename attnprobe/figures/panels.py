@@ -30,8 +30,9 @@ class Panels:
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that all panels share, by label.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
-        headings: inches above the first row of a page for its titles; panels below are of the same column
-            and have none. 0 if every panel has its own title. sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
+        headings: inches above the first row of a page for its titles; panels below are of the same column and
+            have none. 0 if every panel has its own title. sharing: of matplotlib's ``subplots``; by default all
+            panels have the same axes. scale: of maps.
     """
 
     stem: str

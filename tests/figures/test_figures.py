@@ -135,3 +135,19 @@ def test_a_cell_without_a_value_has_a_cross_at_the_edge(dots):
     assert line.get_marker() == "x" and line.get_color() == "red"
     across, along = (axis.get_yaxis_transform(), (0.98, 3.0)) if dots else (axis.get_xaxis_transform(), (3.0, 0.97))
     assert tuple(line.get_xydata()[0]) == along and line.get_transform() == across
+
+
+@pytest.mark.parametrize("budgets", [(16, 64), (16,)], ids=["lines", "dots"])
+@pytest.mark.parametrize("scale, drawn", [(0.2, True), (0.02, False)])
+def test_a_lower_bound_is_named_only_where_it_lies_inside_the_axis(tmp_path, pages, budgets, scale, drawn):
+    rows, bounds = summarise(a_run(budgets, lengths=(512,)))
+    metric = "output_spectral"
+    least = min(row["metrics"][metric]["p10"] for row in rows if not row.get("reference"))
+    bounds = [row | {"metrics": {metric: {"median": scale * least}}} for row in bounds]
+    text = error_figure(rows, bounds, Drawing(), tmp_path)[-1].read_text(encoding="utf-8")
+    (figure,) = pages
+    (axis,) = figure.axes
+    low, _ = axis.get_ylim() if len(budgets) > 1 else axis.get_xlim()
+    assert ("Dotted" in text) == drawn and (low < scale * least) == drawn
+    names = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
+    assert any("lower bound" in name for name in names) == drawn

@@ -23,7 +23,6 @@ from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import error_tables
-from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
@@ -216,15 +215,6 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
 
 
 # --- heat maps, and error against cost
-
-
-@pytest.fixture
-def pages(monkeypatch):
-    """Every figure that is drawn."""
-    drawn = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
-    return drawn
 
 
 def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):

@@ -128,7 +128,7 @@ def _panel(axis: Any, rows: Sequence[Row], metric: str, cost: str, styles: Mappi
             look = {"marker": style["marker"], "markersize": 5.5, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
             axis.plot(price, error, **{**look, "linestyle": ""})
-            at = (math.log(price) / near[0], math.log(max(error, 1 / HUGE)) / near[1])
+            at = (math.log(price) / near[0], math.log(max(error or 0, 1 / HUGE)) / near[1])
             free = all(max(abs(one - other) for one, other in zip(at, there, strict=True)) > 1 for there in named)
             if row["d"] is not None and free and (few or place in (0, len(points) - 1)):
                 named.append(at)

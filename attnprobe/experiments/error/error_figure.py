@@ -45,7 +45,7 @@ LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
 DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
-MAXIMA = 10.0  # times the largest p90: what maxima may add to an axis
+BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -64,8 +64,8 @@ def error_figure(
     Points are medians over heads, windows and repeats. Bars run from p10 to p90; those of one ``d`` stand side by side.
     Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
     bad rows are hollow, and ``!`` marks their methods in the legend. Methods without a budget are horizontal lines;
-    V-Mean's is dashed. The lower bound is dotted and drawn where its median is positive. A cross marks a row with
-    diverged or failed cells. If there is one ``d``, the figure is a dot plot: the median, p10 – p90 and the maximum of
+    V-Mean's is dashed. The lower bound is dotted and drawn where it is not far below all methods. A cross marks a row
+    with diverged or failed cells. If there is one ``d``, the figure is a dot plot: the median, p10 – p90 and maximum of
     each method.
 
     Args:
@@ -75,10 +75,10 @@ def error_figure(
         The files' paths; none if no method's row holds the metric.
     """
     plotted = [row for row in rows if has(row, name) or crossed(row, name)]
-    limits = [row for row in bounds if has(row, name)]
     if not any(has(row, name) for row in plotted) or all(row.get("reference") for row in plotted):
         return []
     budgets = sorted({row["d"] for row in plotted if row["d"] is not None and not row.get("reference")})
+    limits = _near(bounds, plotted, name)
     methods = [row for row in plotted if not row.get("reference")]
     families = list(dict.fromkeys(map(family, methods)))
     place = {name: index for index, name in enumerate(families)}
@@ -106,10 +106,10 @@ def _dots(
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         dot_panel(axis, panel, _at(limits, panel[0]), name, styles)
-        scale(axis, _values(rows, name), dots=True)
+        scale(axis, _values([*rows, *limits], name), dots=True)
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
-    legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits if _median(row, name) > 0}
+    legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
     legend |= {"maximum": MAXIMUM | {"marker": "|"}}
     legend |= {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
     return Panels(
@@ -137,7 +137,7 @@ def _lines(
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets)
-        scale(axis, _values([row for row in rows if level(row) == level(panel[0])], name))
+        scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name))
 
     return Panels(
         f"error-{name}",
@@ -164,7 +164,7 @@ def _families(
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         styles = styles_of(panel)
         lines = line_panel(axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets)
-        scale(axis, _values(rows, name), False, low, high)
+        scale(axis, _values([*rows, *_at(limits, panel[0])], name), False, low, high)
         marked = flagged(panel)
         return {_beyond(legend_text(label, marked), lines[label], low, high): lines[label] for label in styles}
 
@@ -188,8 +188,15 @@ def _values(rows: Sequence[Row], name: str) -> list[float | None]:
     """What an axis of errors holds: all medians and quantiles, and the maxima near them."""
     statistics = [row["metrics"][name] for row in rows if has(row, name)]
     values = [stats.get(key) for stats in statistics for key in ("p10", "median", "p90")]
-    most = MAXIMA * max((value for value in map(drawable, values) if value == value), default=math.inf)
+    most = BEYOND * max((value for value in map(drawable, values) if value == value), default=math.inf)
     return [*values, *(min(drawable(stats.get("max")), most) for stats in statistics)]
+
+
+def _near(bounds: Sequence[Row], rows: Sequence[Row], name: str) -> list[Row]:
+    """The lower bounds that are drawn: those that are positive and not far below all methods."""
+    lows = [low for row in rows if has(row, name) and (low := drawable(row["metrics"][name]["p10"])) > 0]
+    least = min(lows, default=math.inf) / BEYOND
+    return [row for row in bounds if has(row, name) and _median(row, name) >= least]
 
 
 def _at(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -199,8 +206,8 @@ def _at(rows: Sequence[Row], row: Row) -> list[Row]:
 
 def _bound(limits: Sequence[Row], budgets: Sequence[int], name: str) -> dict[str, Any]:
     """The legend of the lower bound, where one is drawn."""
-    drawn = any(_median(row, name) > 0 for row in limits if row["d"] in budgets)
-    return {"lower bound, rank d (0 beyond)": BOUND} if drawn else {}
+    drawn = any(row["d"] in budgets for row in limits)
+    return {"lower bound, rank d": BOUND} if drawn else {}
 
 
 def _caption(
@@ -218,8 +225,8 @@ def _caption(
     lines.append(spread.format("bars" if dots or several else "bands"))
     lines += ["Bars of one d stand side by side."] if several and not dots else []
     lines += marks(rows, name)
-    if any((row["metrics"][name]["median"] or 0) > 0 for row in bounds if row["d"] in budgets):
-        lines.append("Dotted: the error of the best matrix of rank d.")
+    if any(row["d"] in budgets for row in bounds):
+        lines.append("Dotted: the error of the best matrix of rank d, where it is not far below all methods.")
     return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
@@ -296,9 +303,9 @@ def line_panel(
                 value = _median(row, name) if has(row, name) else None
                 lines.setdefault(label, Line2D([], [], **style))
                 cross_out(axis, shift * (row["d"] or budgets[0]), value, style["color"])
-    positive = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets and _median(row, name) > 0]
-    if positive:
-        axis.plot(*zip(*positive, strict=True), **BOUND)
+    best = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
+    if best:
+        axis.plot(*zip(*best, strict=True), **BOUND)
     return lines
 
 
@@ -326,5 +333,4 @@ def dot_panel(axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, 
         if row.get("reference") and has(row, name):
             axis.axvline(_median(row, name), **LINE, **DASHED)
     for row in bounds:
-        if _median(row, name) > 0:
-            axis.axvline(_median(row, name), **LINE, **DOTTED)
+        axis.axvline(_median(row, name), **LINE, **DOTTED)

@@ -133,7 +133,7 @@ def _figure(
         "head",
         "layer",
         width=min(1.3, wide),
-        height=0.7 + cell * max(len(layers), 5),
+        height=0.75 + cell * len(layers),
         columns=len(budgets),
         sharing={},
         scale=scale,

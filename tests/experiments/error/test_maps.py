@@ -27,7 +27,6 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import maps_figure as figure_file
 from attnprobe.experiments.error.maps_figure import map_figures
-from attnprobe.figures import files as figure_files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.heat import EMPTY
 from attnprobe.methods import METHODS, approximate
@@ -279,15 +278,6 @@ def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, 
 
 
 # --- what is drawn
-
-
-@pytest.fixture
-def pages(monkeypatch):
-    """The pages that are drawn from here on."""
-    drawn = []
-    save = figure_files.saved
-    monkeypatch.setattr(figure_files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
-    return drawn
 
 
 def panels_of(figure):

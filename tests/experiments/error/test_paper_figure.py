@@ -18,7 +18,6 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import paper_values, read_reference, reference_notes, reference_rows
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
@@ -41,15 +40,6 @@ def a_sweep(weights=("pretrained", "initialized-qkv"), **shape):
 def csv_file(path, *lines, header=HEADER):
     path.write_text(header + "\n".join(lines) + "\n")
     return path
-
-
-@pytest.fixture
-def pages(monkeypatch):
-    """Every page that is drawn."""
-    drawn = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
-    return drawn
 
 
 def panels(figure):
