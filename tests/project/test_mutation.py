@@ -25,10 +25,10 @@ def test_a_fault_applies_and_compiles(fault):
 
 def test_a_fault_whose_text_moved_on_is_refused():
     fault = Fault("exact", "softmax", "scale", "reference.py", "a b", "c", "none")
-    for text, count in (("a", 1), ("a b a b", 1), ("a b", 2)):
-        with pytest.raises(Broken, match=r"softmax: none: reference.py has its text \d times, not \d"):
-            planted(text, replace(fault, count=count))
-    assert planted("a b, a b", replace(fault, count=2)) == "c, c"
+    for text, times in (("a", 0), ("a b a b", 2)):
+        with pytest.raises(Broken, match=f"softmax: none: reference.py has its text {times} times"):
+            planted(text, fault)
+    assert planted("a b, a", fault) == "c, a"
 
 
 @pytest.mark.parametrize("family", sorted({entry.family for entry in METHODS.values()} - {"user"}, key=FAMILIES.index))

@@ -1,6 +1,6 @@
 """Plant one fault at a time in a copy of the package, and see which layer of the tests catches it.
 
-    python tests/support/mutation.py --jobs 2                  # all of `faults.FAULTS`, some minutes
+    python tests/support/mutation.py --jobs 2                  # all of `faults.txt`, some minutes
     python tests/support/mutation.py --family sketch           # one family; --method linformer is one method
     python tests/support/mutation.py --jobs 2 --write          # and rewrite docs/explanation/planted-faults.md
 
@@ -12,7 +12,7 @@ layers, which `layer` tells apart by what a test uses: third-party oracles, lite
 of the method's own. In one run each layer goes on until its first failure, so that all four have their say; then the
 rest of that layer is skipped. This file is the plugin of that run, too.
 
-A new family is new data in `faults`: at least one fault of each kind.
+A new family is new data in `faults.txt`: at least one fault of each kind.
 """
 
 from __future__ import annotations
@@ -66,13 +66,11 @@ def planted(text: str, fault: Fault) -> str:
     """``text`` with the fault.
 
     Raises:
-        Broken: its old text does not stand there as often as it says.
+        Broken: its old text does not stand there once.
     """
     actual = text.count(fault.old)
-    if actual != fault.count:
-        raise Broken(
-            f"{fault.name}: {fault.file} has its text {actual} times, not {fault.count}; adapt tests/support/faults.py"
-        )
+    if actual != 1:
+        raise Broken(f"{fault.name}: {fault.file} has its text {actual} times; adapt tests/support/faults.txt")
     return text.replace(fault.old, fault.new)
 
 
@@ -291,7 +289,7 @@ that fails:
 python tests/support/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page. The faults are in `tests/support/faults.py`. If no test catches a fault, the exit code
+`--write` rewrites this page. The faults are in `tests/support/faults.txt`. If no test catches a fault, the exit code
 is 1. Every family has a fault of each kind: {kinds}.
 
 The tests have four layers:
