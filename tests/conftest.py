@@ -1,7 +1,5 @@
 """Fixtures: the command line, a small Q/K/V file, a tiny model and a text on disk, and a machine without a hub."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -26,36 +24,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of th
 QUICK = {
     f"test_{name}.py"
     for name in [
-        "sweeps",
-        "dimension",
-        "files",
-        "fragile",
-        "gates",
-        "imports",
-        "informer",
-        "large_scores",
-        "linalg",
-        "linformer",
-        "ma",
-        "metrics",
-        "nystromformer",
-        "operators",
-        "features",
-        "qkv",
-        "records",
-        "reference",
-        "registry",
-        "hashing",
-        "rng",
-        "skeinformer",
-        "skyformer",
-        "sparse",
-        "spectral_shift",
-        "dong2021",
-        "finding",
-        "frequency",
-        "verma2021",
-        "xiong2021",
+        *("sweeps", "dimension", "files", "fragile", "gates", "imports", "informer", "large_scores", "linalg"),
+        *("linformer", "ma", "metrics", "nystromformer", "operators", "features", "qkv", "records", "reference"),
+        *("registry", "hashing", "rng", "skeinformer", "skyformer", "sparse", "spectral_shift", "dong2021"),
+        *("finding", "frequency", "verma2021", "xiong2021"),
     ]
 }
 
@@ -112,12 +84,24 @@ def fonts_are_subset_once():
 
 
 @pytest.fixture
-def svg_alone(monkeypatch):
-    """PNG and PDF of figures are empty files, where a test is not about them: they take longer than all else."""
+def every_file():
+    """For a test of PNG and PDF: they are written as for a user."""
+
+
+@pytest.fixture(autouse=True)
+def svg_alone(request, monkeypatch):
+    """PNG and PDF of figures are empty files without `every_file`: they take longer than all else."""
     from matplotlib.figure import Figure
 
+    if "every_file" in request.fixturenames:
+        return
     save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda *to, **how: save(*to, **how) if how["format"] == "svg" else None)
+
+    def saved(*to, **how):
+        if how.get("format") not in ("png", "pdf"):
+            save(*to, **how)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
 
 
 @pytest.fixture
@@ -215,12 +199,18 @@ def no_hub(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
-    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``.
+
+    An argument that begins with ``--`` and has blanks is several words: ``run("error", "--d 4,8 --out r")``.
+    """
     monkeypatch.chdir(tmp_path)
 
     def call(*args):
+        words = []
+        for arg in map(str, args):
+            words += arg.split() if arg.startswith("--") else [arg]
         with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in args])
+            main(words)
         out, err = capsys.readouterr()
         return stop.value.code or 0, out, err
 

@@ -1,7 +1,5 @@
 """The check of arguments by their annotations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

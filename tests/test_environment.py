@@ -1,7 +1,5 @@
 """Variables of the environment: each option has one, and one that nothing reads is named on stderr."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

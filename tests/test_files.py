@@ -1,7 +1,5 @@
 """The door through which foreign files are read: what is refused, that nothing blocks, and the one line of error."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The metadata of files of Q, K, V and of sets of keys."""
 
-from __future__ import annotations
-
 import pytest
 
 from attnprobe.errors import SourceError

@@ -1,7 +1,5 @@
 """Which keys a query sees: causal rows of a longer text, sliding windows, sinks; and what is measured of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import make, one_head

@@ -1,7 +1,5 @@
 """Causal attention at the command line: a decoder's Q, K, V, files that hold them, and what each command does of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -33,22 +31,9 @@ def loaded(decoder, **options):
     return load_qkv(decoder[1], text=str(decoder[3]), device="cpu", notify=lambda line: None, **options)
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp_path):
-    code, out, _ = run(
-        "error",
-        *decoder,
-        "--n",
-        100,
-        "--d",
-        16,
-        "--method",
-        "window,performer,linformer,svd",
-        "--format",
-        "json",
-        "--out",
-        "r",
-    )
+    options = "--n 100 --d 16 --method window,performer,linformer,svd --format json --out r"
+    code, out, _ = run("error", *decoder, options)
     answer = json.loads(out)
     rows = {row["method"]: row for row in answer["rows"]}
     assert code == 0 and answer["source"]["causal"] is True
@@ -148,30 +133,15 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     assert skipped and all(row["reason"] == reason for row in skipped)
     code, out, _ = run("condition", *decoder, "--n", 64, "--d", 16, "--method", "mss")
     assert code == 0 and "attention is causal, and mss has no causal form" in out
-    code, out, _ = run(
-        "theory", *decoder, "--n", 64, "--d", 16, "--theorem", "topk-tv,rank-collapse", "--format", "json"
-    )
+    code, out, _ = run("theory", *decoder, "--n 64 --d 16 --theorem topk-tv,rank-collapse --format json")
     status = {row["theorem"]: (row["status"], row["reason"]) for row in json.loads(out)["rows"]}
     assert code == 0 and status["topk-tv"][0] == "ok"
     assert status["rank-collapse"] == (
         "skipped",
         "attention is causal, but the theorem is about attention to all tokens",
     )
-    code, out, _ = run(
-        "bench",
-        "--source",
-        "model",
-        *decoder,
-        "--n",
-        64,
-        "--d",
-        16,
-        "--method",
-        "performer,linformer",
-        "--rounds",
-        1,
-        "--no-memory",
-    )
+    options = "--n 64 --d 16 --method performer,linformer --rounds 1 --no-memory"
+    code, out, _ = run("bench", "--source model", *decoder, options)
     assert code == 0 and "attention is causal, and linformer has no causal form" in out
 
 

@@ -1,7 +1,5 @@
 """Files of a user that are anything at all: one line that names the file, and the exit code of usage or of a source."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -191,11 +189,7 @@ CASES = {
     "nested layers without end": (lambda p: model(p, text_config={"n_layer": 1e30}), 3, "text_config.n_layer is 1e+30"),
     "a deep configuration": (lambda p: model(p, x=json.loads(DEEP)), 3, "nested deeper"),
     "a shard above": (lambda p: shards(p, "../weights.safetensors"), 3, "of a file in the same directory"),
-    "a shard elsewhere": (
-        lambda p: shards(p, str(p / "weights.safetensors")),
-        3,
-        "of a file in the same directory",
-    ),
+    "a shard elsewhere": (lambda p: shards(p, str(p / "weights.safetensors")), 3, "of a file in the same directory"),
     "a shard of a number": (lambda p: shards(p, 3), 3, "of a file in the same directory"),
     "a shard that is not there": (lambda p: shards(p, "w.safetensors"), 3, "is missing"),
     "YAML: no boolean": (lambda p: sweep(p, "d: !!bool x"), 2, "s.yaml: no YAML"),
@@ -305,17 +299,7 @@ def test_too_few_descriptors_are_no_internal_error(most, tmp_path):
     def limit():
         return resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    run = [
-        sys.executable,
-        "-c",
-        "from attnprobe.cli import main; main()",
-        "error",
-        "--qkv",
-        QKV,
-        "--d",
-        "4",
-        "--jobs",
-        "2",
-    ]
-    done = subprocess.run([*run, "--out", str(tmp_path / "r")], preexec_fn=limit, capture_output=True, text=True)
+    command = f"error --qkv {QKV} --d 4 --jobs 2 --out {tmp_path}/r"
+    run = [sys.executable, "-c", "from attnprobe.cli import main; main()", *command.split()]
+    done = subprocess.run(run, preexec_fn=limit, capture_output=True, text=True)
     assert done.returncode in (0, 4) and "Traceback" not in done.stderr, done.stderr

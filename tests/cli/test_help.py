@@ -1,7 +1,5 @@
 """The help of measuring commands: short by default, whole on request; a first look; lines that are said once."""
 
-from __future__ import annotations
-
 import pytest
 
 from attnprobe.cli import cli

@@ -1,7 +1,5 @@
 """``attnprobe methods``: the list of methods, and the explanation of one."""
 
-from __future__ import annotations
-
 import json
 
 from attnprobe.methods import METHODS, by_family

@@ -1,7 +1,5 @@
 """How the command line ends: the answer last, and whoever reads it changes neither files nor the exit code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

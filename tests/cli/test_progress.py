@@ -1,7 +1,5 @@
 """Progress counts the work of cells, knows the time left, fits a narrow terminal, and is announced beforehand."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

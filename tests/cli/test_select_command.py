@@ -1,7 +1,5 @@
 """``attnprobe select``: the keys of a sparse method, in a file that `selection:FILE` judges."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """``attnprobe sweep``: precedence, resuming, what fails, what a dry run shows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -77,31 +75,6 @@ def test_command_line_beats_environment_beats_file_beats_default(run, config, mo
     assert values["seed"] == (7, "environment") and values["windows"] == (1, "default")
     assert values["methods"] == (["nystromformer", "performer"], "file")
     assert {one["n"] for one in read_records("r")} == {48} and {one["d"] for one in read_records("r")} == {4, None}
-
-
-def test_a_sweep_is_the_command_with_its_options(run, config):
-    assert run("sweep", config, "--out", "a")[0] == 0
-    arguments = ("--qkv", "qkv.safetensors", "--method", "nystromformer,performer", "--n", "64,96", "--d", "8,16")
-    assert run("error", *arguments, "--out", "b")[0] == 0
-    assert records_of("a") == records_of("b")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "command: spectrum\nof: [softmax, output]\nqkv: qkv.safetensors",
-        "command: condition\nd: 8\nqkv: qkv.safetensors",
-        "command: theory\nd: 8\nrepeats: 2\nqkv: qkv.safetensors",
-    ],
-)
-def test_other_commands_are_swept_too(run, config, text):
-    config.write_text(text)
-    code, _, err = run("sweep", config, "--dry-run", "--out", "r")
-    assert code == 0 and not Path("r").exists(), err
-    assert run("sweep", config, "--out", "r")[0] == 0
-    code, out, err = run("sweep", config, "--dry-run", "--out", "r")
-    count = len(read_records("r"))
-    assert f"{count} cells, {count} done in r" in out and "about" not in out
 
 
 def test_a_dry_run_shows_the_cells_and_what_is_done(run, config):
@@ -181,15 +154,8 @@ def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config,
     monkeypatch.setattr("attnprobe.run.where.backends.GRACE", 1.0)
     Path("bad.py").write_text(BAD)
     methods = ("raising", "endless", "compiled", "broken", "misshapen")
-    arguments = (
-        "--method",
-        ",".join((*(f"./bad.py:{name}" for name in methods), "performer")),
-        "--n",
-        "64",
-        "--d",
-        "16",
-    )
-    code, out, err = run("sweep", config, *arguments, "--cell-timeout", "0.2", "--out", "r")
+    named = ",".join((*(f"./bad.py:{name}" for name in methods), "performer"))
+    code, out, err = run("sweep", config, f"--method {named} --n 64 --d 16 --cell-timeout 0.2 --out r")
     status = {one["method"].removeprefix("bad.py:"): (one["status"], one["reason"] or "") for one in read_records("r")}
     assert code == 4 and set(status) == {*methods, "performer", "vmean", "lower-bound"}, err
     assert {name for name, (how, _) in status.items() if how == "ok"} == {"performer", "vmean", "lower-bound"}
@@ -287,7 +253,6 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
-@pytest.mark.usefixtures("svg_alone")
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
     from attnprobe.records import file as records
     from attnprobe.run import folder
@@ -346,7 +311,6 @@ def test_the_files_that_are_shipped_hold_together(path):
     assert read_config(path, settings_of).values
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_the_smoke_sweep_needs_no_hub(run, no_hub):
     code, _, err = run("sweep", CONFIGS / "smoke.yaml", "--out", "r")
     assert code == 0 and {one["status"] for one in read_records("r")} == {"ok"}, err

@@ -1,7 +1,5 @@
 """`attnprobe compare`: pairs, standard errors worked by hand, verdicts, refused sources, formats, exit codes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -13,6 +11,7 @@ import sys
 
 import pytest
 import torch
+from error_records import cell as a_cell
 from safetensors.torch import save_file
 
 from attnprobe.compare.runs import DIRECTED, compare_runs
@@ -43,29 +42,8 @@ METRIC = "output_spectral_relative"
 
 
 def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=METRIC, **fields):
-    one = {
-        "schema": 1,
-        "command": "error",
-        "method": method,
-        "options": {},
-        "target": "softmax",
-        "n": 64,
-        "d": d,
-        "layer": 0,
-        "window": window,
-        "seed": seed,
-        "repeat": 0,
-        "heads": list(range(len(values))),
-        "status": "ok",
-        "reason": None,
-        "reference": method == "vmean",
-        "requested": method != "vmean",
-        "source": SOURCE,
-        "metrics": {metric: list(values)},
-        "draws_hash": "one",
-        "seconds": 0.25,
-    }
-    return {**one, **fields}
+    place = {"schema": 1, "command": "error", "window": window, "seed": seed, "source": SOURCE, "draws_hash": "one"}
+    return a_cell(method, d, values, **{**place, "metrics": {metric: list(values)}, **fields})
 
 
 def run(*values, **fields):
@@ -677,10 +655,7 @@ def comparison():
     b = (
         run([3.0, 4.0], [3.5, 4.75])
         + redrawn([2.0], [3.0], method="mss")
-        + [
-            cell([1.0], **mine),
-            cell([3.0], window=1, status="failed", reason="a <b>", metrics={}, **mine),
-        ]
+        + [cell([1.0], **mine), cell([3.0], window=1, status="failed", reason="a <b>", metrics={}, **mine)]
     )
     return compare_runs(a, b + [cell(method="vmean", d=None)])
 

@@ -1,7 +1,5 @@
 """Two runs of bench side by side: rows of one run alone, what became of a status, how much rounds may differ."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -6,8 +6,6 @@ their number.
     pytest -m slow tests/compare/test_compare_calibration.py     # 400 pairs of runs for every noise
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """`compare --pair`: two methods of one run or of two, the interval of a difference, and the line below `error`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

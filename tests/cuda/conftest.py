@@ -4,8 +4,6 @@
 marked ``share``, on a pretended device where no GPU is.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

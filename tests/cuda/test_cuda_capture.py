@@ -1,7 +1,5 @@
 """Capture of every architecture on a GPU: the tensors of the CPU up to the model's own rounding."""
 
-from __future__ import annotations
-
 import pytest
 import tiny_models
 import torch

@@ -1,7 +1,5 @@
 """Every command with ``--device cuda``, and with several processes on one GPU: a CPU's records up to rounding."""
 
-from __future__ import annotations
-
 import math
 from importlib.util import find_spec
 

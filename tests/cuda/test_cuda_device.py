@@ -1,7 +1,5 @@
 """What is the device's own: TF32, memory, streams, the clock, what Python waits for, how much is launched."""
 
-from __future__ import annotations
-
 from functools import partial
 from time import perf_counter
 

@@ -1,7 +1,5 @@
 """Fused products on a GPU are torch's; nothing stands in for one, since Triton compiles for it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fused_cases import compared, wrong

@@ -1,7 +1,5 @@
 """Every method and every choice of its options on a GPU: the same draws, the same numbers up to rounding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from every_setting import CASES, DEFAULTS, run

@@ -1,7 +1,5 @@
 """References and metrics on a GPU: exact outputs, certified intervals, spectra, condition numbers, theorems."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Models with local layers, which have a sliding window, and global ones, such as Gemma 3."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

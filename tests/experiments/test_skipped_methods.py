@@ -1,7 +1,5 @@
 """One method that cannot run is a skipped row with its reason; the other methods of the command are measured."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

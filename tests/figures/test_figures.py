@@ -1,7 +1,5 @@
 """What files of figures hold: no provenance above the panels, all of it in metadata and in the caption."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 
@@ -18,6 +16,7 @@ from attnprobe.figures.drawing import STYLES, Drawing, check_style
 from attnprobe.figures.kit import canvas, legend_below
 from attnprobe.figures.methods import cross_out
 
+pytestmark = pytest.mark.usefixtures("every_file")
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
 TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum (layer 0, n = 512)"
 

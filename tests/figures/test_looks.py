@@ -1,7 +1,5 @@
 """One colour and marker for each method, everywhere, whatever else is in the figure."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

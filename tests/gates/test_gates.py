@@ -1,12 +1,11 @@
 """Gates: forms, limits that fail closed, their table and their JUnit XML."""
 
-from __future__ import annotations
-
 import math
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from error_records import cell as a_cell
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
@@ -17,24 +16,7 @@ from attnprobe.gates.results import gates_table, junit_xml
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
-    one = {
-        "method": method,
-        "options": {},
-        "target": "softmax",
-        "n": 64,
-        "d": d,
-        "layer": 0,
-        "window": 0,
-        "repeat": 0,
-        "heads": list(range(len(values))),
-        "status": "ok",
-        "reason": None,
-        "reference": method == "vmean",
-        "requested": method != "vmean",
-        "metrics": {"output_spectral": list(values)},
-        "seconds": 0.25,
-    }
-    return {**one, **fields}
+    return a_cell(method, d, values, **{"metrics": {"output_spectral": list(values)}, **fields})
 
 
 def messages(records, *gates):
@@ -66,16 +48,8 @@ def test_gate_forms():
 
 def test_the_mappings_of_a_config():
     assert parse_gates([], EXPERIMENT.gated) == []
-    every = {
-        "metric": "output_cosine_min",
-        "stat": "p10",
-        "method": " skyformer ",
-        "n": 512,
-        "d": [64, 128],
-        "layer": 0,
-        "max": 1,
-        "min": -0.5,
-    }
+    place = {"method": " skyformer ", "n": 512, "d": [64, 128], "layer": 0}
+    every = {"metric": "output_cosine_min", "stat": "p10", "max": 1, "min": -0.5, **place}
     (gate,) = parse_gates([every], EXPERIMENT.gated)
     assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
     assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"

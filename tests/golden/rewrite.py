@@ -11,8 +11,6 @@ compares. After a deliberate change of what is shown:
     python tests/golden/rewrite.py options    # of every command that measures; only their help may change
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Docstrings and names folded to the width of a terminal."""
 
-from __future__ import annotations
-
 import pytest
 
 from attnprobe.grammar.folding import fold_name, fold_text

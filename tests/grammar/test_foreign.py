@@ -1,7 +1,5 @@
 """Text from elsewhere is shown, never obeyed: the functions that it passes, and each exit by itself."""
 
-from __future__ import annotations
-
 import csv
 import io
 import unicodedata
@@ -139,6 +137,7 @@ def test_junit_xml_is_well_formed(tmp_path):
     assert root.find(".//failure").get("message") == SEEN
 
 
+@pytest.mark.usefixtures("every_file")
 def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
     from matplotlib.figure import Figure
 

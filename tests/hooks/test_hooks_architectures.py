@@ -1,7 +1,5 @@
 """Capture of any architecture: what is kept rebuilds what the model computed, and what is not kept is refused."""
 
-from __future__ import annotations
-
 import pytest
 import tiny_models
 import torch
@@ -109,11 +107,7 @@ def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("Gemma 2", "it caps its scores at 2"),
-        ("T5", "it adds a bias to its scores"),
-    ],
+    ("name", "why"), [("Gemma 2", "it caps its scores at 2"), ("T5", "it adds a bias to its scores")]
 )
 def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
     """A bias or a cap never vanishes between a capture and a method."""

@@ -1,7 +1,5 @@
 """What is promised of every input, however hostile: a code, one line, and no file outside the run's folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence

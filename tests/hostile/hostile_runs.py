@@ -3,8 +3,6 @@
 ``python tests/hostile/hostile_runs.py FIRST END`` tries these cases and lists those that break a promise.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

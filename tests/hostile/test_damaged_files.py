@@ -1,7 +1,5 @@
 """Sweep files, Q/K/V files and models' folders that are damaged in every place."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct
@@ -161,46 +159,13 @@ def damaged_headers() -> Iterator[bytes]:
 
 
 CONFIG = (
-    "model_type",
-    "architectures",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "vocab_size",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-    "hidden_act",
-    "is_encoder_decoder",
-    "is_decoder",
-    "pad_token_id",
-    "torch_dtype",
-    "id2label",
-    "num_labels",
-    "auto_map",
-    "quantization_config",
+    *("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "vocab_size", "type_vocab_size", "initializer_range", "layer_norm_eps"),
+    *("hidden_act", "is_encoder_decoder", "is_decoder", "pad_token_id", "torch_dtype", "id2label", "num_labels"),
+    *("auto_map", "quantization_config"),
 )
 JSON = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    2.5,
-    1e308,
-    10**9,
-    10**30,
-    "",
-    "x",
-    "gpt2",
-    "../x",
-    "\x1b[31m",
-    [],
-    [1],
-    {},
+    *(None, True, False, 0, -1, 1, 2.5, 1e308, 10**9, 10**30, "", "x", "gpt2", "../x", "\x1b[31m", [], [1], {}),
     {"a": 1},
 )
 

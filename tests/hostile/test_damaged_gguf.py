@@ -1,7 +1,5 @@
 """GGUF files that are damaged or lie: each is refused with one line, in little time and memory."""
 
-from __future__ import annotations
-
 import resource
 import struct
 from collections.abc import Iterator

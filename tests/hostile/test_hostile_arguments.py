@@ -1,7 +1,5 @@
 """Every public function with arguments that nobody means: a result, or one line of an `AttnprobeError`."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -238,10 +236,7 @@ def of_pages(folder: Path) -> Table:
         "is_method": (methods.is_method, {"name": "skyformer"}),
         "get_theorem": (theorems.get_theorem, {"name": "eckart-young"}),
         "html_page": (report.html_page, {"reports": []}),
-        "views": (
-            report.views,
-            {"run": run, "metric": None, "drawing": None},
-        ),
+        "views": (report.views, {"run": run, "metric": None, "drawing": None}),
         "read_records": (records.read_records, {"path": golden.RUNS / "error"}),
     }
     return found

@@ -3,8 +3,6 @@
 All cases: ``pytest -m slow -n 0 tests/hostile/test_hostile_models.py``; HOSTILE_MODELS=FIRST-END tries these.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -29,26 +27,8 @@ DEEP: Any = 1
 for _ in range(300):
     DEEP = [DEEP]
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        1,
-        3,
-        7,
-        1.5,
-        2**31,
-        2**63,
-        10**30,
-        1e308,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        "4",
-        "\x1b[31m",
-    ),
+    *(None, True, 0, -1, 1, 3, 7, 1.5, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "4"),
+    "\x1b[31m",
     *("\ud800", "\u202e", "a\nb", "../x", "9" * 5000, [], {}, [1], ["x"], [[]], [None], [-1, 2**40], {"x": 1}, DEEP),
 )
 #: what a causal model's config.json may have besides, with values that are wrong for this model

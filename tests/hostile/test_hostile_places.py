@@ -3,8 +3,6 @@
 All cases: ``pytest -m slow -n 0 tests/hostile/test_hostile_places.py``.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

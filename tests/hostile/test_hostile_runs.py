@@ -1,7 +1,5 @@
 """Run folders of others end in success or in one line, and cost nothing outside of them."""
 
-from __future__ import annotations
-
 import pytest
 from hostile_runs import Case, broken
 

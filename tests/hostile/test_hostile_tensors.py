@@ -1,7 +1,5 @@
 """Hostile files of Q, K, V and of sets of keys: numbers of an independent reading, or a refusal of one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

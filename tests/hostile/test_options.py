@@ -1,7 +1,5 @@
 """Every option of every command that measures, with values that nobody means."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The table is of strings x commands: ``pytest -m slow tests/hostile/test_text.py`
 the default suite tries them all together.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -41,18 +39,8 @@ TOGETHER = "".join(STRINGS.values())
 # fields whose words are free; others are names that attnprobe knows
 FREE = {
     *("method", "family", "run", "reason", "qkv", "model", "text", "tokenizer", "generator", "random", "cpu", "torch"),
-    *(
-        "says",
-        "paper",
-        "assumption",
-        "promise",
-        "matrix_skipped",
-        "draws_hash",
-        "cost",
-        "origin",
-        "git_commit",
-        "device",
-    ),
+    *("says", "paper", "assumption", "promise", "matrix_skipped", "draws_hash", "cost", "origin", "git_commit"),
+    "device",
 }
 FREE_LISTS = {"described", "arguments", "fallback"}
 KNOWN = {"lower-bound", "vmean", "exact", "softmax"}
@@ -180,7 +168,6 @@ def report(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("svg_alone")
 def test_every_string_at_once(command, tmp_path, report):
     run = poisoned_run(command, TOGETHER, tmp_path)
     out, _ = report(run, "--plot", "none")

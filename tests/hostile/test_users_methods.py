@@ -459,11 +459,7 @@ def test_a_process_of_a_method_prints_to_stderr_too(qkv, tmp_path):
 
 
 WRONG_RESULTS = {
-    "broadcast rows": (
-        "Broken(q, k, scale)",
-        "_rows = lambda self, a, b: self.matrix[:1]",
-        "_rows of its operator",
-    ),
+    "broadcast rows": ("Broken(q, k, scale)", "_rows = lambda self, a, b: self.matrix[:1]", "_rows of its operator"),
     "heads of others": ("Broken(q, k, scale)", "heads = lambda self, i: self", "heads of its operator gives"),
     "diagnostics": ("Approximation(None, v, diagnostics={'visited': torch.ones(99)})", "x = 1", "diagnostic 'visited'"),
     "keys": (

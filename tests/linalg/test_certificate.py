@@ -1,7 +1,5 @@
 """The certified interval of a spectral norm: a bound that holds, fails as seldom as it says, and is tight."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import pytest

@@ -1,7 +1,5 @@
 """Passes over differences on another device than the CPU: heads together, and nothing read back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from counting import Counting, Reading

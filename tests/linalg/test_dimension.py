@@ -1,7 +1,5 @@
 """Statistical dimension and leverage: exact values against loops, quadrature between its bounds, its stated errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Verdicts on promises: their errors are counted exactly, or over simulated promises that hold with equality."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom

@@ -1,7 +1,5 @@
 """The dyadic form: rows equal literal twins, decode, depend on nothing later, and cost n d log n entries."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

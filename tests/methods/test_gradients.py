@@ -1,7 +1,5 @@
 """Gradients: autograd's is the derivative of the output, for every method and every choice of every option."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from every_setting import BUDGET, CASES, THINNED

@@ -1,7 +1,5 @@
 """Grouped queries: whatever reads shared keys and values gives what it gives where each query head has its own."""
 
-from __future__ import annotations
-
 import pytest
 import tiny_models
 import torch

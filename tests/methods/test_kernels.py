@@ -1,7 +1,5 @@
 """Kernels: exact attention by other means, and the numbers by which they are judged."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -256,19 +254,9 @@ def mine(tmp_path, qkv):
     return tmp_path / "mine.py"
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_users_kernel_is_judged_in_its_own_dtype(run, qkv, mine):
-    base = (
-        "error",
-        "--qkv",
-        qkv,
-        "--method",
-        "./mine.py:half,./mine.py:sloppy,torch:sdpa-flash,nystromformer",
-        "--d",
-        "4",
-        "--out",
-        "r",
-    )
+    methods = "./mine.py:half,./mine.py:sloppy,torch:sdpa-flash,nystromformer"
+    base = ("error", f"--qkv {qkv} --method {methods} --d 4 --out r")
     code, out, err = run(*base, "--format", "json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 0, err

@@ -8,17 +8,7 @@ import hashlib
 
 import pytest
 import torch
-from inputs import (
-    DTYPES,
-    SCORES,
-    entry_band,
-    eps,
-    factor_of,
-    magnitude,
-    make,
-    one_head,
-    permuted,
-)
+from inputs import DTYPES, SCORES, entry_band, eps, factor_of, magnitude, make, one_head, permuted
 from twins import TWINS, skyformer_lifted
 from twins import exact as exact_twin
 

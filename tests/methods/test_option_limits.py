@@ -44,12 +44,7 @@ LIMITS: dict[str, dict[str, Limits]] = {
     "mss": {"rank": ([], [0]), "rtol": CUT, "n_iter": NOT_NEGATIVE, "delta_override": ([0.0], [-TINY])},
     "nystromformer": {"n_iter": NOT_NEGATIVE, "rtol": CUT},
     "nystromformer-kmeans": {"n_iter": NOT_NEGATIVE, "rtol": CUT, "steps": NOT_NEGATIVE},
-    "skyformer": {
-        "gamma": ([0.0], [-TINY]),
-        "n_iter": NOT_NEGATIVE,
-        "rtol": CUT,
-        "scale_dim": POSITIVE,
-    },
+    "skyformer": {"gamma": ([0.0], [-TINY]), "n_iter": NOT_NEGATIVE, "rtol": CUT, "scale_dim": POSITIVE},
     "block-topk": {"block": POSITIVE},
     "expected": {"observe": POSITIVE, "first": NOT_NEGATIVE, "every": POSITIVE, "layers": POSITIVE},
     "flexprefill": {"mass": SHARE, "tau": ([0.0], [-TINY]), "block": POSITIVE},

@@ -1,7 +1,5 @@
 """Relative errors of guarantees, against their definitions in loops over dense matrices."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

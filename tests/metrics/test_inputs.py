@@ -1,7 +1,5 @@
 """What Q, K and V are like: each number against its dense twin, masks, memory, and what runs keep and show of it."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Errors of whole matrices, without holding one, against the dense float64 matrix."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import make

@@ -1,7 +1,5 @@
 """The certified norm of B - B~ against other people's solvers, chosen spectra and dense matrices of every remainder."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import by_another_solver, make

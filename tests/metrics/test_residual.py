@@ -1,7 +1,5 @@
 """The residual error, held to plain torch: the modules of the model are named here and nowhere in the package."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_models import CAPTURED, build, inputs

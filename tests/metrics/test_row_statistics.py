@@ -1,7 +1,5 @@
 """Statistics of row metrics over the rows of a head, and their profile over positions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

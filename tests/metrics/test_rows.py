@@ -1,7 +1,5 @@
 """Row metrics against literal dense twins, at every remainder of the blocks; their identities; their refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, log, nan
 

@@ -1,7 +1,5 @@
 """The identities of truncated rows on every head of tiny models, and of MiniLM where its weights are installed."""
 
-from __future__ import annotations
-
 import pytest
 import tiny_models
 import torch

@@ -1,7 +1,5 @@
 """Spectra: against dense float64 oracles, ARPACK and PROPACK, and matrices whose spectrum is chosen."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -86,15 +84,7 @@ def test_the_bottom_of_the_spectrum_is_no_gram_matrixs():
 def test_eigenvalues_are_those_chosen_by_descending_modulus():
     expected = torch.tensor([3 + 0j, 1 + 2j, 1 - 2j, -2 + 0j, 0.5 + 0j], dtype=torch.complex128)
     block = torch.block_diag(
-        *(
-            torch.tensor(b, dtype=F64)
-            for b in (
-                [[0.5]],
-                [[1.0, -2.0], [2.0, 1.0]],
-                [[-2.0]],
-                [[3.0]],
-            )
-        )
+        *(torch.tensor(b, dtype=F64) for b in ([[0.5]], [[1.0, -2.0], [2.0, 1.0]], [[-2.0]], [[3.0]]))
     )
     turn = orthogonal(5, "turn")
     actual = eigenvalues(turn @ block @ turn.mT)

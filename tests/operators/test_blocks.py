@@ -1,7 +1,5 @@
 """Blocks of rows: every row once, none larger than the device's share, and the same numbers whatever their size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from counting import Reading

@@ -1,7 +1,5 @@
 """Fused products: those of Triton's interpreter are torch's, and the choice of kernels is one of a list."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What is exact and what judges is made in full precision, whatever the program has chosen, which stands afterwards."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 

@@ -1,7 +1,5 @@
 """Float32 products by either of torch's libraries: the same matrix, and gradients as ever."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import pytest

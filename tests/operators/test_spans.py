@@ -1,7 +1,5 @@
 """Rows of one exact matrix on several devices: the same numbers for any number of them, rounding away from one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs side by side: each once, in threads that share those of torch, and nothing of that is left afterwards."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 

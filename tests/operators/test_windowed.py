@@ -1,7 +1,5 @@
 """Windows as the ends of blocks of keys and the beginnings of the next, and the operator of their features."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

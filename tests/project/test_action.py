@@ -1,7 +1,5 @@
 """The action for CI: its own script, run as a runner would run it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmark scripts: what a goal is, and how `all.py` gathers what scripts found."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

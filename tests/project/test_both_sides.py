@@ -1,7 +1,5 @@
 """Both sides of limits that small functions have, each with the value that they should give."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
@@ -12,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.cli import main
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
@@ -175,23 +172,11 @@ def test_a_model_that_is_named_has_no_substitute(no_hub):
         open_model("nobody/nothing")
 
 
-def test_one_process_is_no_other_than_that_which_splits_rows(tmp_path, two_layers, capsys):
-    arguments = [
-        "error",
-        "--qkv",
-        str(two_layers),
-        "--method",
-        "vmean",
-        "--n",
-        "16",
-        "--split-rows",
-        "1",
-        "--no-matrix",
-    ]
-    for jobs, code in (("1", 0), ("2", 2)):
-        with pytest.raises(SystemExit) as stop:
-            main([*arguments, "--jobs", jobs, "--out", str(tmp_path / jobs)])
-        assert (stop.value.code or 0) == code, capsys.readouterr().err
+def test_one_process_is_no_other_than_that_which_splits_rows(run, two_layers):
+    options = f"--qkv {two_layers} --method vmean --n 16 --split-rows 1 --no-matrix"
+    for jobs, expected in ((1, 0), (2, 2)):
+        code, _, err = run("error", options, f"--jobs {jobs} --out r{jobs}")
+        assert code == expected, err
 
 
 def test_counts_of_a_page_have_their_plurals():

@@ -1,7 +1,5 @@
 """The package has no type error, and every file is linted and formatted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """``pytest -m cuda`` where no GPU is: each test is skipped and says why, or a stand-in runs it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

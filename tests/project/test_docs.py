@@ -1,7 +1,5 @@
 """The pages under docs: every command and every block of code on them does what the page says."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -61,7 +59,6 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.usefixtures("svg_alone")
 @pytest.mark.slow
 def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_path):
     said = ""

@@ -3,8 +3,6 @@
 A deliberate change of what is shown is a reviewed diff: `python tests/golden/rewrite.py`, and look at what changed.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 
@@ -17,7 +15,6 @@ KNOWN = json.loads(golden.KEYS.read_text(encoding="utf-8"))
 REWRITE = "if that is meant: python tests/golden/rewrite.py, and review the diff"
 
 
-@pytest.mark.usefixtures("svg_alone")
 @pytest.mark.parametrize("command", golden.COMMANDS)
 def test_what_is_shown(command, tmp_path):
     golden.shown(command, tmp_path)

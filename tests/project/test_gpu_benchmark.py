@@ -1,7 +1,5 @@
 """`benchmarks/gpu.py`: it runs on a CPU as on a GPU, and a row or a section that breaks costs no other."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

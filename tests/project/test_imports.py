@@ -18,28 +18,11 @@ from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
 CORE = {
-    "arguments",
-    "block",
-    "errors",
-    "groups",
-    "rng",
-    "qkv",
-    "visible",
-    "operators",
-    "reference",
-    "linalg",
+    *("arguments", "block", "errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg"),
     "approximation",
 }
 MEASURES = CORE | {
-    "files",
-    "grammar",
-    "methods",
-    "metrics",
-    "sources",
-    "theorems",
-    "inject",
-    "replacement",
-    "timings",
+    *("files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "replacement", "timings"),
     "processes",
 }
 READS = {"errors", "files", "grammar", "records"}
@@ -68,16 +51,7 @@ MAY = {
     "theorems": CORE | {"metrics"},
     "hooks": {"arguments", "block", "errors", "grammar", "groups", "qkv"},
     "sources": {
-        "arguments",
-        "block",
-        "environment",
-        "files",
-        "metadata",
-        "qkv",
-        "rng",
-        "errors",
-        "timings",
-        "grammar",
+        *("arguments", "block", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar"),
         "hooks",
     },
     "grammar": {"errors"},
@@ -96,18 +70,8 @@ MAY = {
     "cli": {"__init__", "environment", "errors", "experiments", "grammar", "run", "sweeps", "timings"},
 }
 HEAVY = {
-    "torch",
-    "transformers",
-    "pandas",
-    "pydantic",
-    "jinja2",
-    "datasets",
-    "matplotlib",
-    "numpy",
-    "scipy",
-    "safetensors",
-    "tokenizers",
-    "rich",
+    *("torch", "transformers", "pandas", "pydantic", "jinja2", "datasets", "matplotlib", "numpy", "scipy"),
+    *("safetensors", "tokenizers", "rich"),
 }
 MAY_HEAVY = {
     "errors": set(),

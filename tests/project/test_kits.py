@@ -1,7 +1,5 @@
 """Kits know no command: what all commands share names none of them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

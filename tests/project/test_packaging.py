@@ -1,7 +1,5 @@
 """What a wheel and an sdist hold: the package, its data, and a description that an index page can show."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

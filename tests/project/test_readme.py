@@ -1,7 +1,5 @@
 """What the README says is what there is."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -54,10 +52,7 @@ def test_the_readme_names_every_command_and_picture_that_exists():
 
 @pytest.mark.parametrize(
     ("block", "number", "lines", "cells"),
-    [
-        pytest.param(0, 1, slice(2, 6), 7, marks=needs_minilm),
-        pytest.param(2, 2, slice(2, 5), 4, marks=needs_smollm2),
-    ],
+    [pytest.param(0, 1, slice(2, 6), 7, marks=needs_minilm), pytest.param(2, 2, slice(2, 5), 4, marks=needs_smollm2)],
     ids=["minilm", "smollm2"],
 )
 def test_a_command_of_the_readme_gives_its_table(block, number, lines, cells, run, no_hub):

@@ -1,7 +1,5 @@
 """The documentation builds as a site, without a warning, and shows what the program takes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

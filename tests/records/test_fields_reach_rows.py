@@ -1,8 +1,6 @@
 """No number of a record is lost on its way to a reader: every field reaches a row, and every summary field has a value
 somewhere if the records have it."""
 
-from __future__ import annotations
-
 import json
 import re
 

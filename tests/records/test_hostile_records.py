@@ -4,8 +4,6 @@ The quick cases are a small sample. ``pytest -m slow tests/records/test_hostile_
 minutes; with ``HOSTILE_RECORDS=1000000`` it tries all of them, for hours.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -197,7 +195,6 @@ def survive(command, count, plot, tmp_path):
 
 
 @pytest.mark.parametrize("command", others_slow(EXPERIMENTS, lambda name: name[0] in ("error", "inject", "bench")))
-@pytest.mark.usefixtures("svg_alone")
 def test_what_is_read_is_shown(command, tmp_path):
     survive(command, QUICK, "none", tmp_path)
 
@@ -232,7 +229,6 @@ def report_with_manifest(command, some, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["error", "bench"])
-@pytest.mark.usefixtures("svg_alone")
 def test_a_changed_manifest_is_shown(command, tmp_path):
     whole, some = manifests(command)
     random.Random(0).shuffle(some)

@@ -1,7 +1,5 @@
 """A run writes to its own folder and nowhere else, and leaves in it what is not its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -266,7 +264,6 @@ def place(measured, tmp_path):
 
 @pytest.mark.parametrize("name", ["figures", "tables"])
 @pytest.mark.parametrize("how", ["resumed", "report"])
-@pytest.mark.usefixtures("svg_alone")
 def test_a_users_files_survive_a_run_that_goes_on_and_its_report(name, how, place):
     mine = [place / "run" / name / "error-annotated.svg", place / "run/error-notes.md", place / "run/maps/mine.npy"]
     for path in mine:
@@ -368,7 +365,6 @@ def test_a_foreign_folder_is_refused_before_anything_is_written(case, shard, pla
     assert len(capfd.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_report_elsewhere_leaves_what_is_there(place):
     (place / "paper/tables").mkdir(parents=True)
     (place / "paper/tables/error.md").write_text("mine")

@@ -1,7 +1,5 @@
 """Records: what a kill, a full disk, another process or a hand-edited file can do to them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -97,8 +95,7 @@ def test_a_torn_line_longer_than_a_block_and_one_of_binary_rubbish(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"{torn", b"[]", b"17", b'{"key":"a"}', b'{"schema":"1"}', b'{"schema":0}', b'{"schema":true}', b"\xff"],
+    "line", [b"{torn", b"[]", b"17", b'{"key":"a"}', b'{"schema":"1"}', b'{"schema":0}', b'{"schema":true}', b"\xff"]
 )
 def test_a_broken_line_elsewhere_is_named(tmp_path, line):
     path = tmp_path / "records.jsonl"

@@ -1,13 +1,12 @@
 """Runs in shards: every group in one of them, their records together those of one run."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from thinned import others_slow
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
@@ -58,12 +57,7 @@ def test_a_shard_that_is_none_is_refused(text):
         parse_shard(text)
 
 
-LONG = ("budget",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COMMANDS]
-)
+@pytest.mark.parametrize("name", others_slow(COMMANDS, lambda name: name[0] in ("error", "scaled", "spectrum")))
 def test_shards_together_are_the_run_without_shards(run, file, name):
     args = [*COMMANDS[name], "--qkv", file]
     assert run(*args, "--out", "whole")[0] == 0
@@ -187,7 +181,6 @@ def test_what_only_a_whole_run_gives_is_refused_of_a_shard(run, file):
         assert code == 2 and "exclude each other" in err and not Path("r").exists()
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):
     Path("c.yaml").write_text(
         f"qkv: {file}\nd: 4\nlayer: 0,2\nwindows: 2\nplot: errors\ngates:\n  - {{metric: output_spectral, max: 0}}\n"

@@ -1,7 +1,5 @@
 """The frame of a run, its columns on the page of records, and the schema of records."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,14 +3,12 @@
 `pytest -m slow tests/report/test_report_browser.py` runs these where a browser is installed (Debian's ``chromium``).
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
 from browser import BROWSER, NAMES, Browser
 from golden.rewrite import RUNS
-from report_pages import EVIL, a_folder, page_of, records
+from report_pages import EVIL, a_folder, an_evil_folder, page_of, records
 from text_tables import text_table
 
 from attnprobe.report import Report, Run, html_page, open_run, views
@@ -76,23 +74,7 @@ def test_the_page_opens_without_a_word_of_complaint_and_fetches_nothing(browser,
 @pytest.mark.parametrize("guarded", [True, False])
 def test_words_of_a_run_do_not_run(browser, tmp_path, guarded):
     """With the page's policy, and without it: then escaping alone keeps a word from being code."""
-    source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
-    some = records(source=source, options={"sampler": EVIL}, target=EVIL)
-    some += [
-        {**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
-        for one in some
-        if one["method"] == "skyformer"
-    ]
-    manifest = {
-        "status": EVIL,
-        "start": EVIL,
-        "end": EVIL,
-        "arguments": [EVIL],
-        "versions": {EVIL: EVIL},
-        "config": {EVIL: {"value": EVIL, "origin": EVIL}},
-        "source": source,
-    }
-    folder = a_folder(tmp_path / "r <script>", some, manifest)
+    folder = an_evil_folder(tmp_path)
     text = page_of(folder)
     if not guarded:
         text, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
@@ -141,25 +123,8 @@ def test_a_click_sorts_what_the_report_shows(browser, report, place):
 
 
 CELLS = [
-    "10 (9.8)",
-    "–",
-    "3.1e-04",
-    "",
-    "∞",
-    "! 2.5",
-    f"{MINUS}4e2",
-    "≈9",
-    "1.2e+05 ± 3",
-    "-7",
-    "[0.5 – ∞]",
-    "0",
-    "beta",
-    "! alpha",
-    "26.6%",
-    "1/12",
-    "2-stage",
-    "beta d=128",
-    "beta d=64",
+    *("10 (9.8)", "–", "3.1e-04", "", "∞", "! 2.5", f"{MINUS}4e2", "≈9", "1.2e+05 ± 3", "-7", "[0.5 – ∞]", "0"),
+    *("beta", "! alpha", "26.6%", "1/12", "2-stage", "beta d=128", "beta d=64"),
 ]
 ASCENDING = [f"{MINUS}4e2", "-7", "0", "3.1e-04", "[0.5 – ∞]", "1/12", "≈9", "10 (9.8)", "26.6%", "1.2e+05 ± 3", "∞"]
 WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]

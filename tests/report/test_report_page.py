@@ -1,7 +1,5 @@
 """The page of a run: nothing is fetched, nothing of a run is executed, every figure and table is there."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
@@ -13,7 +11,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from error_records import cell
-from report_pages import EVIL, a_folder, page_of, records
+from golden import rewrite as golden
+from report_pages import a_folder, an_evil_folder, page_of, records
 from showing import EACH, files_of
 
 from attnprobe.cli import main
@@ -24,11 +23,10 @@ from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import error_tables
 from attnprobe.figures.drawing import Drawing
+from attnprobe.report import Report, html_page, open_run, views
 from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
-from attnprobe.tables.view import FORMATS
 
-pytestmark = pytest.mark.usefixtures("svg_alone")
 VOID = {"meta", "br", "img", "hr", "input", "link"}
 
 
@@ -60,13 +58,8 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     config = {"d": {"value": "16", "origin": "command line"}}
-    manifest = {
-        "status": "finished",
-        "start": "2026-11-21T08:00:00",
-        "arguments": ["error", "--d", "16"],
-        "config": config,
-        "versions": {"torch": "2.13.0"},
-    }
+    manifest = {"status": "finished", "start": "2026-11-21T08:00:00", "arguments": ["error", "--d", "16"]}
+    manifest |= {"config": config, "versions": {"torch": "2.13.0"}}
     return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest))
 
 
@@ -127,34 +120,9 @@ def test_ids_are_unique_and_what_refers_to_them_exists(page):
     assert set(re.findall(r'href="#([^"]+)"', page)) | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
 
 
-@pytest.mark.slow
-def test_the_page_is_the_same_to_the_byte(tmp_path):
-    folder = a_folder(tmp_path / "r", records())
-    first = page_of(folder)
-    assert page_of(folder) == first
-
-
 def test_words_of_a_run_never_become_elements(page, tmp_path):
     """A method's option, a label, a path, a reason, a manifest: each may say anything."""
-    source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
-    some = records(source=source, options={"sampler": EVIL}, target=EVIL)
-    some += [
-        {**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
-        for one in some
-        if one["method"] == "skyformer"
-    ]
-    some += [{**one, "key": f"y{one['key']}", "source": {**source, "weights": "other"}} for one in some]
-    manifest = {
-        "status": EVIL,
-        "start": EVIL,
-        "arguments": [EVIL],
-        "config": {EVIL: {"value": EVIL, "origin": EVIL}},
-        "versions": {EVIL: EVIL},
-        "source": source,
-        "described": [[EVIL]],
-        "git_commit": EVIL,
-    }
-    folder = a_folder(tmp_path / "r <script>", some, manifest)
+    folder = an_evil_folder(tmp_path)
     text = page_of(folder)
     actual = Reader(text)
     assert [tag for tag, _ in actual.elements].count("script") == 1 == text.count("<script>")
@@ -188,30 +156,15 @@ def test_svg_loses_what_a_page_must_not_have():
 def test_a_page_without_figures_or_manifest(tmp_path):
     text = page_of(a_folder(tmp_path / "r", records()), "--plot", "none")
     assert "<svg" not in text and "no manifest.json" in text and 'id="tables-0"' in text
-    assert len(FORMATS) == 7
 
 
-@pytest.mark.slow
-def test_a_page_of_every_command(tmp_path, monkeypatch):
-    import torch
-    from safetensors.torch import save_file
-
-    monkeypatch.chdir(tmp_path)
-    q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
-    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
-    for command in (
-        ("error", "--plot", "maps"),
-        ("spectrum",),
-        ("condition",),
-        ("theory", "--repeats", "2"),
-        ("budget", "--method", "svd"),
-    ):
-        budget = [] if command[0] == "budget" else ["--d", "4"]
-        with pytest.raises(SystemExit):
-            main([*command, "--qkv", "qkv.safetensors", *budget, "--out", command[0]])
-        actual = Reader(page_of(tmp_path / command[0]))
-        assert sum(tag == "svg" for tag, _ in actual.elements) >= 1
-        assert sum(tag == "table" for tag, _ in actual.elements) >= 3
+@pytest.mark.parametrize("command", golden.COMMANDS)
+def test_a_page_of_every_command(command):
+    run = open_run(golden.RUNS / command)
+    shown = views(run)
+    actual = Reader(html_page([Report(run, shown)]))
+    tables = sum(len(view.tables) for view in shown)
+    assert tables and sum(tag == "table" for tag, _ in actual.elements) >= tables
 
 
 # --- heat maps, and error against cost

@@ -1,7 +1,5 @@
 """The sentence of result: what it says of a run, and that it is honest about ties, V-Mean and lost rows."""
 
-from __future__ import annotations
-
 import pytest
 from error_records import cell
 

@@ -1,7 +1,5 @@
 """The default budget: it stays where every method takes it, and is smaller where one refuses it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """inject, stability and bench in several processes and in shards: the records of one process."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -24,25 +22,9 @@ def measured(tiny_bert, tmp_path_factory):
     text.write_text(text_of(300))
     model = {"model": tiny_bert, "text": str(text), "device": "cpu"}
     given = {
-        "inject": {
-            **model,
-            "n": (12,),
-            "d": (4,),
-            "per_layer": True,
-            "layer": (0, 1),
-            "windows": 3,
-            "batch": 2,
-        },
-        "stability": {
-            "text": str(text),
-            "device": "cpu",
-            "tasks": ("listops:n=48,batch=2",),
-            "methods": ("skyformer,performer",),
-            "d": (8,),
-            "steps": 2,
-            "seeds": 2,
-            "condition_tokens": 16,
-        },
+        "inject": model | {"n": (12,), "d": (4,), "per_layer": True, "layer": (0, 1), "windows": 3, "batch": 2},
+        "stability": {"text": str(text), "device": "cpu", "tasks": ("listops:n=48,batch=2",), "steps": 2, "seeds": 2}
+        | {"methods": ("skyformer,performer",), "d": (8,), "condition_tokens": 16},
     }
     run = {"inject": (measure_drift, InjectRequest), "stability": (measure_stability, StabilityRequest)}
 

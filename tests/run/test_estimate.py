@@ -1,7 +1,5 @@
 """The speed that estimates divide by is of processor time, so that the load of the machine does not count."""
 
-from __future__ import annotations
-
 from time import sleep
 
 import torch

@@ -1,7 +1,5 @@
 """Statistics that heads with rounded rows carry, and how tables, figures and gates show it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -22,13 +20,7 @@ from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
 from attnprobe.tables.console import Header
-from attnprobe.tables.statistics import (
-    FRAGILE,
-    STATISTICS,
-    describe,
-    doubtful_heads,
-    fragile_statistics,
-)
+from attnprobe.tables.statistics import FRAGILE, STATISTICS, describe, doubtful_heads, fragile_statistics
 
 ALL = list(STATISTICS[:-1])
 SOUND = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0]

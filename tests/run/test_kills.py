@@ -3,8 +3,6 @@
 ``python -m pytest -m slow tests/run/test_kills.py -s`` ends 200 of them and prints the seeds of their moments.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -86,8 +84,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed", "jobs"),
-    [(3, 0, 1), pytest.param(170, 1, 1, marks=SLOW), pytest.param(30, 2, 2, marks=SLOW)],
+    ("kills", "seed", "jobs"), [(3, 0, 1), pytest.param(170, 1, 1, marks=SLOW), pytest.param(30, 2, 2, marks=SLOW)]
 )
 def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_path):
     print(f"{kills} kills of seed {seed}, jobs {jobs}")

@@ -1,7 +1,5 @@
 """What a method may do in an attempt: raise anything, go on too long."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What a run says of the installation that made it."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """Matrix errors in a run: batches that share passes, records, and runs that go on."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import shutil

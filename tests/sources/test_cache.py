@@ -1,7 +1,5 @@
 """The cache of captures: what a second run takes from it, when it does not, and what may be wrong with a file of it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """GGUF files: the folder that one is converted to holds its weights and its tokens, and is made once."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

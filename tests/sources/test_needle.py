@@ -1,7 +1,5 @@
 """Texts with a needle: their statements, their length, and where the tokens of the needle are."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Selections of queries: which tokens each form names, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """`--scale-inputs`: scores times s, equal to Q and K scaled by hand, in hashes, rows, gates, tables and sweeps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -22,7 +20,7 @@ from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gates
 from attnprobe.gates.plan import impossible_reason
-from attnprobe.report import open_run, views
+from attnprobe.report import open_run
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
 
@@ -134,30 +132,6 @@ def test_the_default_changes_no_key_and_old_runs_go_on(command, file, tmp_path):
     assert len(inputs) == 2 and {one["source"].get("scale_inputs") for one in inputs} == {None, 0.5}
 
 
-def test_keys_are_those_of_records_that_were_written_before_there_were_factors(file, tmp_path):
-    """The key of a cell is a hash of what it was a hash of: written out here, apart from the code that makes it."""
-    from attnprobe.records.file import cell_key, identity_facts
-
-    run = run_of("error", file, tmp_path / "run")
-    [record] = [one for one in run.outcome.records if one["method"] == "nystromformer"]
-    facts = identity_facts(resolve(SourceSpec(qkv=file, device="cpu")).facts)
-    expected = cell_key(
-        command="error",
-        method="nystromformer",
-        options={},
-        target="softmax",
-        source=facts,
-        n=24,
-        window=0,
-        layer=0,
-        heads=None,
-        d=4,
-        seed=0,
-        matrix_tol=1e-3,
-    )
-    assert record["key"] == expected and "scale_inputs" not in facts
-
-
 def test_factors_are_never_averaged_together(file, tmp_path):
     run = run_of("error", file, tmp_path / "run", scale_inputs=(4, 1, 0.5, 4))
     rows, bounds = summarise(run.outcome.records)
@@ -167,39 +141,6 @@ def test_factors_are_never_averaged_together(file, tmp_path):
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
     actual = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
     assert len({row["source"] for row in spectrum_rows(actual.outcome.records)}) == 2
-
-
-@pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=pytest.mark.slow) if name == "condition" else name for name in KINDS]
-)
-@pytest.mark.usefixtures("svg_alone")
-def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
-    code = command_line(
-        command,
-        "--qkv",
-        file,
-        "--device",
-        "cpu",
-        "--d",
-        "4",
-        "--scale-inputs",
-        "1,4",
-        "--plot",
-        *(["--theorem", "eckart-young", "--repeats", 2] if command == "theory" else []),
-        "--out",
-        tmp_path / "run",
-    )
-    assert code == 0
-    shown = capsys.readouterr().out
-    assert "scores x 4" in shown and "scores x 1" in shown
-    figures = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").iterdir()}
-    tables = {path.name: path.read_bytes() for path in (tmp_path / "run" / "tables").iterdir()}
-    assert command_line("report", tmp_path / "run", "--legend") == 0
-    assert "scores x 4: Q and K each times 2" in capsys.readouterr().out
-    for folder, before in (("figures", figures), ("tables", tables)):
-        assert {name: (tmp_path / "run" / folder / name).read_bytes() for name in before} == before
-    [view] = views(open_run(tmp_path / "run"))
-    assert len(view.header.measured) == 2 and len(view.header.source) == 2
 
 
 def test_one_factor_alone_has_a_column(file, tmp_path, capsys):
@@ -273,17 +214,6 @@ def test_a_sweeps_file_has_them_as_an_axis(key, file, tmp_path, capsys):
     config.write_text(config.read_text().replace("[1, 4]", "[1, zero]"))
     assert command_line("sweep", config) == 2
     assert f"s.yaml:5: {key}: 'zero' is not a number above 0" in capsys.readouterr().err
-
-
-def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
-    from pathlib import Path
-
-    from attnprobe.cli.sweep import folder
-    from attnprobe.sweeps.yaml_file import Config
-
-    config = Config(Path("a.yaml"), "error", {})
-    old, new = {"n": "64"}, {"n": "64", "scale_inputs": "1", "input_statistics": True}
-    assert folder(config, new) == folder(config, old) != folder(config, new | {"scale_inputs": "2"})
 
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):

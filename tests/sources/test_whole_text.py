@@ -1,7 +1,5 @@
 """The ids of a text are those of its tokenizer on the whole text, with line breaks, also if only a start is read."""
 
-from __future__ import annotations
-
 import json
 import string
 import time

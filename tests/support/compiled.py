@@ -3,8 +3,6 @@
 Prints one JSON object: for each kernel its shared memory, registers and whether its machine code uses tensor cores.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a piece of code asks of torch: how often each operation, and how often Python waits for the device."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

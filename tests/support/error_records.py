@@ -1,7 +1,5 @@
 """Records of `attnprobe error` as real heads give them."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -4,8 +4,6 @@ Every family has the seven kinds below. Where a family has nothing of that name,
 ``meaning`` says what it is.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

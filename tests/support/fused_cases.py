@@ -1,7 +1,5 @@
 """Fused products on a device beside torch's: for each case the largest difference, over the largest entry."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -234,20 +234,8 @@ def _about(draw: random.Random, tensors: dict[str, Tensor], entry: dict[str, Any
 
 QKV_CHANGES: list[Change] = [_value, _value, _value, _numbers, _facts, _shape, _shape, _dtype, _number, _name, _absent]
 QKV_CHANGES += [_positions]
-SETS_CHANGES: list[Change] = [
-    _about,
-    _about,
-    _about,
-    _numbers,
-    _shape,
-    _shape,
-    _dtype,
-    _dtype,
-    _number,
-    _number,
-    _absent,
-]
-SETS_CHANGES += [_name]
+SETS_CHANGES: list[Change] = [_about, _about, _about, _numbers, _shape, _shape, _dtype, _dtype, _number, _number]
+SETS_CHANGES += [_absent, _name]
 
 
 def _cut(draw: random.Random, data: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """Seeded inputs that every test shares, the rounding bands that are derived from them, and solvers of others."""
 
-from __future__ import annotations
-
 import torch
 from scipy.sparse.linalg import LinearOperator, svds
 

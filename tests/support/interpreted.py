@@ -3,8 +3,6 @@
 A process of its own, because Triton decides when it is imported whether it interprets.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

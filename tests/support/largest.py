@@ -1,7 +1,5 @@
 """The largest tensor that a block of code makes."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

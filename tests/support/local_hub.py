@@ -1,7 +1,5 @@
 """A model hub on this machine: the few addresses of the hub's protocol that its client asks for, over real HTTP."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

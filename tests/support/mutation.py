@@ -15,8 +15,6 @@ rest of that layer is skipped. This file is the plugin of that run, too.
 A new family is new data in `faults.txt`: at least one fault of each kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Every kind of operator beside the dense matrix that it stands for."""
 
-from __future__ import annotations
-
 import torch
 from twins import gaussian_of, softmax_of
 

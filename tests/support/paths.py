@@ -1,7 +1,5 @@
 """Where this clone, its tests and what stands beside it are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

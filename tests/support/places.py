@@ -4,8 +4,6 @@ Without a GPU the CPU itself stands in (``cpu``), or a pretended device (`preten
 those of the CPU (``pretended``). Then the tests show that they work, and nothing about a GPU.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

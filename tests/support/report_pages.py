@@ -1,7 +1,5 @@
 """Folders of records, and the page that `attnprobe report` makes of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -27,6 +25,19 @@ def a_folder(path, some, manifest=None):
     if manifest is not None:
         (path / "manifest.json").write_text(json.dumps(manifest))
     return path
+
+
+def an_evil_folder(place):
+    """A run whose every word is `EVIL`: options, labels, reasons, and what its manifest says."""
+    source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
+    some = records(source=source, options={"sampler": EVIL}, target=EVIL)
+    failed = {"method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
+    some += [{**one, "key": f"x{one['key']}", **failed} for one in some if one["method"] == "skyformer"]
+    some += [{**one, "key": f"y{one['key']}", "source": {**source, "weights": "other"}} for one in some]
+    manifest = dict.fromkeys(("status", "start", "end", "git_commit"), EVIL)
+    manifest |= {"arguments": [EVIL], "versions": {EVIL: EVIL}, "described": [[EVIL]], "source": source}
+    manifest["config"] = {EVIL: {"value": EVIL, "origin": EVIL}}
+    return a_folder(place / "r <script>", some, manifest)
 
 
 def page_of(folder, *args):

@@ -1,7 +1,5 @@
 """The view of a command's records, as `report` makes it of a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from attnprobe.experiments import experiment

@@ -1,7 +1,5 @@
 """Tiny models, texts and environments for the tests of the sources. Real parts only, nothing is faked."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path

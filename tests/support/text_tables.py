@@ -1,7 +1,5 @@
 """Tables of text, without rows behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from attnprobe.tables.table import Column, Table

@@ -1,7 +1,5 @@
 """What theorems are evaluated at in tests: registered methods run on the Q/K/V itself."""
 
-from __future__ import annotations
-
 import torch
 
 from attnprobe.methods import approximate

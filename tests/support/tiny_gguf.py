@@ -1,7 +1,5 @@
 """A GGUF file of a two-layer Llama, written by gguf's own writer, and the model that it holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

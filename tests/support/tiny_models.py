@@ -5,8 +5,6 @@ model takes a padding mask. Weights are drawn with a large deviation, so that at
 are architectures whose attention does not go through transformers' interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

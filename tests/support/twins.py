@@ -4,8 +4,6 @@
 those of that head.
 """
 
-from __future__ import annotations
-
 from math import exp
 
 import torch

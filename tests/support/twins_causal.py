@@ -4,8 +4,6 @@ Where a method says nothing of its own about hidden keys, row i of its masked fo
 the keys that it sees. These twins take causal and windowed inputs alike.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from twins import TWINS, exact

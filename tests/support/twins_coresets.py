@@ -1,7 +1,5 @@
 """Literal twins of the coresets: pivots and halvings by loops over keys, from the same uniform numbers."""
 
-from __future__ import annotations
-
 from math import exp, log, sqrt
 
 import torch

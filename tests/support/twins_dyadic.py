@@ -4,8 +4,6 @@
 normalisation, and their part of D~.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp
 

@@ -1,7 +1,5 @@
 """Literal twins of the methods that weight sampled keys: loops over rows and keys, from the same draws."""
 
-from __future__ import annotations
-
 from math import acos, comb, exp, pi
 
 import torch

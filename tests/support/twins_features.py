@@ -1,7 +1,5 @@
 """Slow literal twins of the feature maps; see `twins`."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 import torch
@@ -89,9 +87,4 @@ def performer_relu(qkv: QKV, d, draws, target, *, eps=1e-3, double_norm=False) -
     return normalised([phi(x) for x in q], [phi(x) for x in k])
 
 
-TWINS = {
-    "efficient": efficient,
-    "linear": linear,
-    "performer": performer,
-    "performer-relu": performer_relu,
-}
+TWINS = {"efficient": efficient, "linear": linear, "performer": performer, "performer-relu": performer_relu}

@@ -1,7 +1,5 @@
 """Literal twins of the methods that hash and sort; merged into `twins`. Slots, chunks and rounds are loops."""
 
-from __future__ import annotations
-
 from math import exp, log, sqrt
 
 import torch

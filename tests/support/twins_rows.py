@@ -1,7 +1,5 @@
 """The literal twins of the methods that sample rows and columns: Skeinformer and Informer. See `twins`."""
 
-from __future__ import annotations
-
 from math import exp, log, sqrt
 
 import torch

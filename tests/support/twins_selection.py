@@ -4,8 +4,6 @@
 with all queries of the text.
 """
 
-from __future__ import annotations
-
 from math import exp, log
 
 import torch

@@ -4,8 +4,6 @@ Matrices are lists of rows and products sums of products, as the formulas are wr
 eigenvalues of numpy: no orthonormal basis, no scaled columns, no factored inverse.
 """
 
-from __future__ import annotations
-
 from math import exp
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Slow literal twins of the sketching methods; see `twins`."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 import torch

@@ -1,7 +1,5 @@
 """Literal twins of the sparse methods: a mask filled entry by entry, then a softmax over it; merged into `twins`."""
 
-from __future__ import annotations
-
 from math import exp
 
 import torch

@@ -1,7 +1,5 @@
 """Sweep files: what they may say, and how what they may not is named."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Columns by name, the best of a column, and the legend of three lines."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables on a terminal and in a pipe: widths, legends, rules and marks, and the digits of numbers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from random import Random

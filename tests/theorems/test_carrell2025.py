@@ -1,7 +1,5 @@
 """Thinformer's numerators against the discrepancy of its coreset."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import make

@@ -1,7 +1,5 @@
 """Skyformer's theorem 2 and lemmas 1 and 3: bounds that are bounds, verdicts, and twins of what is measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import comb, exp, log

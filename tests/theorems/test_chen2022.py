@@ -1,7 +1,5 @@
 """Skeinformer's guarantees: literal twins of every quantity, the bounds as bounds, verdicts, planted faults."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Skeinformer's JL guarantee for vectors: the exact law of a Gaussian sketch, literal lengths, spikes and flat ones."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rank collapse: the residual, the bound of one layer and its assumption, literal twins, planted faults."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

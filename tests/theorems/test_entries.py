@@ -1,7 +1,5 @@
 """Largest entries of errors, against dense float64 matrices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import make

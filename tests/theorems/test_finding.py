@@ -1,7 +1,5 @@
 """Verdicts: their order, which is that of `Finding.verdicts`, and that every statement keeps to it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Exact intervals of probabilities and of quantiles."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The (ε, δ)-MA property: the interval of a probability, and errors of known size over seeds."""
 
-from __future__ import annotations
-
 from math import comb
 
 import numpy as np

@@ -1,7 +1,5 @@
 """WildCat's entrywise bound and the trace of randomly pivoted Cholesky, against direct computations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from inputs import make

@@ -1,7 +1,5 @@
 """Truncated rows: the identities, the diameter bound, the rule for Gaussian scores; and planted faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
 

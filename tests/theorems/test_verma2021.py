@@ -1,7 +1,5 @@
 """Spectral shifting: the shift that is zero, equation 12 with either sign, exactness in the class, planted faults."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,12 +12,7 @@ from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import truncated_pinv
 from attnprobe.linalg.shifting import shifted
 from attnprobe.theorems import verma2021
-from attnprobe.theorems.verma2021 import (
-    MATRICES,
-    verma2021_delta_numerator,
-    verma2021_error_bound,
-    verma2021_tail,
-)
+from attnprobe.theorems.verma2021 import MATRICES, verma2021_delta_numerator, verma2021_error_bound, verma2021_tail
 
 
 def normal(*shape, seed=0):

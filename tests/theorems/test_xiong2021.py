@@ -1,7 +1,5 @@
 """Nyströmformer's lemmas: the exact step of the residual, the order measured, exactness at d = n, planted faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log, log10
 

@@ -1,7 +1,5 @@
 """``attnprobe audit``: promises of methods whose probability of an error is known, and what a run leaves of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -172,19 +170,7 @@ def test_the_keys_that_are_read_are_told(file, run, causal, tmp_path):
     assert record["metrics"]["keys"] == pytest.approx(read.tolist(), rel=1e-9)
     assert record["metrics"]["keys_share"] == pytest.approx((read / seen).tolist(), rel=1e-9)
     code, out, _ = run(
-        "audit",
-        "vattention",
-        "--qkv",
-        path,
-        "--d",
-        12,
-        "--repeats",
-        3,
-        "--no-matrix",
-        "--device",
-        "cpu",
-        "--format",
-        "github",
+        "audit", "vattention", f"--qkv {path} --d 12 --repeats 3 --no-matrix --device cpu --format github"
     )
     assert code == 0 and f"{significant(float(read.mean()))} ({per_cent(float((read / seen).mean()))})" in out
 

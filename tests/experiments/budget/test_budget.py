@@ -1,7 +1,5 @@
 """``attnprobe budget`` and `budgets`: the search, what it finds beside brute force, and what a run leaves of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -339,16 +337,17 @@ def test_a_method_that_reaches_nothing_has_none():
 
 
 def test_of_a_random_method_so_many_seeds_must_hold():
-    """Seed s holds from d = 10 (s + 1) on: the d of k seeds of 10 is known."""
-    planted("lucky", lambda head, d, seed: 0.01 if d >= 10 * (seed + 1) else 0.4, tags=())
+    """Seed s holds from d = 4 (s + 1) on: the d of k seeds of 10 is known."""
+    planted("lucky", lambda head, d, seed: 0.01 if d >= 4 * (seed + 1) else 0.4, tags=())
+    few = {"d_max": 60, "resolution": 1}
     for delta, k in ((0.1, 9), (0.5, 5), (0.01, 10)):
-        actual = budgets(inputs(n=100), "lucky", 0.1, delta=delta, seeds=range(10), d_max=200, resolution=1)
+        actual = budgets(inputs(n=20), "lucky", 0.1, delta=delta, seeds=range(10), **few)
         assert actual.needed == k and actual.seeds == 10
         for one in actual.heads:
-            assert (one.d, one.held, one.below) == (10 * k, k, 10 * k - 1)
+            assert (one.d, one.held, one.below) == (4 * k, k, 4 * k - 1)
             assert one.interval == clopper_pearson(k, 10)
-    shifted = budgets(inputs(n=100), "lucky", 0.1, delta=0.5, seeds=range(3, 13), d_max=200, resolution=1)
-    assert shifted.heads[0].d == 80
+    shifted = budgets(inputs(n=20), "lucky", 0.1, delta=0.5, seeds=range(3, 13), **few)
+    assert shifted.heads[0].d == 32
 
 
 def test_an_output_that_is_not_finite_does_not_hold():
@@ -475,27 +474,6 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
     assert manifest["plan"]["epsilons"] == [0.5, 1.5] and manifest["plan"]["metric"] == RELATIVE
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epsilon": (0.5,)},
-        {"delta": 0.3},
-        {"repeats": 5},
-        {"seed": 1},
-        {"head": (0,)},
-        {"n": (40,)},
-        {"d_min": 4},
-        {"d_max": 20},
-        {"resolution": 1.5},
-        {"scan": True},
-        {"metric": "output_spectral"},
-    ],
-)
-def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
-    measured(file, tmp_path, methods=("performer",))
-    assert measured(file, tmp_path, methods=("performer",), **change).done_before == 0
-
-
 def test_repeats_do_not_matter_to_a_deterministic_method(file, tmp_path):
     measured(file, tmp_path, methods=("svd",))
     assert measured(file, tmp_path, methods=("svd",), repeats=9).done_before == 1
@@ -518,38 +496,15 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
     files = budget_files(records)
     assert list(files) == ["budgets-half.json"]
     contents = files["budgets-half.json"]
-    assert {name: contents[name] for name in ("schema", "method", "options", "metric", "epsilon", "n", "target")} == {
-        "schema": 1,
-        "method": "half",
-        "options": {},
-        "metric": RELATIVE,
-        "epsilon": 0.1,
-        "n": 48,
-        "target": "softmax",
-    }
+    assert (contents["schema"], contents["method"], contents["options"], contents["n"]) == (1, "half", {}, 48)
+    assert (contents["metric"], contents["epsilon"], contents["target"]) == (RELATIVE, 0.1, "softmax")
     assert [(b["layer"], b["head"], b["d"]) for b in contents["budgets"]] == [(0, 0, None), (0, 1, 8), (0, 2, 20)]
 
 
 def test_of_several_windows_the_file_has_the_largest_budget():
-    base = {
-        "method": "svd",
-        "options": {},
-        "target": "softmax",
-        "layer": 2,
-        "n": 64,
-        "metric": RELATIVE,
-        "delta": 0.1,
-        "seeds": 1,
-        "needed": 1,
-        "least": 8,
-        "most": 32,
-        "resolution": 1.05,
-        "scan": False,
-        "heads": [0, 1, 2],
-        "status": "ok",
-        "source": {},
-        "tried": [],
-    }
+    place = {"method": "svd", "options": {}, "target": "softmax", "layer": 2, "n": 64, "heads": [0, 1, 2]}
+    asked = {"metric": RELATIVE, "delta": 0.1, "least": 8, "most": 32, "resolution": 1.05, "scan": False}
+    base = {**place, **asked, "seeds": 1, "needed": 1, "status": "ok", "source": {}, "tried": []}
 
     def record(window, d, fails_at):
         nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "holds_from")}
@@ -596,7 +551,7 @@ def test_eight_heads_are_noted_one_by_one(heads):
     assert lines[8:] == (["counterexamples: 1 heads more (`--format json` has all)"] if heads == 9 else [])
 
 
-def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
+def test_a_counterexample_is_in_rows_and_table_and_a_report_writes_the_budgets_again(run, file, tmp_path):
     planted("bumpy", lambda head, d, seed: 0.3 if d < 12 or (d == 24 and head == 1) else 0.01)
     args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")
     code, out, err = run(*args, "--format", "json")
@@ -604,20 +559,11 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     actual = json.loads(out)
     assert actual["command"] == "budget" and len(actual["rows"]) == 3 * 2 * HEADS and len(actual["summary"]) == 6
     one = next(row for row in actual["rows"] if row["method"] == "bumpy" and row["head"] == 1)
-    assert (one["d"], one["no_counterexample"], one["fails_at"], one["fails_at_error"]) == (
-        12,
-        False,
-        [24],
-        [pytest.approx(0.3)],
-    )
+    assert (one["d"], one["no_counterexample"], one["fails_at"]) == (12, False, [24])
+    assert one["fails_at_error"] == [pytest.approx(0.3)]
     assert actual["summary"][0]["counterexamples"] == 1
-    for format_ in ("table", "md", "csv", "jsonl", "latex"):
-        code, out, err = run(*args, "--format", format_)
-        assert code == 0 and "bumpy" in out, err
-        if format_ in ("table", "md"):
-            assert "d = 12, but 0.300 at 24" in out and "1/3" in out and "> 24" in out and "3/3" in out
-    assert run(*args, "--plot")[0] == 0
-    assert (tmp_path / "r/figures/budget-n48.svg").exists()
+    out = run(*args, "--format", "md")[1]
+    assert "d = 12, but 0.300 at 24" in out and "1/3" in out and "> 24" in out and "3/3" in out
     kept = tmp_path / "r/budgets-bumpy-epsilon0.1.json"
     before = kept.read_bytes()
     kept.unlink()
@@ -655,29 +601,12 @@ def test_exit_codes(run, file):
     for rest, words in (
         (("--method", "vmean"), "has no budget"),
         (("--metric", "seconds"), "unknown metric"),
-        (("--epsilon", "0"), "epsilon: '0'"),
         (("--epsilon", "x"), "epsilon: 'x'"),
         (("--delta", "1"), "delta=1"),
-        (("--d-min", "0"), "d-min=0"),
         (("--d-min", "30"), "no budget from 30 to 24"),
-        (("--n", "1"), "n=1"),
-        (("--resolution", "0.9"), "resolution=0.9"),
-        (("--repeats", "0"), "repeats=0"),
-        (("--format", "x"), "format"),
-        (("--method", "nystromformer", "--target", "gaussian"), "target"),
     ):
         code, out, err = run(*args, *rest, "--out", "u")
         assert code == 2 and words in err and not out, (rest, err)
-
-
-def test_a_search_that_takes_too_long_fails_and_the_others_go_on(here, file, tmp_path):
-    import time
-
-    planted("slow", lambda head, d, seed: time.sleep(0.2) or 0.4)
-    planted("quick", lambda head, d, seed: 0.4)
-    records = measured(file, tmp_path, methods=("slow,quick",), cell_timeout=0.5).records
-    assert [r["status"] for r in records] == ["failed", "ok"]
-    assert "longer than --cell-timeout 0.5" in records[0]["reason"]
 
 
 def test_a_figure_has_at_most_six_methods_below_each_other(tmp_path):

@@ -1,7 +1,5 @@
 """Rows of errors: statistics worked by hand, gates that fail closed, formats read back, figures to the byte."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -29,7 +27,7 @@ from attnprobe.gates.parse import parse_gate
 from attnprobe.methods.registry import METHODS
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
-from attnprobe.tables.numbers import aligned, significant
+from attnprobe.tables.numbers import significant
 from attnprobe.tables.view import FORMATS, flat_view
 
 HEADER = Header(
@@ -190,19 +188,6 @@ def run():
     return summarise(records)
 
 
-def test_json_is_the_contract_at_full_precision(run):
-    actual = json.loads(render(*run, HEADER, "json", "outputs/x"), parse_constant=pytest.fail)
-    assert list(sorted(actual)) == ["bounds", "command", "rows", "run", "schema", "source"]
-    assert (actual["schema"], actual["command"], actual["run"]) == (1, "error", "outputs/x")
-    assert actual["source"] == HEADER.source
-    assert (actual["rows"], actual["bounds"]) == tuple(json.loads(json.dumps(part)) for part in run)
-
-
-def test_jsonl_has_a_line_per_row(run):
-    lines = render(*run, HEADER, "jsonl", None).splitlines()
-    assert [json.loads(line) for line in lines] == [*run[0], *run[1]]
-
-
 def test_csv_reads_back_to_the_last_digit(run):
     actual = list(csv.DictReader(io.StringIO(render(*run, HEADER, "csv", None))))
     rows = [*run[0], *run[1]]
@@ -215,21 +200,6 @@ def test_csv_reads_back_to_the_last_digit(run):
                 assert line[f"{name}.{stat}"] == ("" if value is None else repr(value))
 
 
-def cells_of(text, separator, end=""):
-    lines = [line.removesuffix(end) for line in text.splitlines() if separator in line]
-    return [[part.strip() for part in re.split(rf"(?<!\\){re.escape(separator)}", line)] for line in lines]
-
-
-def test_markdown_tables_are_rectangular(run):
-    text = render(*run, HEADER, "md", "outputs/x")
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({len(cells) for cells in cells_of("\n".join(table), "|")}) == 1
-    zero = sum(row["metrics"]["output_spectral"]["max"] == 0 for row in run[1])
-    assert zero == 2 and len(table) == len(run[0]) + len(run[1]) - zero + 2 * 2
-    assert r"minilm\_l6" in text
-    assert text.count("the hub is out of reach") == 1
-
-
 def test_infinity_is_the_same_text_in_every_json():
     row = {"method": "x", "cond": math.inf, "steps": [1.0, -math.inf, math.nan], "metrics": {"m": {"max": math.inf}}}
     view = replace(flat_view("anything", [row], HEADER), summary=[row], bounds=[row])
@@ -239,58 +209,6 @@ def test_infinity_is_the_same_text_in_every_json():
     assert one["cond"] == one["metrics"]["m"]["max"] == "inf" and one["steps"] == [1.0, "-inf", None]
     line, _ = csv.DictReader(io.StringIO(view.text("csv")))
     assert line["cond"] == line["m.max"] == "inf" and line["steps"] == '[1.0,"-inf",null]'
-
-
-def test_latex_is_balanced_and_escaped(run):
-    text = render(*run, HEADER, "latex", "outputs/x")
-    body = re.sub(r"^%.*", "", text, flags=re.M)
-    for environment in ("table", "tabular"):
-        assert body.count(rf"\begin{{{environment}}}") == body.count(rf"\end{{{environment}}}") == 2
-    bare = re.sub(r"\\[\\&%$#_{}]", "", body)
-    assert bare.count("{") == bare.count("}")
-    assert bare.count("$") % 2 == 0
-    assert "$$" not in bare
-    assert not re.search(r"[%#]", bare)
-    outside = re.sub(r"\$[^$]*\$", "", bare)
-    assert "_" not in outside
-    assert "^" not in outside
-    assert outside.isascii()
-    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
-    columns = body.index(r"\begin{tabular}{l"), body.index("}\n\\toprule")
-    sides = body[columns[0] + len(r"\begin{tabular}{") : columns[1]]
-    assert re.fullmatch(r"l[lr]+", sides)
-    width = len(sides)
-    assert {len(re.split(r"(?<!\\)&", line)) for line in lines} == {width}
-    assert len(lines) == len(run[0]) + len(run[1]) - 3 + 2  # two bounds are zero, a row has no value; two headings
-    assert "the hub is out of reach" not in text and "sha256" not in text
-    captions = re.findall(r"\\caption{(.*)}", text)
-    assert len(captions) == 2 and all(len(one) < 120 for one in captions)
-    assert r"mine\_\%\$\&.py:fn" in body
-
-
-def test_a_table_that_is_piped_keeps_every_digit(run, monkeypatch):
-    """Into a pipe: every row, every number, no ellipsis, no colour."""
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    text = render(*run, HEADER, "table", "outputs/20261121-084512-error-1a2b3c")
-    assert "…" not in text
-    assert "\x1b" not in text
-    for row in [*run[0], *run[1]]:
-        for metric, stat, digits in [
-            ("output_spectral", "mean", 4),
-            ("output_spectral", "se", 2),
-            ("output_spectral_relative", "median", 3),
-            ("output_spectral_relative", "max", 3),
-        ]:
-            if metric in row["metrics"]:
-                assert significant(row["metrics"][metric][stat], digits) in text
-    assert text.count("mine_%$&.py:fn") == 6  # a pipe may be searched: the name stands on every row
-    assert re.search(r"^ +lower bound +16 ", text, flags=re.M)
-    for expected in ("V-Mean (ref.)", "outputs/20261121-084512-error-1a2b3c"):
-        assert expected in text
-    assert "– performer d=4096: d=4096 > n=512" in text
-    assert "✗ performer d=16: head 1 is not finite" in text
-    assert re.search(r"^! +skyformer +32 .* 51 ", text, flags=re.M)
-    assert "! the hub is out of reach" in text
 
 
 def test_a_terminal_is_not_exceeded_and_loses_no_digit(run, monkeypatch):
@@ -307,15 +225,6 @@ def test_a_terminal_is_not_exceeded_and_loses_no_digit(run, monkeypatch):
             assert significant(row["metrics"]["output_spectral_relative"]["median"], 3) in narrow
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", render(*run, HEADER, "table", None, width=140))
-
-
-def test_decimal_points_stand_in_one_column(run):
-    text = render(*run, HEADER, "table", None)
-    block = text.split("\n\nd: ")[0].split("target softmax")[1].splitlines()
-    points = [line.index(" ± ") for line in block if " ± " in line][1:]
-    assert len(set(points)) == 1
-    numbers = [significant(x) for x in (0.31236, 55.0, 133.2, 12345.6, 1.8e-5)]
-    assert len({text.index(".") for text in aligned(numbers) if "." in text}) == 1
 
 
 FAMILIES = {
@@ -361,7 +270,6 @@ def test_budgets_that_are_skipped_for_one_reason_share_a_line():
         assert "✗ mss d=32: it broke" in text
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     pages = []
     save = files.saved
@@ -386,7 +294,6 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_large_family_has_several_panels_on_one_scale(tmp_path, monkeypatch):
     names = [name for name, method in METHODS.items() if method.family == "selection"]
     assert len(names) > 8
@@ -414,7 +321,6 @@ def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
     assert len(error_figure(*summarise([*records, cell("vmean", None)]), Drawing(), tmp_path)) == EACH
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     pages = []
     save = files.saved
@@ -422,17 +328,7 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     error_figure(*a_run_of_families(d=(16,)), Drawing(), tmp_path)
     (axis,) = pages[0].figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == [
-        "bigbird",
-        "longformer",
-        "topk",
-        "window",
-        "linear",
-        "performer",
-        "mss",
-        "nystromformer",
-        "skyformer",
-    ]
+    assert " ".join(labels) == "bigbird longformer topk window linear performer mss nystromformer skyformer"
 
 
 @pytest.mark.parametrize("format", ["table", "md"])
@@ -545,6 +441,7 @@ error_figure(rows, bounds, Drawing(), sys.argv[2])
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("every_file")
 def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
     """Drawn twice, in a fresh process, and under another's matplotlibrc."""
     first = error_figure(*run, Drawing(), tmp_path / "a")
@@ -574,7 +471,6 @@ def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
     ],
     ids=["one budget", "one budget, four panels", "close budgets", "many layers", "one window"],
 )
-@pytest.mark.usefixtures("svg_alone")
 def test_figures_of_every_shape(tmp_path, shape):
     rows, bounds = summarise(a_run(**shape))
     paths = error_figure(rows, bounds, Drawing(), tmp_path, "output_spectral_relative")
@@ -585,7 +481,6 @@ def test_figures_of_every_shape(tmp_path, shape):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("svg_alone")
 def test_figures_of_what_went_wrong(tmp_path):
     """Failed rows with and without values, zeros on a logarithmic axis, a method without a budget, hidden names."""
     records = [
@@ -611,36 +506,10 @@ def test_no_figure_without_a_method_or_a_value(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_importing_the_report_is_light():
-    code = "import sys, attnprobe.report; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib')))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 def test_an_exact_v_mean_is_no_measure_of_others():
     """Where attention is uniform V-Mean's error is rounding, and a ratio to it would be too."""
-    common = {
-        "options": {},
-        "target": "softmax",
-        "source": {},
-        "window": 0,
-        "layer": 0,
-        "heads": [0],
-        "n": 8,
-        "repeat": 0,
-        "seed": 0,
-        "status": "ok",
-        "reason": None,
-        "duplicates": 0,
-    }
-    vmean = {**common, "method": "vmean", "d": None, "reference": True, "requested": False}
-    other = {**common, "method": "linear", "d": None, "reference": False, "requested": True}
     for relative, ratio in ((3e-8, None), (0.5, 2.0)):
-        rows, _ = summarise(
-            [
-                vmean | {"metrics": {"output_spectral": [relative], "output_spectral_relative": [relative]}},
-                other | {"metrics": {"output_spectral": [2 * relative], "output_spectral_relative": [2 * relative]}},
-            ]
-        )
+        rows, _ = summarise([cell("vmean", None, [4 * relative]), cell("linear", None, [8 * relative])])
         assert next(row for row in rows if row["method"] == "linear")["over_vmean"]["output_spectral"] == ratio
 
 

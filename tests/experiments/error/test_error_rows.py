@@ -1,7 +1,5 @@
 """Row metrics at the command line: records, rows, the table, the profile over positions, figures and floors."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap

@@ -1,13 +1,9 @@
 """Maps of attention: block means against dense averages, what a run keeps of them, and what is drawn."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import matplotlib
@@ -181,18 +177,8 @@ def files(folder):
 
 
 def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
-    session = measured(
-        source,
-        tmp_path,
-        methods=("skyformer,vmean",),
-        d=(4, 8),
-        layer=(0, 2),
-        n=(65, 70),
-        head=(2, 0),
-        windows=2,
-        repeats=2,
-        seed=3,
-    )
+    asked = {"methods": ("skyformer,vmean",), "d": (4, 8), "layer": (0, 2), "n": (65, 70), "head": (2, 0)}
+    session = measured(source, tmp_path, **asked, windows=2, repeats=2, seed=3)
     shown = mapped(session.outcome.records)
     assert len(shown) == 3 * 2 * 2 and all(one["window"] == 0 and one["seed"] == 3 for one in shown)
     assert len(files(tmp_path / "r")) == len(shown) + 2 * 2 and session.unmapped == {}
@@ -227,7 +213,6 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     measured(source, tmp_path, "a", **request)
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
     """A record that was the second repeat of one run is the first of another, whose figure shows it."""
     measured(source, tmp_path, repeats=2)
@@ -259,7 +244,6 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
         assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
     entry = METHODS["performer"]
     bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
@@ -298,7 +282,6 @@ def colours_of(axis):
     return shown
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_the_scale_is_that_of_the_exact_maps():
     generator = np.random.default_rng(0)
     values = 10 ** generator.uniform(-3, -1, (2, 8, 8))
@@ -311,17 +294,9 @@ def test_the_scale_is_that_of_the_exact_maps():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("svg_alone")
 def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
-    session = measured(
-        source,
-        tmp_path,
-        methods=("skyformer:sampler=iid,nystromformer,vmean",),
-        d=(8, 100),
-        windows=2,
-        repeats=3,
-        seed=5,
-    )
+    methods = ("skyformer:sampler=iid,nystromformer,vmean",)
+    session = measured(source, tmp_path, methods=methods, d=(8, 100), windows=2, repeats=3, seed=5)
     paths = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")
     assert [path.name for path in paths] == files_of("maps-layer0-n70")
     (figure,) = pages
@@ -329,12 +304,8 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
     assert len(panels) == 3 * (1 + 2 + 2 + 1)
     headings = [axis.get_title().split("\n") for axis in panels]
     assert headings[6:] == [[""]] * 12, "a heading stands once, above its column"
-    assert [heading[0] for heading in headings[:6]] == [
-        "exact B",
-        *["skyformer:"] * 2,
-        *["nystromformer"] * 2,
-        "vmean",
-    ]
+    first = ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
+    assert [heading[0] for heading in headings[:6]] == first
     assert headings[3][1] == "d = 8" and headings[1][1] == "sampler=iid"
     assert [axis.get_ylabel() for axis in panels[::6]] == ["head 0", "head 1", "head 2"]
     caption = paths[-1].read_text(encoding="utf-8")
@@ -355,25 +326,10 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
 
 def kept(tmp_path, maps, exact_maps=None, **fields):
     """A run's folder that holds one cell with these maps, (h, b, b)."""
-    record = {
-        "key": "k",
-        "method": "skyformer",
-        "options": {},
-        "target": "softmax",
-        "source": {},
-        "window": 0,
-        "layer": 0,
-        "heads": list(range(len(maps))),
-        "n": 8,
-        "d": 4,
-        "repeat": 0,
-        "seed": 0,
-        "requested": True,
-        "status": "ok",
-        "reason": None,
-        "metrics": {"realised_d": [3.5, 3.5]},
-        **fields,
-    }
+    place = {"window": 0, "layer": 0, "n": 8, "d": 4, "repeat": 0, "seed": 0, "heads": list(range(len(maps)))}
+    state = {"requested": True, "status": "ok", "reason": None, "metrics": {"realised_d": [3.5, 3.5]}}
+    method = {"key": "k", "method": "skyformer", "options": {}, "target": "softmax", "source": {}}
+    record = {**place, **state, **method, **fields}
     (tmp_path / "maps").mkdir(parents=True, exist_ok=True)
     np.save(map_path(tmp_path, record["key"]), maps.astype(np.float32))
     np.save(exact_map_path(tmp_path, record), (maps if exact_maps is None else exact_maps).astype(np.float32))
@@ -381,7 +337,6 @@ def kept(tmp_path, maps, exact_maps=None, **fields):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.usefixtures("svg_alone")
 def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     values = np.array([[[0.1, 0.01], [-0.05, 0.0]], [[1e3, -1e3], [np.nan, np.inf]]])
     exact_maps = np.array([[[0.1, 0.01], [0.02, 0.05]]] * 2)
@@ -401,7 +356,6 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     assert panels_of(pages[0])[1].get_title() == "skyformer\nd = 4\n(used 3.5)"
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
     maps = np.full((8, 8, 8), 0.125)
     records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 8)]
@@ -456,28 +410,6 @@ def test_a_pipe_in_the_place_of_a_map_is_refused_and_not_waited_for(tmp_path):
     assert missing_maps(tmp_path) == {}
 
 
-DRAW = """
-import json, sys
-from attnprobe.figures.drawing import Drawing
-from attnprobe.experiments.error.maps_figure import map_figures
-map_figures(json.load(open(sys.argv[1])), sys.argv[2], Drawing(), sys.argv[3])
-assert "torch" not in sys.modules
-"""
-
-
-@pytest.mark.slow
-def test_maps_are_the_same_to_the_byte(source, tmp_path, monkeypatch):
-    """Drawn twice, and in a fresh process under another's matplotlibrc."""
-    session = measured(source, tmp_path)
-    first = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "a")
-    (tmp_path / "rows.json").write_text(json.dumps(session.outcome.records))
-    (tmp_path / "matplotlibrc").write_text("font.size: 20\nimage.cmap: gray\nsvg.fonttype: none\nsavefig.dpi: 30\n")
-    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
-    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", session.path, tmp_path / "b"], check=True)
-    for path in first:
-        assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
 # --- the command
 
 
@@ -518,7 +450,6 @@ MAPS = {*files_of("maps-layer0-n70")}
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-@pytest.mark.usefixtures("svg_alone")
 def test_plot_draws_what_it_names(command, tmp_path, args, expected):
     code, _, err = command(*args)
     assert code == 0 and names(tmp_path) == expected
@@ -551,7 +482,6 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     assert {"mine.svg", "maps-notes.txt"} <= names(tmp_path)
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path):
     command("--plot", "maps")
     command("--method", "performer")
@@ -560,7 +490,6 @@ def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path)
     assert names(tmp_path) == ERRORS | MAPS
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_maps_come_with_the_timings_and_leave_stdout_alone(command):
     code, out, err = command("--format", "json", "--plot", "maps", "--timings")
     assert code == 0 and "maps" in [line.split()[0] for line in err.splitlines()]

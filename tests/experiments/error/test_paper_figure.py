@@ -1,19 +1,11 @@
 """The papers' panels: what stands in which, whose values are hollow, and reference files that are none."""
 
-from __future__ import annotations
-
-import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from error_records import a_run, cell
 from showing import EACH, files_of
 
-import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import paper_values, read_reference, reference_notes, reference_rows
@@ -52,7 +44,6 @@ def hollow(axis):
     return [(line.get_color(), list(zip(*line.get_data(), strict=True))) for line in lines]
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     paths = paper_figure(rows, Drawing(), tmp_path)
@@ -73,7 +64,6 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, pages):
     """The method is found whatever its case, accents and hyphens; "initialized" is initialized-qkv."""
     rows, _ = summarise(a_sweep())
@@ -136,7 +126,6 @@ def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
     assert shown == [(0, "softmax")]
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_another_metric_has_no_papers_values(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
@@ -180,27 +169,6 @@ def test_panels_of_what_went_wrong_and_of_many(tmp_path):
         for layer in range(3)
     ]
     assert len(paper_figure(summarise(many)[0], Drawing(), tmp_path)) == EACH * 2 * 2
-
-
-DRAW = """
-import json, sys
-from attnprobe.figures.drawing import Drawing
-from attnprobe.experiments.error.paper_figure import paper_figure
-from attnprobe.experiments.error.papers import read_reference
-paper_figure(json.load(open(sys.argv[1])), Drawing(), sys.argv[3], references=[read_reference(sys.argv[2])])
-"""
-
-
-@pytest.mark.slow
-def test_panels_are_the_same_to_the_byte(tmp_path):
-    rows, _ = summarise(a_sweep())
-    file = csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0.1")
-    first = paper_figure(rows, Drawing(), tmp_path / "a", references=[read_reference(file)])
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", file, tmp_path / "b"], check=True, env=env)
-    for path in first:
-        assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 BAD = {

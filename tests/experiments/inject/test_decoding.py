@@ -1,7 +1,5 @@
 """``attnprobe inject --phase decode``: steps behind an exact prefix, held to transformers' own loops."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

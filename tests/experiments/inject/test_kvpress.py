@@ -3,8 +3,6 @@
 pip install --no-deps kvpress cachetools fire termcolor    # kvpress itself asks for an older transformers
 """
 
-from __future__ import annotations
-
 import pytest
 import tiny_models
 import torch

@@ -1,7 +1,5 @@
 """What the figures and tables of ``attnprobe theory`` show is what the records say: every line, point and number."""
 
-from __future__ import annotations
-
 import math
 
 import matplotlib

@@ -1,7 +1,5 @@
 """Coresets: WildCat draws pivots by their residuals and obeys its bound; Thinformer includes each key as often."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Rows of one call draw independently (of ``vattention``), or tables do (of ``magi
 seeds, are many repeats.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -135,11 +133,7 @@ def known_moments(rows, spread, n_k=4000):
 
 @pytest.mark.parametrize(
     "quantile, moments, spread, selected",
-    [
-        ("two-sided", "exact", 0.3, True),
-        ("one-sided", "exact", 0.3, False),
-        ("one-sided", "authors", 0.5, False),
-    ],
+    [("two-sided", "exact", 0.3, True), ("one-sided", "exact", 0.3, False), ("one-sided", "authors", 0.5, False)],
 )
 def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, selected):
     """2000 repeats at ε = δ = 0.05: the two-sided rule with known moments keeps its δ, the published ones do not."""

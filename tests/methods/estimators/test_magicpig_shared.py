@@ -1,7 +1,5 @@
 """Calls of magicpig with the same inputs share what does not depend on the seed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sorted blocks and a sample: unbiased, with the inclusion probabilities that they state; double counts are seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -41,11 +41,7 @@ def fast_attention(qkv, w, **options):
 @pytest.mark.parametrize("score", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("n_q, n_k, p, d", [(20, 20, 8, 6), (20, 20, 8, 8), (12, 17, 6, 40)])
 @pytest.mark.parametrize(
-    "name, options, theirs",
-    [
-        ("performer", {"eps": 1e-4}, {}),
-        ("performer-relu", {}, {"generalized_attention": True}),
-    ],
+    "name, options, theirs", [("performer", {"eps": 1e-4}, {}), ("performer-relu", {}, {"generalized_attention": True})]
 )
 def test_it_equals_performer_pytorch_with_the_same_projection(name, options, theirs, n_q, n_k, p, d, score):
     qkv = make(n=n_q, n_k=n_k, p=p, score=score)

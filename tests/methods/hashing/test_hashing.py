@@ -42,9 +42,7 @@ SHAPES = [(2, 4, 1), (2, 4, 2), (2, 8, 2), (3, 4, 2), (7, 12, 2), (7, 9, 1), (16
 
 @pytest.mark.parametrize("n, d, rounds", SHAPES)
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"buckets": 2}, {"buckets": 6}, {"logits": "scaled"}, {"duplicates": "once"}, {"eps": 0.5}],
-    ids=str,
+    "options", [{}, {"buckets": 2}, {"buckets": 6}, {"logits": "scaled"}, {"duplicates": "once"}, {"eps": 0.5}], ids=str
 )
 def test_reformer_equals_its_twin_for_any_length_and_chunk(n, d, rounds, options):
     approx = assert_twin("reformer", make(n=n, score=2.0), d, rounds=rounds, **options)

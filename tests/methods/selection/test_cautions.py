@@ -1,7 +1,5 @@
 """A method whose budget means little with its options says so once, before a run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sets of keys in files: what is written is what is read, and what does not fit is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

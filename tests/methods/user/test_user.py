@@ -264,16 +264,9 @@ def test_options_come_from_annotations_or_defaults():
 
 
 def test_a_function_says_what_it_is():
-    @method(
-        tags="nonnegative",
-        targets=["softmax", "gaussian"],
-        least=2,
-        limit=lambda n_q, n_k: n_k,
-        budget="things",
-        paper="Me",
-        year=2030,
-        cost="n d p",
-    )
+    about = {"budget": "things", "paper": "Me", "year": 2030, "cost": "n d p"}
+
+    @method(tags="nonnegative", targets=["softmax", "gaussian"], least=2, limit=lambda n_q, n_k: n_k, **about)
     def fn(v, d):
         "Docs."
         return v
@@ -347,24 +340,13 @@ def test_what_cannot_be_loaded_is_one_line_and_exit_2(run, qkv, tmp_path, text, 
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.usefixtures("svg_alone")
 def test_every_command_takes_a_file(run, qkv, mine):
     rows = {}
     for name, args in {
         "error": ("error", "--method", "./mine.py:linear,mine.py:attention:sharp=2", "--d", "4", "--plot", "maps"),
         "spectrum": ("spectrum", "--of", "softmax,./mine.py:linear,./mine.py:attention:sharp=2", "--d", "4"),
         "condition": ("condition", "--method", "./mine.py:linear", "--sensitivity"),
-        "theory": (
-            "theory",
-            "--method",
-            "./mine.py:matrix,mine.py:attention",
-            "--theorem",
-            "ma-property",
-            "--d",
-            "4",
-            "--repeats",
-            "2",
-        ),
+        "theory": ("theory", "--method ./mine.py:matrix,mine.py:attention --theorem ma-property --d 4 --repeats 2"),
         "bench": ("bench", "--source", "model", "--method", "./mine.py:linear", "--rounds", "1", "--no-memory"),
     }.items():
         code, out, err = run(*args, "--qkv", qkv, "--format", "json", "--out", name)
@@ -392,18 +374,14 @@ def test_the_table_says_why_there_is_no_matrix_error(run, qkv, mine):
 
 
 def test_what_breaks_in_a_run_is_a_row_with_its_line(run, qkv, mine):
-    code, out, err = run(
-        "error", "--qkv", qkv, "--method", "./mine.py:breaks,./mine.py:shapeless,mine.py:lost,vmean", "--format", "json"
-    )
+    methods = "./mine.py:breaks,./mine.py:shapeless,mine.py:lost,vmean"
+    code, out, err = run("error", f"--qkv {qkv} --method {methods} --format json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 4 and rows["vmean"]["status"] == "ok", err
     assert rows["mine.py:breaks"]["reason"] == "ValueError: no such luck (mine.py, line 17)"
     assert "returned shape (2, 3, 8)" in rows["mine.py:shapeless"]["reason"]
-    assert [rows[f"mine.py:{name}"]["status"] for name in ("breaks", "shapeless", "lost")] == [
-        "failed",
-        "failed",
-        "diverged",
-    ]
+    states = [rows[f"mine.py:{name}"]["status"] for name in ("breaks", "shapeless", "lost")]
+    assert states == ["failed", "failed", "diverged"]
     (mine.parent / "false.py").write_text("def fn(v):\n    return v.abs()\nfn.linear_in_v = True")
     code, out, _ = run("error", "--qkv", qkv, "--method", "false.py:fn", "--format", "json")
     [row] = [row for row in json.loads(out)["rows"] if row["requested"]]

@@ -1,7 +1,5 @@
 """Requests: typed fields that are the options of commands, of files and of Python alike."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from pathlib import Path

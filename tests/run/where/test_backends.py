@@ -1,7 +1,5 @@
 """One contract for every way of doing groups: this process, a pool of its own, a Ray cluster, shards."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import multiprocessing
@@ -64,20 +62,8 @@ def address():
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     os.environ.update(quiet)
-    start = [
-        *ray,
-        "start",
-        "--head",
-        "--port",
-        str(port),
-        "--num-cpus",
-        "2",
-        "--num-gpus",
-        "1",
-        "--include-dashboard",
-        "false",
-        "--block",
-    ]
+    options = f"--head --port {port} --num-cpus 2 --num-gpus 1 --include-dashboard false --block"
+    start = [*ray, "start", *options.split()]
 
     def ends_too():
         return ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
@@ -428,24 +414,8 @@ def loud(q, k, v):
     os.system("echo LOUD")
     return v
 """)
-    command = [
-        sys.executable,
-        "-m",
-        "attnprobe",
-        "error",
-        "--qkv",
-        file,
-        "--layer",
-        "0,2",
-        "--method",
-        f"{tmp_path}/loud.py:loud",
-        "--jobs",
-        "2",
-        "--format",
-        "json",
-        "--out",
-        tmp_path / "r",
-    ]
+    options = f"--qkv {file} --layer 0,2 --method {tmp_path}/loud.py:loud --jobs 2 --format json --out {tmp_path}/r"
+    command = [sys.executable, "-m", "attnprobe", "error", *options.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "LOUD" in done.stderr, done.stderr
     json.loads(done.stdout)
@@ -635,15 +605,7 @@ NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
 @pytest.mark.parametrize(
     ("cpus", "gpus", "places"),
     [
-        (1, 0, 28),
-        (4, 0, 7),
-        (1, 1, 6),
-        (1, 0.5, 12),
-        (1, 0.3, 18),
-        (8, 1, 3),
-        (1, 2, 3),
-        (1, 4, 1),
-        (1, 8, 0),
+        *((1, 0, 28), (4, 0, 7), (1, 1, 6), (1, 0.5, 12), (1, 0.3, 18), (8, 1, 3), (1, 2, 3), (1, 4, 1), (1, 8, 0)),
         (32, 0, 0),
     ],
 )

@@ -1,7 +1,5 @@
 """Runs by several processes of this machine: what dies, what is interrupted, what is refused."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -70,28 +68,8 @@ def held(q, k, v):
     time.sleep(120)
     return v
 """)
-    command = [
-        sys.executable,
-        "-m",
-        "attnprobe",
-        "error",
-        "--qkv",
-        file,
-        "--n",
-        "40,64",
-        "--layer",
-        "0,2",
-        "--windows",
-        "2",
-        "--method",
-        f"{held}:held",
-        "--d",
-        "4,8",
-        "--out",
-        tmp_path / "r",
-        "--jobs",
-        "2",
-    ]
+    options = f"--qkv {file} --n 40,64 --layer 0,2 --windows 2 --method {held}:held --d 4,8 --out {tmp_path}/r --jobs 2"
+    command = [sys.executable, "-m", "attnprobe", "error", *options.split()]
 
     def hears():
         return signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
