@@ -32,14 +32,6 @@ def words_of(path):
     return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
 
 
-def place_of(path, words):
-    """How an SVG places some words, above its lower edge."""
-    text = path.read_text(encoding="utf-8")
-
-    x, y = re.search(rf"<!-- {words} -->\s*<g[^>]*translate\((\S+) (\S+)\)", text).groups()
-    return float(x), float(y)
-
-
 def test_a_figure_has_four_files_with_title_and_caption(tmp_path):
     actual = files(tmp_path, facts=FACTS)
     assert set(actual) == set(files_module.FILES)

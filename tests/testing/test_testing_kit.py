@@ -151,11 +151,17 @@ def test_what_is_right_passes_and_what_is_not_claimed_is_skipped():
     assert check_method(row, only=["row-sums-one"])[0].status == "ok"
 
 
+# what test_methods_contract does not prove of each method on the same cases
+OTHERS = ("shapes", "finite", "deterministic-by-seed", "permutation-equivariant", "exact-at-full-budget", "local")
+OTHERS += ("vanishing-normaliser", "causal", "causal-rows", "causal-target", "decodes", "prefill")
+
+
+@pytest.mark.parametrize("only, least", [(OTHERS, 3), pytest.param((), 14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_of_the_project_conforms(name):
-    verdicts = check_method(name)
+def test_every_method_of_the_project_conforms(name, only, least):
+    verdicts = check_method(name, only=only)
     assert {one.target for one in verdicts} == set(get(name).targets)
-    assert len([one for one in verdicts if one.status == "ok"]) >= 14
+    assert len([one for one in verdicts if one.status == "ok"]) >= least
 
 
 def test_a_case_that_a_method_refuses_is_no_failure():

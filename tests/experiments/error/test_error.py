@@ -294,19 +294,16 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
-def test_a_large_family_has_several_panels_on_one_scale(tmp_path, monkeypatch):
+def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):
     names = [name for name, method in METHODS.items() if method.family == "selection"]
     assert len(names) > 8
     records = [cell("vmean", None, [1.0, 1.1])]
     for place, name in enumerate([*names, "performer"]):
         family = "features" if name == "performer" else "selection"
         records += [cell(name, d, [0.2 * 1.3**place, 0.3 * 1.3**place], family=family) for d in (16, 32)]
-    pages = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
     error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
     assert len(pages) > 1
-    axes = [axis for page in pages for axis in page.figure.axes if axis.get_visible()]
+    axes = [axis for page in pages for axis in page.axes if axis.get_visible()]
     count = math.ceil(len(names) / 4)
     assert [axis.get_title() for axis in axes] == [f"selection, {n} of {count}" for n in range(1, count + 1)] + [
         "features"
@@ -321,12 +318,9 @@ def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
     assert len(error_figure(*summarise([*records, cell("vmean", None)]), Drawing(), tmp_path)) == EACH
 
 
-def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
-    pages = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
+def test_the_dots_of_many_methods_stand_by_family(tmp_path, pages):
     error_figure(*a_run_of_families(d=(16,)), Drawing(), tmp_path)
-    (axis,) = pages[0].figure.axes
+    (axis,) = pages[0].axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert " ".join(labels) == "bigbird longformer topk window linear performer mss nystromformer skyformer"
 
