@@ -155,7 +155,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     from .streams import answer
 
     if getattr(output, "listing", False):
-        answer(experiment.part("listing:list_all")(output.format_), styled=output.format_ == "table")
+        answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
         return
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
     gates = gates_of(experiment.name, above, below, getattr(output, "junit", None))

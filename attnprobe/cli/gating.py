@@ -11,8 +11,8 @@ import click
 from .streams import echo, note
 
 if TYPE_CHECKING:
+    from ..files import Fields
     from ..gates.check import GateResult
-    from ..tables.rows import AnyRow
 
 
 def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
@@ -37,7 +37,7 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     return requested
 
 
-def judged(rows: Sequence[AnyRow], gates: Sequence[Any]) -> list[GateResult]:
+def judged(rows: Sequence[Fields], gates: Sequence[Any]) -> list[GateResult]:
     """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged.
 
     With ``--strict`` an undecided gate is a failed one.

@@ -100,9 +100,8 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
     Raises:
         UsageError: it names the nearest column or field.
     """
-    from ..tables.choice import check_columns
     from ..tables.formats import check_fields
-    from ..tables.view import check_format
+    from ..tables.view import check_columns, check_format
 
     names = output.columns or ()
     check_format(output.format_, names)

@@ -92,8 +92,7 @@ def _check_gates(config: Config, request: Any) -> None:
         where = f"{config.path}:{config.lines['gates']}"
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
         raise UsageError(f"{where}: {config.command} takes no gates; {', '.join(others)} take them")
-    from ..gates.parse import parse_gates
-    from ..gates.plan import impossible_reason
+    from ..gates.parse import impossible_reason, parse_gates
 
     measures = {one.name: one.measures for one in options_of(type(request)) if one.measures is not None}
     for gate, where in zip(parse_gates(config.gates, gated, config.places), config.places, strict=True):

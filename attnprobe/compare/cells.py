@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..files import Fields
 from ..grammar.spelling import parts, short_name
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import method_label, short_hashes
-from ..tables.rows import AnyRow
 
 Key = tuple[Any, ...]
 
 
-def cells_of(records: Iterable[AnyRow], name: str) -> dict[Key, AnyRow]:
+def cells_of(records: Iterable[Fields], name: str) -> dict[Key, Fields]:
     """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance."""
-    cells: dict[Key, AnyRow] = {}
+    cells: dict[Key, Fields] = {}
     commands: set[str] = set()
     for record in records:
         command = record.get("command", "error")
@@ -35,27 +35,27 @@ def cells_of(records: Iterable[AnyRow], name: str) -> dict[Key, AnyRow]:
     return cells
 
 
-def _source_of(record: AnyRow) -> str:
+def _source_of(record: Fields) -> str:
     return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
 
 
-def _row_key(record: AnyRow) -> Key:
+def _row_key(record: Fields) -> Key:
     options = "" if "pair" in record else json.dumps(record.get("options") or {}, sort_keys=True)
     method = record.get("pair", record["method"])
     return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer")))
 
 
-def _cell_key(record: AnyRow) -> Key:
+def _cell_key(record: Fields) -> Key:
     return record.get("window"), record.get("seed"), tuple(record["heads"])
 
 
-def _quality(record: AnyRow) -> tuple[int, float]:
+def _quality(record: Fields) -> tuple[int, float]:
     """The order of records: the status, then the tolerance of matrix errors; smaller is better."""
     tol = record.get("matrix_tol")
     return STATUSES.index(record["status"]), math.inf if tol is None else tol
 
 
-def shared_sources(a: Mapping[Key, AnyRow], b: Mapping[Key, AnyRow]) -> tuple[list[Mapping[str, Any]], list[str]]:
+def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The facts of the sources in both runs, and the names of the facts that differ between these sources.
 
     Raises:
@@ -87,9 +87,9 @@ def _fact(source: Mapping[str, Any], name: str) -> str:
     return f"{text} ({called})" if called else text
 
 
-def grouped(cells: Mapping[Key, AnyRow]) -> dict[Key, dict[Key, AnyRow]]:
+def grouped(cells: Mapping[Key, Fields]) -> dict[Key, dict[Key, Fields]]:
     """The cells of each row, by window, seed and heads."""
-    rows: dict[Key, dict[Key, AnyRow]] = {}
+    rows: dict[Key, dict[Key, Fields]] = {}
     for key, record in cells.items():
         rows.setdefault(key[:-3], {})[key[-3:]] = record
     return rows
@@ -99,7 +99,7 @@ ARROW = " → "  # between the methods of a pair in the name of a row
 Related = list[dict[str, Any]]
 
 
-def related(a: Sequence[AnyRow], b: Sequence[AnyRow], pairs: Iterable[str]) -> tuple[Related, Related]:
+def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> tuple[Related, Related]:
     """The cells of the left method of each pair in A, and of the right one in B, under the name of their pair.
 
     A pair is ``LEFT=RIGHT``, each as in ``--method``; options that are not written may have any value, if one method of
@@ -135,7 +135,7 @@ def related(a: Sequence[AnyRow], b: Sequence[AnyRow], pairs: Iterable[str]) -> t
 Side = tuple[str, int | None, str]  # the name that is shown, the budget that is asked for, the method's label
 
 
-def _sides(text: str, a: Sequence[AnyRow], b: Sequence[AnyRow]) -> tuple[Side, Side]:
+def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, Side]:
     """The two methods of a pair; options hold signs of equality too, so the one between them is tried out."""
     places = [place for place, letter in enumerate(text) if letter == "="]
     found = []
@@ -155,7 +155,7 @@ def _sides(text: str, a: Sequence[AnyRow], b: Sequence[AnyRow]) -> tuple[Side, S
     return found[0][0][0], found[0][1][0]
 
 
-def _found(text: str, rows: Sequence[AnyRow]) -> list[Side]:
+def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
     """The methods of a run that a side of a pair may mean; the one with exactly these options alone, if there is."""
     name, options = parts(text)
     pieces = [piece.partition("=") for piece in (options or "").split(",") if piece]
@@ -176,9 +176,9 @@ def _found(text: str, rows: Sequence[AnyRow]) -> list[Side]:
     return [*sides.values()]
 
 
-def _counts(row: AnyRow) -> bool:
+def _counts(row: Fields) -> bool:
     return row.get("method") is not None and row["method"] != LOWER_BOUND
 
 
-def _cells(rows: Sequence[AnyRow], side: Side) -> list[AnyRow]:
+def _cells(rows: Sequence[Fields], side: Side) -> list[Fields]:
     return [row for row in rows if _counts(row) and method_label(row) == side[2] and side[1] in (None, row["d"])]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..files import Fields
 from ..tables.long import Row
 from ..tables.metrics import ERROR, METRICS
-from ..tables.rows import AnyRow
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
 from .samples import drafted, paired, per_head, place_of
@@ -177,8 +177,7 @@ def _missing_first(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")
 
 
-def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, AnyRow]]]) -> None:
-    """Refuse a requested metric that one run lacks."""
+def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Fields]]]) -> None:
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
@@ -188,7 +187,7 @@ def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Ma
                 )
 
 
-def _requested(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> set[Key]:
+def _requested(rows: Mapping[Key, Mapping[Key, Fields]]) -> set[Key]:
     """The requested rows. References are left out: that V-Mean agrees says nothing."""
     return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
 
@@ -209,7 +208,7 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
     return order
 
 
-def _cells_in_words(cells: Sequence[AnyRow]) -> str:
+def _cells_in_words(cells: Sequence[Fields]) -> str:
     """Windows, seeds and heads in words.
 
     >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
@@ -235,15 +234,15 @@ def _spans(numbers: Sequence[int]) -> str:
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
 
 
-def _names(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> list[str]:
+def _names(rows: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
     return [metric for metric in DIRECTED if _measured(rows, metric)]
 
 
-def _measured(rows: Mapping[Key, Mapping[Key, AnyRow]], metric: str) -> bool:
+def _measured(rows: Mapping[Key, Mapping[Key, Fields]], metric: str) -> bool:
     return any(per_head(cell, metric) is not None for cells in rows.values() for cell in cells.values())
 
 
-def _has_ok(rows: Mapping[Key, Mapping[Key, AnyRow]]) -> bool:
+def _has_ok(rows: Mapping[Key, Mapping[Key, Fields]]) -> bool:
     return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
 
 
@@ -271,7 +270,7 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, AnyRow]]) -> list[str]:
+def _unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, Fields]]) -> list[str]:
     """Notes on methods of a user that are tested by pairs: no record says whether their heads draw on their own."""
     of_users = {cell["method"] for run in runs for cell in run.values() if cell.get("method_file")}
     tested = dict.fromkeys(row["method"] for row in rows if row["test"] == "pairs")
@@ -282,7 +281,7 @@ def _unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, AnyRow]]) -> list
     ]
 
 
-def _notes(a: Mapping[Key, AnyRow], b: Mapping[Key, AnyRow]) -> list[str]:
+def _notes(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> list[str]:
     """Notes on intervals of matrix errors that have different widths, or did not reach theirs."""
     notes = []
     widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files import Fields
 from ..records.file import STATUSES
 from ..tables.long import Row
 from ..tables.metrics import METRICS, Metric
-from ..tables.rows import AnyRow
-from ..tables.statistics import doubtful_heads, fragile_statistics, sortable
+from ..tables.statistics import fragile_statistics, sortable
 from .cells import Key
 from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
 from .verdicts import Draft, blank, numbers
@@ -33,11 +33,11 @@ class Pairing:
     """
 
     kind: str | None
-    a: Mapping[Key, AnyRow]
-    b: Mapping[Key, AnyRow]
+    a: Mapping[Key, Fields]
+    b: Mapping[Key, Fields]
 
     @property
-    def pairs(self) -> list[tuple[AnyRow, AnyRow]]:
+    def pairs(self) -> list[tuple[Fields, Fields]]:
         return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
 
     @property
@@ -55,7 +55,7 @@ class Pairing:
         return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
 
 
-def paired(ours: Mapping[Key, AnyRow], others: Mapping[Key, AnyRow]) -> Pairing:
+def paired(ours: Mapping[Key, Fields], others: Mapping[Key, Fields]) -> Pairing:
     """The pairing of a row's cells; empty if one run has none."""
     if not ours or not others:
         return Pairing(None, {}, {})
@@ -89,7 +89,7 @@ class Measured:
     evidence: Evidence
 
 
-def per_head(cell: AnyRow, metric: str) -> list[float | None] | None:
+def per_head(cell: Fields, metric: str) -> list[float | None] | None:
     """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
     metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
     if metric_values is None:
@@ -126,7 +126,7 @@ class _Unit:
 def measured(metric: Metric, pairing: Pairing) -> Measured:
     """A metric of a pairing's cells, by the first statistic that does not depend on rounded rows."""
     a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
-    carried = {name for cells in (pairing.a, pairing.b) for name in fragile_statistics(cells.values(), metric.name)}
+    carried = {name for values in (a, b) for name in _carried(metric, values)}
     statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
     if pairing.kind is None:
         return _unpaired(statistic, a, b)
@@ -144,8 +144,15 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
     return Measured(statistic, *ends, len(complete), lost, gained, evidence)
 
 
+def _carried(metric: Metric, values: Sequence[_Value]) -> list[str]:
+    """The statistics of a run's values that rounded rows carry."""
+    numbers, windows, doubtful = (
+        [getattr(value, name) for value in values] for name in ("number", "window", "doubtful")
+    )
+    return fragile_statistics(metric.name, numbers, windows, doubtful)
+
+
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
-    """The evidence of units that both runs have."""
     windows: dict[Any, list[_Unit]] = {}
     for unit in units:
         windows.setdefault(unit.window, []).append(unit)
@@ -198,15 +205,15 @@ def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, floa
     return {window: float(statistic(numbers)) for window, numbers in windows.items()}
 
 
-def _values(cells: Iterable[AnyRow], metric: Metric) -> list[_Value]:
+def _values(cells: Iterable[Fields], metric: Metric) -> list[_Value]:
     """All values in a fixed order. A cell without the metric gives one value without a number for each head."""
     sample = []
     for cell in cells:
         heads = [tuple(cell["heads"])] if metric.name == "seconds" else cell["heads"]
         numbers = per_head(cell, metric.name) or [None] * len(heads)
-        doubts = [*doubtful_heads(cell), *[False] * len(heads)]
-        for head, number, doubtful in zip(heads, numbers, doubts, strict=False):
-            sample.append(_Value(cell.get("window"), cell.get("seed"), head, number, doubtful))
+        rounded = cell["metrics"].get("rounded_rows") or [None] * len(heads)
+        for head, number, count in zip(heads, numbers, rounded, strict=False):
+            sample.append(_Value(cell.get("window"), cell.get("seed"), head, number, bool(count)))
     return sorted(sample, key=lambda value: (sortable(value.window), sortable(value.seed), value.head))
 
 
@@ -231,7 +238,6 @@ def _lost(groups: Iterable[tuple[Sequence[_Value], Sequence[_Value]]]) -> tuple[
 
 
 def _ends(units: Sequence[_Unit], statistic: Statistic) -> tuple[float | None, float | None]:
-    """The statistic of the finite values of A and of B."""
     sides = zip(*(unit.numbers for unit in units), strict=True) if units else ((), ())
     a, b = (_of([number for number in side if number is not None], statistic) for side in sides)
     return a, b
@@ -251,7 +257,7 @@ def _mean(values: Sequence[_Value]) -> float | None:
     return _of([value.number for value in values if value.number is not None], np.mean)
 
 
-def place_of(cells: Sequence[AnyRow], varying: Sequence[str]) -> Row:
+def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
     """A row without a comparison, at the place of some cells, with the facts in which the sources of runs differ."""
     facts = cells[0]["source"]
     return blank(
@@ -296,10 +302,10 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     return drafts
 
 
-def _changed(pairs: Sequence[tuple[AnyRow, AnyRow]], a: Sequence[AnyRow], b: Sequence[AnyRow], fall: bool) -> str:
+def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Sequence[Fields], fall: bool) -> str:
     """How a status got worse, or without ``fall`` better, from A to B, in words; empty if none did."""
 
-    def rank(cell: AnyRow) -> int:
+    def rank(cell: Fields) -> int:
         return STATUSES.index(cell["status"])
 
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]

@@ -7,11 +7,11 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
+from ..files import Fields
 from ..records.file import strict_json
 from ..tables.labels import identity
 from ..tables.long import Row
 from ..tables.metrics import BENCH, METRICS
-from ..tables.rows import AnyRow
 from .cells import related
 from .chance import certain, within_rounds
 from .verdicts import Draft, alone, blank, numbers
@@ -21,7 +21,7 @@ DEFAULT = ("ratio_to_exact", "peak_bytes")
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
-def timed_rows(records: Iterable[AnyRow]) -> Callable[[Sequence[AnyRow]], Sequence[AnyRow]] | None:
+def timed_rows(records: Iterable[Fields]) -> Callable[[Sequence[Fields]], Sequence[Fields]] | None:
     """The function that makes the rows of records with times; None for records without times or of several commands."""
     names = {record.get("command") for record in records}
     if len(names) != 1 or not names <= {*EXPERIMENTS}:
@@ -31,9 +31,9 @@ def timed_rows(records: Iterable[AnyRow]) -> Callable[[Sequence[AnyRow]], Sequen
 
 
 def timed_drafts(
-    a: Sequence[AnyRow],
-    b: Sequence[AnyRow],
-    rows_of: Callable[[Sequence[AnyRow]], Sequence[AnyRow]],
+    a: Sequence[Fields],
+    b: Sequence[Fields],
+    rows_of: Callable[[Sequence[Fields]], Sequence[Fields]],
     metrics: Sequence[str] = (),
     pairs: Sequence[str] = (),
 ) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
@@ -71,21 +71,20 @@ def timed_drafts(
 
 
 def _of_requests(
-    records: Sequence[AnyRow], rows_of: Callable[[Sequence[AnyRow]], Sequence[AnyRow]]
+    records: Sequence[Fields], rows_of: Callable[[Sequence[Fields]], Sequence[Fields]]
 ) -> list[dict[str, Any]]:
-    """The rows of records, each with its record."""
     rows = zip(records, rows_of(records), strict=True)
     return [{**row, "requested": record["requested"], "record": record} for record, row in rows]
 
 
-def _key(row: AnyRow) -> tuple[Any, ...]:
+def _key(row: Fields) -> tuple[Any, ...]:
     of = (row["pair"], "") if "pair" in row else (row["method"], strict_json(row.get("options") or {}))
     facts = {**row["record"], "d": row.get("d")}
     names = ("target", "n", "d", "layer", "backward")
     return identity(facts["source"]), *of, *(facts.get(name) for name in names)
 
 
-def _refuse_other_machines(a: Sequence[AnyRow], b: Sequence[AnyRow]) -> None:
+def _refuse_other_machines(a: Sequence[Fields], b: Sequence[Fields]) -> None:
     """Refuse times of different machines, which cannot be compared."""
     ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
     if ours.keys() == others.keys():
@@ -99,12 +98,12 @@ def _refuse_other_machines(a: Sequence[AnyRow], b: Sequence[AnyRow]) -> None:
     raise UsageError(f"A and B were measured on different machines: {'; '.join(machines) or 'one of them on several'}")
 
 
-def _blank(row: AnyRow) -> Row:
+def _blank(row: Fields) -> Row:
     """A row without a comparison; runs that are compared have one source each."""
     return blank(row, weights=row["weights"], source={}, cells=1)
 
 
-def _draft(a: AnyRow, b: AnyRow, metric: str) -> Draft | None:
+def _draft(a: Fields, b: Fields, metric: str) -> Draft | None:
     """One metric of one row; None if neither run has it."""
     values = numbers(a[metric], b[metric])
     row = {**_blank(a), **values, "metric": metric, "statistic": "median", "paired": "cells"}
@@ -116,7 +115,7 @@ def _draft(a: AnyRow, b: AnyRow, metric: str) -> Draft | None:
     return None if a[metric] is None or b[metric] is None else Draft(row, METRICS[metric], evidence)
 
 
-def _noise(a: AnyRow, b: AnyRow, metric: str) -> float | None:
+def _noise(a: Fields, b: Fields, metric: str) -> float | None:
     """The largest difference of two times, or ratios to exact attention, that is noise; None for single rounds."""
     spreads = [row[SPREADS[metric]] for row in (a, b)]
     if None in spreads:
@@ -125,7 +124,7 @@ def _noise(a: AnyRow, b: AnyRow, metric: str) -> float | None:
     return max(sum(spreads), *floors) if metric == "ratio_to_exact" and floors else sum(spreads)
 
 
-def _notes(a: Iterable[AnyRow], b: Iterable[AnyRow]) -> list[str]:
+def _notes(a: Iterable[Fields], b: Iterable[Fields]) -> list[str]:
     """Versions that differ. They may be what is compared, so they are not refused."""
     ours, others = (next(iter(run))["versions"] for run in (a, b))
     return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in ours if ours[name] != others.get(name)]

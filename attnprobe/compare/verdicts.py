@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..files import Fields
 from ..records.file import strict_json
 from ..tables.long import Row
 from ..tables.metrics import Metric
 from ..tables.numbers import significant
-from ..tables.rows import AnyRow
 from .chance import Evidence, holm
 
 
@@ -118,7 +118,7 @@ FIELDS = (
 )
 
 
-def blank(first: AnyRow, **known: Any) -> Row:
+def blank(first: Fields, **known: Any) -> Row:
     """A row without a comparison, at the place of a cell or row of a run; its further fields are null."""
     place = {name: first.get(name) for name in PLACE}
     place |= {"options": dict(first.get("options") or {}), "reference": bool(first.get("reference"))}

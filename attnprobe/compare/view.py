@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import UsageError
+from ..files import Fields
 from ..tables.console import Header
 from ..tables.labels import identity, source_labels
 from ..tables.long import Row
+from ..tables.methods import label
 from ..tables.numbers import method_label, short_hashes, significant
-from ..tables.rows import AnyRow
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
 from .cells import ARROW
@@ -123,10 +124,6 @@ def _caption(row: Row) -> str:
     return f"{row['metric'] or alone} · {_place(row)}"
 
 
-def _label(row: Row) -> str:
-    return "V-Mean (ref.)" if row["reference"] and row["method"] == "vmean" else method_label(row)
-
-
 def _statistic(row: Row) -> str:
     """The judged statistic, unless it is the mean."""
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
@@ -157,7 +154,7 @@ def _test(row: Row) -> str:
 
 
 PLACE: tuple[Column, ...] = (
-    Column("method", _label, key=True),
+    Column("method", label, key=True),
     Column("verdict", "{verdict}"),
     Column("d", "{d}", key=True),
 )
@@ -178,14 +175,14 @@ COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
 METRIC = "output_spectral_relative"
 
 
-def duels(records: Sequence[AnyRow]) -> dict[tuple[Any, ...], str]:
+def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], str]:
     """A sentence for each (source, layer, n, target) where exactly two requested methods share budgets.
 
     It compares their mean relative errors, the second method's with the first's (see `compare_runs`).
     """
     labels = source_labels(records)
 
-    def place(record: AnyRow) -> tuple[Any, ...]:
+    def place(record: Fields) -> tuple[Any, ...]:
         return labels[identity(record["source"])], record["layer"], record["n"], record["target"]
 
     lines: dict[tuple[Any, ...], str] = {}

@@ -59,7 +59,7 @@ class Experiment:
     ``view:view``             makes the `View` of records
     ``view:COLUMNS``          all columns that its tables may have
     ``view:FIELDS``           the names of all fields that its rows may have
-    ``listing:list_all``      the text of ``--list`` in a format, if its output options have it
+    ``setting:list_all``      the text of ``--list`` in a format, if its output options have it
     ========================  ============================================================================
 
     All but the first are imported on use, because they import torch.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..files import Fields
 from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
-from ..tables.rows import AnyRow
 from ..tables.table import counted, gathered
 from .looks import looks_of
 from .words import escaped, sentence
@@ -59,7 +59,7 @@ def scale(
     axis.set_minor_formatter(NullFormatter())
 
 
-def styles_of(rows: Sequence[AnyRow], shown: Iterable[AnyRow] | None = None) -> dict[str, dict[str, Any]]:
+def styles_of(rows: Sequence[Fields], shown: Iterable[Fields] | None = None) -> dict[str, dict[str, Any]]:
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
@@ -75,21 +75,21 @@ def styles_of(rows: Sequence[AnyRow], shown: Iterable[AnyRow] | None = None) -> 
     return {label: style for label, style in styles.items() if label in labels}
 
 
-def _style(row: AnyRow, look: Mapping[str, Any]) -> dict[str, Any]:
+def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("reference"):
         return {**look, "marker": None, "linewidth": 1.3}
     line = "-." if row["d"] is None and look["linestyle"] == "-" else look["linestyle"]
     return {**look, "linestyle": line, "linewidth": 1.6, "markersize": 5}
 
 
-def text_label(row: AnyRow) -> str:
+def text_label(row: Fields) -> str:
     """The legend's text, escaped: a dollar begins mathematics, and matplotlib hides a leading underscore."""
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
     return escaped(method_label(row))
 
 
-def family_panels(rows: Sequence[AnyRow]) -> dict[str, str]:
+def family_panels(rows: Sequence[Fields]) -> dict[str, str]:
     """The title of each method's panel, by `text_label`: its family, with a number if the family has several panels."""
     titles: dict[str, str] = {}
     for members in gathered(rows, family):
@@ -101,7 +101,7 @@ def family_panels(rows: Sequence[AnyRow]) -> dict[str, str]:
     return titles
 
 
-def flagged(rows: Iterable[AnyRow]) -> set[str]:
+def flagged(rows: Iterable[Fields]) -> set[str]:
     """The labels of methods with bad rows left as they are."""
     return {text_label(row) for row in rows if mark(row) == "!"}
 
@@ -121,7 +121,7 @@ def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = Fa
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **{**CROSSES, "color": colour})
 
 
-def shared_legend(rows: Sequence[AnyRow], styles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+def shared_legend(rows: Sequence[Fields], styles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
     """The legend of methods and of the metric's crosses; those without markers in the figure stand behind the others.
 
     Args:
@@ -135,7 +135,7 @@ def shared_legend(rows: Sequence[AnyRow], styles: Mapping[str, Mapping[str, Any]
     return {legend_text(label, marked): looks[label] for label in order} | crosses
 
 
-def panel_title(row: AnyRow, budgets: Sequence[int] = ()) -> str:
+def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:
     """The place of a panel's rows: source, layer, n, and a target that is not softmax."""
     target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
     parts = [source_heading(row), f"layer {row['layer']}", f"n = {row['n']}", *target]
@@ -172,7 +172,7 @@ def _in_words(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values[:-1])) + f" and {values[-1]}" if len(values) > 1 else str(values[0])
 
 
-def marks(rows: Iterable[AnyRow], name: str, bad: str = HOLLOWED) -> list[str]:
+def marks(rows: Iterable[Fields], name: str, bad: str = HOLLOWED) -> list[str]:
     """Sentences of a caption on the marks of a metric's rows; ``bad`` is the mark of bad rows."""
     rows = list(rows)
     lines = []
@@ -195,12 +195,12 @@ def drawable(value: float | None) -> float:
     return math.nan if value is None else min(value, HUGE)
 
 
-def has(row: AnyRow, name: str) -> bool:
+def has(row: Fields, name: str) -> bool:
     """Whether the row has a drawable median of the metric."""
     median = (row["metrics"].get(name) or {}).get("median")
     return median is not None and median <= HUGE
 
 
-def crossed(row: AnyRow, name: str) -> bool:
+def crossed(row: Fields, name: str) -> bool:
     """Whether a cross marks the row: cells that diverged or failed, or a median beyond the drawable range."""
     return row["status"] in ("failed", "diverged") or (name in row["metrics"] and not has(row, name))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest
+from ..files import Fields
 from ..grammar.spelling import parts, short_name
 from ..tables.labels import at_label, source_heading
 from ..tables.metrics import Metric
 from ..tables.numbers import method_label
-from ..tables.rows import AnyRow
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
@@ -100,7 +100,7 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
-    def covers(self, row: AnyRow) -> bool:
+    def covers(self, row: Fields) -> bool:
         """Whether the row has the gate's metric and is at the places that the gate names."""
         if self.metric not in row.get("judges", (self.metric,)):
             return False
@@ -110,7 +110,7 @@ class Gate:
             return False
         return self.method is None or _is_method(self.method, row)
 
-    def meets(self, place: str, row: AnyRow) -> bool:
+    def meets(self, place: str, row: Fields) -> bool:
         """Whether the row is at one of the places of that name."""
         numbers = getattr(self, place)
         return numbers is None or any(value in numbers for value in _places(row, place))
@@ -154,7 +154,7 @@ class GateResult:
         return f"{self.name}: {self.message or 'passed'}"
 
 
-def check(rows: Iterable[AnyRow], gates: Iterable[Gate]) -> list[GateResult]:
+def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     """One result for each gate and each requested row that it covers, in this order.
 
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
@@ -178,7 +178,7 @@ def check(rows: Iterable[AnyRow], gates: Iterable[Gate]) -> list[GateResult]:
     return results
 
 
-def _result(gate: Gate, row: AnyRow) -> GateResult:
+def _result(gate: Gate, row: Fields) -> GateResult:
     value, problem = None, None
     if row.get("status") != "ok":
         problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
@@ -189,7 +189,7 @@ def _result(gate: Gate, row: AnyRow) -> GateResult:
     return GateResult(gate, _where(gate, row), value, problem or "", _seconds(row), undecided)
 
 
-def _compared(gate: Gate, row: AnyRow, side: str, limit: float) -> tuple[float | None, str | None, bool]:
+def _compared(gate: Gate, row: Fields, side: str, limit: float) -> tuple[float | None, str | None, bool]:
     """The value on one side, the reason why it does not pass (None if it does), and whether it is undecided."""
     metrics = row.get("metrics") or {}
     name, end = gate.metric, ""
@@ -217,8 +217,7 @@ def _compared(gate: Gate, row: AnyRow, side: str, limit: float) -> tuple[float |
     return value, f"{text}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
 
 
-def _seconds(row: AnyRow) -> float | None:
-    """The total time of the row's cells."""
+def _seconds(row: Fields) -> float | None:
     statistics = (row.get("metrics") or {}).get("seconds") or {}
     mean, count = statistics.get("mean"), statistics.get("count")
     if isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean):
@@ -226,14 +225,14 @@ def _seconds(row: AnyRow) -> float | None:
     return None
 
 
-def _where(gate: Gate, row: AnyRow) -> str:
+def _where(gate: Gate, row: Fields) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
     subject = [*map(row.get, gate.subjects), method_label(row) if row.get("method") else None]
     at = at_label(row.get("at") or {}, row.get("method"))
     return " ".join(filter(None, [*subject, *places, at, source_heading(row)]))
 
 
-def _nothing(gate: Gate, rows: Sequence[AnyRow]) -> str:
+def _nothing(gate: Gate, rows: Sequence[Fields]) -> str:
     """The reason why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
@@ -252,8 +251,7 @@ def _nothing(gate: Gate, rows: Sequence[AnyRow]) -> str:
     return "no row has all of these together"
 
 
-def _absent(gate: Gate, covered: Sequence[AnyRow]) -> str:
-    """The listed places of a gate that no covered row has."""
+def _absent(gate: Gate, covered: Sequence[Fields]) -> str:
     absent = []
     for name in PLACES:
         have = {value for row in covered for value in _places(row, name)}
@@ -262,7 +260,7 @@ def _absent(gate: Gate, covered: Sequence[AnyRow]) -> str:
     return "; ".join(absent)
 
 
-def _places(row: AnyRow, name: str) -> list[Any]:
+def _places(row: Fields, name: str) -> list[Any]:
     """The names that match the row at a place; for weights also the label of its source."""
     values = (row.get(name), row.get("source") if name == "weights" else None)
     return [value for value in values if value is not None]
@@ -272,7 +270,7 @@ def _joined(values: Iterable[Any]) -> str:
     return ",".join(map(str, values))
 
 
-def _is_method(label: str, row: AnyRow) -> bool:
+def _is_method(label: str, row: Fields) -> bool:
     """Whether a label matches the row's method: a bare name matches all options, else they must be equal."""
     name, text = parts(label)
     if short_name(name) != row.get("method"):

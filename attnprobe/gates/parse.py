@@ -1,15 +1,23 @@
-"""Gates as text and as mappings: ``--fail-above`` and a sweep's ``gates``."""
+"""Gates as text and as mappings, ``--fail-above`` and a sweep's ``gates``, and those that no run can pass."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from reprlib import repr as shown
+from typing import Any
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, nearest, unknown
 from ..files import Fields, JsonObject
+from ..grammar.spelling import parts, short_name
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
+
+OPEN = ("all", "own")  # words whose meaning the source or the method decides
+KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(NUMBERED, (int, "a whole number or a list of them")),
+    "scale_inputs": ((int, float), "a number or a list of numbers"),
+}
 
 
 def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
@@ -41,15 +49,11 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
         raise UsageError(f"{flag} {metric}: {worse} is better there; use {other}")
     if dot and statistic not in STATISTICS:
         raise unknown("statistic", statistic, STATISTICS)
-    try:
-        limit = float(value)
-    except ValueError:
-        limit = math.nan
+    limit = _float(value)
     if not math.isfinite(limit):
         raise UsageError(f"{flag} {text}: '{value}' is not a finite number")
-    if least:
-        return Gate(metric, statistic or "mean", min=limit, subjects=dict.fromkeys(gated.subjects))
-    return Gate(metric, statistic or "mean", max=limit, subjects=dict.fromkeys(gated.subjects))
+    ends = (None, limit) if least else (limit, None)
+    return Gate(metric, statistic or "mean", *ends, subjects=dict.fromkeys(gated.subjects))
 
 
 def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
@@ -81,7 +85,6 @@ def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | 
 
 
 def _gate(entry: object, where: str, gated: Gated) -> Gate:
-    """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: {entry!r} is not a mapping; write {{metric: bad_rows, max: 0}}")
     keys, metrics = gated.keys, gated.names
@@ -104,8 +107,7 @@ def _gate(entry: object, where: str, gated: Gated) -> Gate:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
     if metric in gated.over_all_n and "n" in entry:
         raise UsageError(f"{where}: {metric} describes all n together; leave n out")
-    kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
-    places: JsonObject = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
+    places: JsonObject = {name: _several(entry, name, where) for name in PLACES}
     subjects = {name: _text(entry, name, where) for name in gated.subjects}
     return Gate(metric, stat, most, least, _text(entry, "method", where), **places, subjects=subjects)
 
@@ -123,47 +125,79 @@ def _number(entry: Fields, key: str, where: str) -> float | None:
     if key not in entry:
         return None
     value = entry[key]
-    if isinstance(value, str) and _is_number(value):  # YAML 1.1 reads 1e-3 as text
+    if isinstance(value, str) and math.isfinite(_float(value)):  # YAML 1.1 reads 1e-3 as text
         raise UsageError(f"{where}: {key}: '{value}' is text; write {float(value)!r} without quotes, with a point")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+    # large integers are not finite as floats
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise UsageError(f"{where}: {key}: {shown(value)} is not a finite number")
     return value
 
 
-def _is_finite(value: float) -> bool:
-    """Whether a number is finite as a float. Large integers are not."""
-    return abs(value) <= sys.float_info.max
-
-
-def _is_number(text: str) -> bool:
+def _float(text: str) -> float:
+    """The number that a text is; NaN if it is none."""
     try:
-        return math.isfinite(float(text))
+        return float(text)
     except ValueError:
-        return False
+        return math.nan
 
 
-def _numbers(entry: Fields, key: str, where: str) -> tuple[int, ...] | None:
+def _several(entry: Fields, key: str, where: str) -> tuple[Any, ...] | None:
+    """The values that a gate allows at a place, one or a list: words, unless `KINDS` says otherwise."""
     if key not in entry:
         return None
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
-    if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-        raise UsageError(f"{where}: {key}: expected a whole number or a list of them, got {entry[key]!r}")
+    kind, expected = KINDS.get(key, (str, "a word or a list of words"))
+    values = [value.strip() if isinstance(value, str) else value for value in values]
+    if not values or any(value == "" or isinstance(value, bool) or not isinstance(value, kind) for value in values):
+        raise UsageError(f"{where}: {key}: expected {expected}, got {entry[key]!r}")
     return tuple(values)
 
 
-def _factors(entry: Fields, key: str, where: str) -> tuple[float, ...] | None:
-    if key not in entry:
-        return None
-    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
-    if not values or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        raise UsageError(f"{where}: {key}: expected a number or a list of numbers, got {entry[key]!r}")
-    return tuple(values)
+def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str]) -> str | None:
+    """The reason why a gate must fail under a command's settings; None if it may pass, or if that is not known yet.
+
+    Args:
+        settings: the values of options by name. What lacks is not known.
+        measures: by option, what the metrics begin with that are not measured where it is False.
+
+    >>> impossible_reason(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": "matrix_"})
+    'matrix: false measures no matrix_spectral'
+    >>> impossible_reason(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
+    'n=512 is not measured; n is 64,65,66'
+    >>> impossible_reason(Gate("tau", max=1, n=(512,)), {"n": 64}, {})
+    'n=512 is not measured; n is 64'
+    """
+    for setting, measured in measures.items():
+        if gate.metric.startswith(measured) and settings.get(setting) is False:
+            return f"{setting}: false measures no {gate.metric}"
+    if gate.stat == "se" and settings.get("windows") == 1:
+        return "one text window has no standard error; give more windows, or gate another statistic"
+    names = _methods(settings.get("methods"))
+    if gate.method is not None and names is not None and short_name(parts(gate.method)[0]) not in names:
+        return f"the method '{gate.method}' is not measured{nearest(gate.method, names)}"
+    for place in PLACES:
+        values, measured = getattr(gate, place), _measured(settings.get(place))
+        if values is not None and measured == ():
+            return f"no {place} is measured by itself"
+        for value in values or ():
+            if measured is not None and value not in measured:
+                return f"{place}={_written(value)} is not measured; {place} is {','.join(map(_written, measured))}"
+    return None
 
 
-def _words(entry: Fields, key: str, where: str) -> tuple[str, ...] | None:
-    if key not in entry:
+def _measured(value: object) -> tuple[Any, ...] | None:
+    """The values of a place; None if only the source knows them."""
+    if value is None or value in OPEN:
         return None
-    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
-    if not values or not all(isinstance(value, str) and value.strip() for value in values):
-        raise UsageError(f"{where}: {key}: expected a word or a list of words, got {entry[key]!r}")
-    return tuple(value.strip() for value in values)
+    return tuple(value) if isinstance(value, tuple) else (value,)
+
+
+def _written(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _methods(texts: Iterable[str] | None) -> list[str] | None:
+    """The names in ``--method`` items; None for ``all`` or no items."""
+    items = [item.strip() for text in texts or () for item in text.split(",")]
+    names = [short_name(parts(item)[0]) for item in items if parts(item)[1] is not None or "=" not in item]
+    return None if not names or "all" in names else list(dict.fromkeys(names))

@@ -146,7 +146,6 @@ def _when(start: Any, end: Any) -> str:
 
 
 def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
-    """The numbers of cells, heads, layers, windows and tokens."""
     records: list[Mapping[str, Any]] = [*run.everything]
     yield _tile(len(records), "cell")
     statuses = Counter(record["status"] for record in records)
@@ -196,7 +195,6 @@ def _captioned(path: Path) -> tuple[str, str]:
 
 
 def _part(view: View, id: str) -> dict[str, Any]:
-    """The tables of a view, and those of its inputs."""
     shown = [one for one in (view, view.inputs) if one is not None]
     groups = [{"tables": [_table(table) for table in one.tables], "legend": " ".join(one.full_legend)} for one in shown]
     return {"id": id, "command": view.command, "groups": groups}

@@ -1,13 +1,15 @@
-"""The views of a run, made from its records alone."""
+"""The views of a run, made from its records alone, and one panel of its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..arguments import checked
 from ..compare.view import duels
+from ..errors import UsageError, unknown
 from ..experiments import experiment
 from ..experiments.base import Recorded
 from ..figures.drawing import Drawing
@@ -47,3 +49,28 @@ def _facts(run: Run, command: str, header: Header) -> list[str]:
     facts = [*header.facts, *header.warnings]
     facts += [f"attnprobe {version}"] if version else []
     return facts + ([experiment(command).command_line(config)] if config else [])
+
+
+def plot_panel(run: Run, kind: str, ax: Any, panel: int | str, legend: bool) -> Any:
+    """See `Run.plot`."""
+    collected: list[Any] = []
+    shown = views(run, drawing=Drawing(collected=collected))
+    figures = {name: figure for view in shown for name, figure in view.figures.items()}
+    if kind not in figures:
+        raise unknown("plot", kind, figures)
+    figures[kind].draw(Path())
+    panels = [(figure, title, rows) for figure in collected for title, rows in figure.panels]
+    if not panels:
+        raise UsageError(f"{kind}: {figures[kind].nothing}")
+    numbered = [number for number, (_, title, _) in enumerate(panels) if panel in (number, title)]
+    found = numbered or [number for number, (_, title, _) in enumerate(panels) if str(panel) in title]
+    if not found:
+        names = "; ".join(f"{number} {title}" for number, (_, title, _) in enumerate(panels))
+        raise UsageError(f"{kind} has no panel {panel!r}; it has {names}")
+    figure, title, rows = panels[found[0]]
+    if ax is None:
+        from matplotlib import pyplot
+
+        ax = pyplot.subplots(layout="constrained")[1]
+    figure.on(ax, title, rows, legend)
+    return ax

@@ -88,7 +88,7 @@ class Run:
         Raises:
             UsageError: an unknown kind, nothing to draw, or no such panel; the message lists the panels.
         """
-        from .plot import plot_panel
+        from .parts import plot_panel
 
         return plot_panel(self, kind, ax, panel, legend)
 

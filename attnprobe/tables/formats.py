@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import near, unknown
+from ..files import Fields
 from ..grammar.foreign import one_line
 from ..records.file import encode_inf, strict_json
 from .console import Header
 from .numbers import significant
-from .rows import AnyRow
 from .table import Column, Table
 
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
@@ -68,7 +68,7 @@ LATEX = {
 }
 
 
-def flattened(row: AnyRow) -> dict[str, object]:
+def flattened(row: Fields) -> dict[str, object]:
     """A row without nesting: ``metrics`` as ``NAME.STAT``, ``over_vmean.NAME``; lists and options as JSON.
 
     >>> flattened({"d": 2, "options": {"r": 1}, "metrics": {"x": {"mean": 0.5}}})
@@ -100,7 +100,7 @@ def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
             raise unknown("field", name, fields if "." in name and near(name, fields) else metrics)
 
 
-def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = (), known: Sequence[str] = ()) -> str:
+def csv_of(rows: Sequence[Fields], columns: Sequence[str] = (), known: Sequence[str] = ()) -> str:
     """A line for each row, with a column for each field of any of them.
 
     Args:
@@ -137,7 +137,7 @@ def _csv_cell(value: object) -> object:
     return f"'{text}" if text.lstrip().startswith(FORMULA) and text not in ("inf", "-inf") else text
 
 
-def rows_as_table(caption: str, rows: Sequence[AnyRow]) -> Table:
+def rows_as_table(caption: str, rows: Sequence[Fields]) -> Table:
     """Any rows as a table with a column for each field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [Column(name, lambda row, name=name: _text(row.get(name))) for name in names]
@@ -174,7 +174,6 @@ def markdown(tables: Sequence[Table], legend: Sequence[str], header: Header, run
 
 
 def _body(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> list[str]:
-    """The statistics of the inputs, the tables and their legend, as lines of Markdown."""
     lines = [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", *markdown_table(table)]

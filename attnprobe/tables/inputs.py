@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..files import Fields
 from .labels import identity, layers_in_words, scale_of, source_heading, source_labels
-from .numbers import per_cent, significant
+from .long import Row, known, median
+from .numbers import formatted
 from .table import Column, Table, counted, grouped_by, joined, table_of
 
-Row = Any
-Text = Callable[[float | None], str]
-
-
-def three(value: float | None) -> str:
-    """Three digits."""
-    return significant(value, 3)
-
-
-COLUMNS: tuple[tuple[str, str, Text, int], ...] = (  # heading, metric, format, and `Column.spare`
-    ("score s.d.", "score_std", three, 0),
-    ("max |score|", "score_max", three, 0),
-    ("entropy", "entropy", three, 0),
-    ("of ln n", "entropy_share", per_cent, 0),
-    ("first token", "sink_first", per_cent, 0),
-    ("most attended", "sink_most", per_cent, 0),
-    ("stable rank B", "stable_rank", three, 0),
-    *((f"stable rank {x.upper()}", f"{x}_stable_rank", three, 1) for x in "qkv"),
-    *((f"mean ‖{x}‖", f"{x}_norm_mean", three, 3) for x in "qkv"),
-    *((f"max ‖{x}‖", f"{x}_norm_max", three, 4) for x in "qkv"),
-    *((f"max/median ‖{x}‖", f"{x}_norm_ratio", three, 2) for x in "qkv"),
+COLUMNS = (
+    Column("layer", "{layer}", key=True),
+    Column("score s.d.", "{score_std:3}"),
+    Column("max |score|", "{score_max:3}"),
+    Column("entropy", "{entropy:3}"),
+    Column("of ln n", "{entropy_share:share}"),
+    Column("first token", "{sink_first:share}"),
+    Column("most attended", "{sink_most:share}"),
+    Column("stable rank B", "{stable_rank:3}"),
+    *(Column(f"stable rank {x.upper()}", f"{{{x}_stable_rank:3}}", spare=1) for x in "qkv"),
+    *(Column(f"mean ‖{x}‖", f"{{{x}_norm_mean:3}}", spare=3) for x in "qkv"),
+    *(Column(f"max ‖{x}‖", f"{{{x}_norm_max:3}}", spare=4) for x in "qkv"),
+    *(Column(f"max/median ‖{x}‖", f"{{{x}_norm_ratio:3}}", spare=2) for x in "qkv"),
 )
+PLACE = ("weights", "source", "scale_inputs", "n", "layer", "window", "head", "causal")  # of a row
 INPUTS_LEGEND = [
     "Statistics of the inputs, before any method: medians over heads and windows. Scores S: of all pairs of valid "
     "tokens; with causal attention, of each token and those up to it. Entropy: mean entropy of the rows of "
@@ -42,7 +35,7 @@ INPUTS_LEGEND = [
 ]
 
 
-def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, Any]]:
+def input_rows(inputs: Iterable[Any], records: Iterable[Any]) -> list[Row]:
     """One row per layer, window and head of the ``records``, with its statistics from ``inputs``.
 
     Args:
@@ -53,29 +46,29 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
     def place_of(record: Row, layer: int | None) -> tuple[Any, ...]:
         return (identity(record["source"]), record["n"], layer, record["window"])
 
-    known: dict[tuple[Any, ...], Row] = {}
+    measured: dict[tuple[Any, ...], Row] = {}
     for record in inputs:
         if record["status"] == "ok":
             for index, head in enumerate(record["heads"]):
                 of_head = {name: values[index] for name, values in record["metrics"].items()}
-                known[*place_of(record, record["layer"]), head] = of_head
+                measured[*place_of(record, record["layer"]), head] = of_head
     labels, rows = source_labels(records), {}
     for record in records:
-        layers = [record["layer"]] if record["layer"] is not None else record["layers"]  # of several together
-        for layer, head in product(layers, record["heads"]):
-            place = (*place_of(record, layer), head)
-            if place in known:
-                rows[place] = {
-                    "weights": record["source"].get("weights"),
-                    "source": labels[place[0]],
-                    "scale_inputs": scale_of(record["source"]),
-                    "n": record["n"],
-                    "layer": layer,
-                    "window": record["window"],
-                    "head": head,
-                    **known[place],
-                    **({"causal": True} if record["source"].get("causal") else {}),
-                }
+        for layer in [record["layer"]] if record["layer"] is not None else record["layers"]:  # of several together
+            place = place_of(record, layer)
+            for head in record["heads"]:
+                if (*place, head) in measured:
+                    rows[*place, head] = {
+                        "weights": record["source"].get("weights"),
+                        "source": labels[place[0]],
+                        "scale_inputs": scale_of(record["source"]),
+                        "n": record["n"],
+                        "layer": layer,
+                        "window": record["window"],
+                        "head": head,
+                        **measured[*place, head],
+                        **({"causal": True} if record["source"].get("causal") else {}),
+                    }
     sources = list(labels.values())
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -88,20 +81,25 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
     """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers."""
     lines = []
     for group in grouped_by(rows, "source", "n"):
-        layers = grouped_by(group, "layer")
-        spans = {name: _range(layers, name, text) for _, name, text, _ in COLUMNS}
+        layers = _of_layers(group)
+
+        def span(name: str, form: str = "3", layers: Sequence[Row] = layers) -> str:
+            medians = known(layers, name)
+            ends = [formatted(end, form) for end in (min(medians), max(medians))] if medians else ["unknown"]
+            return " – ".join(dict.fromkeys(ends))
+
         where = ", ".join(filter(None, [group[0]["source"], layers_in_words(group), f"n = {group[0]['n']}"]))
         most = "uniform rows" if group[0].get("causal") else "ln n"
         lines.append(
-            f"inputs: {where}: scores s.d. {spans['score_std']}, max {spans['score_max']}; entropy "
-            f"{spans['entropy']} nats ({spans['entropy_share']} of {most}); attention to the first token "
-            f"{spans['sink_first']}, to the most "
-            f"attended {spans['sink_most']}; stable rank of B {spans['stable_rank']}"
+            f"inputs: {where}: scores s.d. {span('score_std')}, max {span('score_max')}; entropy "
+            f"{span('entropy')} nats ({span('entropy_share', 'share')} of {most}); attention to the first token "
+            f"{span('sink_first', 'share')}, to the most attended {span('sink_most', 'share')}; stable rank of B "
+            f"{span('stable_rank')}"
         )
     return lines
 
 
-def input_tables(rows: Sequence[Row]) -> list[Table]:
+def input_tables(rows: Sequence[Fields]) -> list[Table]:
     """A table for each (source, n) with a line for each layer."""
     tables = []
     for group in grouped_by(rows, "source", "n"):
@@ -109,30 +107,16 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         counts = counted([{f"{name}s": len({row[name] for row in group}) for name in ("head", "window")}])
         caption = joined("Inputs", source_heading(first), f"n = {first['n']}", f"median of {counts}")
         # of a causal row over the keys up to its own, a uniform one has less than ln n
-        headings = {"entropy_share": "of uniform"} if first.get("causal") else {}
-        columns = [
-            Column(headings.get(name, heading), _cell(name, text), spare=spare)
-            for heading, name, text, spare in COLUMNS
-        ]
-        layer = Column("layer", lambda alike: str(alike[0]["layer"]), key=True)
-        tables.append(table_of(caption, grouped_by(group, "layer"), [layer, *columns]))
+        headings = {"of ln n": "of uniform"} if first.get("causal") else {}
+        columns = [replace(column, heading=headings.get(column.heading, column.heading)) for column in COLUMNS]
+        tables.append(table_of(caption, _of_layers(group), columns))
     return tables
 
 
-def _cell(name: str, text: Text) -> Callable[[Sequence[Row]], str]:
-    return lambda rows: text(_median(rows, name))
-
-
-def _median(rows: Sequence[Row], name: str) -> float | None:
-    """The median of the finite values; None without one."""
-    values = [row[name] for row in rows if isinstance(row.get(name), (int, float)) and math.isfinite(row[name])]
-    return statistics.median(values) if values else None
-
-
-def _range(layers: Sequence[Sequence[Row]], name: str, text: Text) -> str:
-    """The layers' medians: one number, or the least and the largest."""
-    medians = [middle for layers_rows in layers if (middle := _median(layers_rows, name)) is not None]
-    if not medians:
-        return "unknown"
-    low, high = text(min(medians)), text(max(medians))
-    return low if low == high else f"{low} – {high}"
+def _of_layers(rows: Sequence[Fields]) -> list[Row]:
+    """An entry for each layer, with medians over heads and windows."""
+    entries = []
+    for group in grouped_by(rows, "layer"):
+        names = [name for name in group[0] if name not in PLACE]
+        entries.append({"layer": group[0]["layer"], **{name: median(known(group, name)) for name in names}})
+    return entries

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..files import Fields
 from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
-from .rows import AnyRow
 
 if TYPE_CHECKING:
     from ..records.shapes import Record
@@ -76,7 +76,7 @@ def with_source(records: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
         yield record, where
 
 
-def source_heading(row: AnyRow) -> str:
+def source_heading(row: Fields) -> str:
     """A row's source in a caption or title; empty if the run has one source."""
     label = row.get("source")
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)
@@ -153,7 +153,6 @@ def file_tag(label: str | None) -> str:
 
 
 def _word(facts: Mapping[str, Any]) -> str:
-    """The first word of a source's label: its weights, file or task."""
     return str(next((facts[name] for name in ("weights", "qkv", "task") if facts.get(name)), "unknown source"))
 
 

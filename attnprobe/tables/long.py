@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
 from .labels import with_source
-from .rows import Quantiles
-from .statistics import quantiles
+from .statistics import describe, fragile_statistics, quantiles
 from .table import grouped_by
 
 if TYPE_CHECKING:
@@ -55,6 +54,18 @@ def summarised(
     return entries
 
 
+def described(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Row:
+    """``metrics``: statistics of fields over rows of heads. ``fragile``: those that are not reproducible."""
+    windows, doubtful = [row.get("window") for row in rows], [bool(row.get("rounded_rows")) for row in rows]
+    metrics, fragile = {}, {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        metrics[name] = describe(values, windows)
+        if statistics := fragile_statistics(name, values, windows, doubtful):
+            fragile[name] = statistics
+    return {"metrics": metrics, "fragile": fragile}
+
+
 def known(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
     """The values of a field, without nulls."""
     return [value for row in rows if (value := row.get(name)) is not None]
@@ -65,7 +76,7 @@ def unbounded(values: Iterable[float | None]) -> list[float]:
     return [math.inf if value is None else value for value in values]
 
 
-def spread(values: Sequence[float]) -> Quantiles | None:
+def spread(values: Sequence[float]) -> dict[str, float] | None:
     """p10, median and p90; None without values."""
     return quantiles(values) if values else None
 
@@ -73,3 +84,8 @@ def spread(values: Sequence[float]) -> Quantiles | None:
 def median(values: Sequence[float]) -> float | None:
     """The median; None without values."""
     return quantiles(values)["median"] if values else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None without values."""
+    return sum(values) / len(values) if values else None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from ..files import Fields
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import method_label, significant
-from .rows import AnyRow
+from .results import Value
 from .table import Best, Column, counted, grouped_by, joined
-from .ties import Value
 
-R = TypeVar("R", bound=AnyRow)
+R = TypeVar("R", bound=Fields)
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 FRAGILE = (
@@ -23,12 +23,12 @@ MARKS = {"!": "bad rows", "✗": "failed or diverged", "–": "skipped"}
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 
-def statistic(row: AnyRow, metric: str, name: str) -> float | None:
+def statistic(row: Fields, metric: str, name: str) -> float | None:
     """A statistic of a row's metric; None where it was not measured."""
     return (row["metrics"].get(metric) or {}).get(name)
 
 
-def value_of(row: AnyRow, metric: str, name: str) -> Value | None:
+def value_of(row: Fields, metric: str, name: str) -> Value | None:
     """A statistic with its standard error, which a mean and a median have; None where it was not measured."""
     stats = row["metrics"].get(metric)
     if stats is None:
@@ -38,7 +38,7 @@ def value_of(row: AnyRow, metric: str, name: str) -> Value | None:
     return Value.of(stats[name], stats["se"] if name == "mean" else None)
 
 
-def shown(row: AnyRow, metric: str, name: str, digits: int = 4) -> str:
+def shown(row: Fields, metric: str, name: str, digits: int = 4) -> str:
     """A statistic with so many digits, with ≈ in front if it is not reproducible; "" for null.
 
     >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
@@ -49,39 +49,34 @@ def shown(row: AnyRow, metric: str, name: str, digits: int = 4) -> str:
     return OPEN + text if text and is_fragile(row, metric, name) else text
 
 
-def is_fragile(row: AnyRow, metric: str, name: str) -> bool:
+def is_fragile(row: Fields, metric: str, name: str) -> bool:
     """Whether a statistic is not reproducible."""
     return name in (row.get("fragile") or {}).get(metric, ())
 
 
-def family(row: AnyRow) -> str:
+def family(row: Fields) -> str:
     """The family of a method's row; references and lower bounds stand apart from all families."""
     return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
 
 
-def several_families(rows: Iterable[AnyRow]) -> bool:
+def several_families(rows: Iterable[Fields]) -> bool:
     """Whether the rows are of more than one family."""
     return len({family(row) for row in rows} - {""}) > 1
 
 
-def budget(row: AnyRow) -> str:
+def budget(row: Fields) -> str:
     """The budget d as text."""
     return "" if row.get("d") is None else str(row["d"])
 
 
-def reference_label(row: AnyRow) -> str:
-    """The method's label; for a reference, words."""
-    return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
-
-
-def label(row: AnyRow) -> str:
+def label(row: Fields) -> str:
     """The method's label, with words for references and lower bounds."""
     if row["method"] == LOWER_BOUND:
         return "lower bound"
-    return reference_label(row)
+    return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
 
 
-def mark(row: AnyRow) -> str:
+def mark(row: Fields) -> str:
     """``!`` bad rows left as they are, ``✗`` failed or diverged, ``–`` skipped, else empty."""
     if row["status"] in ("failed", "diverged"):
         return "✗"
@@ -91,12 +86,12 @@ def mark(row: AnyRow) -> str:
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
 
-def marked(row: AnyRow, name: str) -> str:
+def marked(row: Fields, name: str) -> str:
     """A name with the row's mark."""
     return f"{mark(row)} {name}".lstrip()
 
 
-def rivals(row: AnyRow) -> tuple[int | None] | None:
+def rivals(row: Fields) -> tuple[int | None] | None:
     """The key of the rows among which the best is chosen: the budget.
 
     References, lower bounds and kernels of exact attention take no part, nor does a row with a mark.
@@ -110,7 +105,7 @@ def smallest(metric: str, name: str) -> Best:
     return Best(lambda row: None if is_fragile(row, metric, name) else value_of(row, metric, name))
 
 
-def marks_legend(rows: Iterable[AnyRow]) -> list[str]:
+def marks_legend(rows: Iterable[Fields]) -> list[str]:
     """The meaning of the marks of these rows."""
     marks = {mark(row) for row in rows}
     meanings = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in marks]
@@ -141,12 +136,12 @@ def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
     return [group for group in groups if group]
 
 
-def is_zero(row: AnyRow) -> bool:
+def is_zero(row: Fields) -> bool:
     """Whether a lower bound is zero in every head."""
     return statistic(row, "output_spectral", "max") == 0
 
 
-def caption(rows: Sequence[AnyRow]) -> str:
+def caption(rows: Sequence[Fields]) -> str:
     """The place of a table's rows, and their numbers of heads, windows and repeats."""
     first = rows[0]
     sources = [heading for heading in dict.fromkeys(map(source_heading, rows)) if heading]
@@ -162,7 +157,7 @@ def caption(rows: Sequence[AnyRow]) -> str:
     )
 
 
-def notes(rows: Iterable[AnyRow]) -> list[str]:
+def notes(rows: Iterable[Fields]) -> list[str]:
     """Lines beneath a table for the rows that are not ok; budgets with one reason share a line."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
@@ -175,8 +170,7 @@ def notes(rows: Iterable[AnyRow]) -> list[str]:
     return lines
 
 
-def _remarks(row: AnyRow) -> list[tuple[str, str]]:
-    """The notes on a row, each with its mark."""
+def _remarks(row: Fields) -> list[tuple[str, str]]:
     remarks = []
     if row["status"] != "ok":
         remarks.append((mark(row), row.get("reason") or row["status"]))

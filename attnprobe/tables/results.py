@@ -1,17 +1,88 @@
-"""Shared parts of result sentences: how often each name is the best, and the rows without a number."""
+"""Shared parts of results: the best of some values and those that tie with it, and the sentences that say so."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from .numbers import method_label
-from .rows import AnyRow
-from .ties import Value, best_of
+from ..files import Fields
+from .numbers import method_label, significant
 
-B = TypeVar("B", bound=AnyRow)
-S = TypeVar("S", bound=AnyRow)
+K = TypeVar("K", bound=Hashable)
+
+NEAR = 0.05  # two values without standard errors that differ by no more, relative to the smaller, are a tie
+DIGITS = 3  # what reads the same in a table is a tie
+P10_TO_P90 = 2.563  # standard deviations of a normal distribution
+OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and its standard error, None if unknown."""
+
+    value: float
+    error: float | None = None
+
+    @classmethod
+    def of(cls, value: float | None, error: float | None = None) -> Value | None:
+        """A value that may be unknown."""
+        return None if value is None else cls(value, error)
+
+    @classmethod
+    def of_median(cls, stats: Fields) -> Value | None:
+        """The median of some values, None without values.
+
+        Its standard error is estimated from their spread: ``1.253 s / sqrt(count)`` with ``s = (p90 - p10) / 2.563``,
+        which is exact for large normal samples.
+        """
+        median, low, high = stats["median"], stats["p10"], stats["p90"]
+        if median is None:
+            return None
+        if low is None or high is None or stats["count"] < 2:
+            return cls(median)
+        return cls(median, OF_MEDIAN * (high - low) / P10_TO_P90 / math.sqrt(stats["count"]))
+
+    def ties(self, other: Value) -> bool:
+        """Whether two values read the same, or differ by no more than √(s₁² + s₂²), their standard errors.
+
+        Where one has no standard error, they tie if they differ by no more than `NEAR`.
+
+        >>> Value(1.0, 0.3).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.04))
+        (True, False, True)
+        >>> Value(0.3021, 1e-9).ties(Value(0.3024, 1e-9)), Value(0.3024, 1e-9).ties(Value(0.3026, 1e-9))
+        (True, False)
+        """
+        if significant(self.value, DIGITS) == significant(other.value, DIGITS):
+            return True
+        apart = abs(self.value - other.value)
+        if self.error is None or other.error is None:
+            return apart <= NEAR * min(abs(self.value), abs(other.value))
+        return apart <= math.hypot(self.error, other.error)
+
+
+def best_of(values: Mapping[K, Value]) -> list[K]:
+    """The names with the smallest value, and those that tie with it, the smallest first.
+
+    >>> best_of({"a": Value(2.0), "b": Value(1.0), "c": Value(1.04)})
+    ['b', 'c']
+    """
+    ordered = sorted(values, key=lambda name: values[name].value)
+    return [name for name in ordered if values[name].ties(values[ordered[0]])]
+
+
+def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "standard errors") -> str:
+    """The rule by which the best names tie, in words; empty for a single name.
+
+    >>> tie_rule({"a": Value(1.0, 0.3), "b": Value(1.4, 0.4)}, ["a", "b"]), tie_rule({"a": Value(1.0)}, ["a"])
+    (' (a tie within their standard errors)', '')
+    """
+    if len(names) < 2:
+        return ""
+    known = all(values[name].error is not None for name in names)
+    return f" (a tie within {f'their {error}' if known else '5 %'})"
 
 
 def led(places: Iterable[Mapping[str, Value]], what: str) -> str:
@@ -29,7 +100,7 @@ def led(places: Iterable[Mapping[str, Value]], what: str) -> str:
     return f"{', '.join(parts)}." if parts else ""
 
 
-def at_budget(row: B, label: Callable[[B], str] = method_label) -> str:
+def at_budget(row: Fields, label: Callable[[Any], str] = method_label) -> str:
     """A row's method and budget.
 
     >>> at_budget({"method": "mss", "options": {}, "d": 8}), at_budget({"method": "vmean", "options": {}, "d": None})
@@ -47,7 +118,7 @@ def in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def lost(rows: Iterable[S], name_of: Callable[[S], str]) -> str:
+def lost(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> str:
     """The methods of rows without a number.
 
     >>> lost([{"status": "failed", "reason": "x"}, {"status": "ok", "reason": None}], lambda row: "a")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..files import Fields
 from ..records.file import STATUSES
-from .rows import AnyRow, Quantiles, Statistics
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
+CONFIDENCE = 0.95  # of an interval of a mean over few repeats
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
-def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Statistics:
+def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dict[str, Any]:
     """Mean, s.e., median, p10, p90, max and count of the finite ``values``; ``windows`` names each one's text window.
 
     The heads and repeats of one text are not independent, so the standard error clusters by window: with the W window
@@ -56,52 +56,35 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
         }
 
 
-def fragile_statistics(cells: Iterable[AnyRow], metric: str) -> list[str]:
-    """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with bad rows.
+def fragile_statistics(
+    metric: str, values: Sequence[float | None], windows: Sequence[Hashable], doubtful: Sequence[bool]
+) -> list[str]:
+    """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with rounded rows.
 
     Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
     threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
-    doubtful heads (see `doubtful_heads`) are brought into the range of the other heads' values, and a statistic that
-    this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head attains it,
-    a median where about half the heads are doubtful. Where every head is doubtful, nothing bounds them: all are.
+    ``doubtful`` heads, which have ``rounded_rows``, are brought into the range of the other heads' values, and a
+    statistic that this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head
+    attains it, a median where about half the heads are doubtful. Where every head is doubtful, nothing bounds them: all
+    are. Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
     Metrics of other things than B~ (`NORMALISED`) have no fragile statistic.
 
-    Args:
-        cells: the records of one row: of one method, d, n, layer, target and source.
-
-    >>> cell = {"metrics": {"output_spectral": [1.0, 2.0, 3.0, 90.0], "rounded_rows": [0, 0, 0, 7]}}
-    >>> fragile_statistics([cell], "output_spectral")
+    >>> fragile_statistics("output_spectral", [1.0, 2.0, 3.0, 90.0], [0] * 4, [False, False, False, True])
     ['mean', 'p90', 'max']
     """
-    if not metric.startswith(NORMALISED):
+    if not metric.startswith(NORMALISED) or not any(doubtful):
         return []
-    triples = [
-        (value, cell.get("window"), bad)
-        for cell in cells
-        for value, bad in zip(per_head(cell, metric), chain(doubtful_heads(cell), repeat(False)), strict=False)
-        if value is not None and math.isfinite(value)
-    ]
-    values, windows, doubtful = zip(*triples, strict=True) if triples else ((), (), ())
-    if not any(doubtful):
+    every = zip(values, windows, doubtful, strict=True)
+    known = [(value, window, bad) for value, window, bad in every if value is not None and math.isfinite(value)]
+    if not any(bad for _, _, bad in known):
         return []
+    values, windows, doubtful = zip(*known, strict=True)
     before = describe(values, windows)
     if all(doubtful):
         return [name for name in STATISTICS[:-1] if before[name] is not None]
-    sound = [value for value, _, bad in triples if not bad]
-    bounded = [min(max(value, min(sound)), max(sound)) for value in values]
-    after = describe(bounded, windows)
+    sound = [value for value, _, bad in known if not bad]
+    after = describe([min(max(value, min(sound)), max(sound)) for value, _, _ in known], windows)
     return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
-
-
-def doubtful_heads(cell: AnyRow) -> list[bool]:
-    """For each head of a record, whether it has ``rounded_rows``; empty if the method does not count them.
-
-    Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
-
-    >>> doubtful_heads({"metrics": {"bad_rows": [4, 5], "rounded_rows": [0, 3]}})
-    [False, True]
-    """
-    return [(count or 0) > 0 for count in per_head(cell, "rounded_rows")]
 
 
 def _differ(before: float | None, after: float | None) -> bool:
@@ -110,7 +93,7 @@ def _differ(before: float | None, after: float | None) -> bool:
     return abs(before - after) > FRAGILE * max(abs(before), abs(after))
 
 
-def quantiles(values: Sequence[float]) -> Quantiles:
+def quantiles(values: Sequence[float]) -> dict[str, float]:
     """p10, median and p90 by linear interpolation; infinite next to an infinite value."""
     ordered = sorted(values)
     return {"p10": _quantile(ordered, 0.1), "median": _quantile(ordered, 0.5), "p90": _quantile(ordered, 0.9)}
@@ -141,17 +124,9 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def per_head(cell: AnyRow, name: str) -> list[float | None]:
-    """A record's values of a metric, one for each head or a single one; empty if it was not measured."""
-    values = (cell.get("metrics") or {}).get(name)
-    if values is None:
-        return []
-    return [values] if isinstance(values, (int, float)) else list(values)
-
-
-def worst_status(cells: Sequence[AnyRow]) -> tuple[str, str | None]:
-    """The worst status of the cells, the number of cells with it, and its first reason."""
-    statuses = [_cell_status(cell) for cell in cells]
+def worst_status(cells: Sequence[Sequence[Fields]]) -> tuple[str, str | None]:
+    """The worst status of cells, each the rows of its heads, the number of cells with it, and its first reason."""
+    statuses = [_cell_status(heads) for heads in cells]
     worst = max((status for status, _ in statuses), key=STATUSES.index)
     if worst == "ok":
         return worst, None
@@ -165,16 +140,14 @@ def worst_status(cells: Sequence[AnyRow]) -> tuple[str, str | None]:
     return worst, f"{where} of {len(cells)} cells" + (f": {text}{more}" if text else "")
 
 
-def _cell_status(cell: AnyRow) -> tuple[str, str | None]:
-    status = cell.get("status", "ok")
-    if status != "ok":
-        return status, cell.get("reason")
+def _cell_status(heads: Sequence[Fields]) -> tuple[str, str | None]:
+    if heads[0]["status"] != "ok":
+        return heads[0]["status"], heads[0]["reason"]
     for name in (*RATIOS, "matrix_spectral"):
-        values = per_head(cell, name)
-        missing = sum(value is None or not math.isfinite(value) for value in values)
-        if missing:
+        values = [row[name] for row in heads if name in row]
+        if missing := sum(value is None or not math.isfinite(value) for value in values):
             return "diverged", f"{name} is not finite in {missing} of {len(values)} heads"
-    return status, None
+    return "ok", None
 
 
 def finite(value: float) -> float | None:
@@ -187,3 +160,25 @@ def sortable(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (0,)
     return (2, value) if isinstance(value, str) else (1, value)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of independent values, by Student's distribution; None of fewer than 2.
+
+    >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0])]
+    [-0.484, 4.484]
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
+    reach = student_reach(spread, count)
+    return mean - reach, mean + reach
+
+
+def student_reach(se: float, count: int) -> float:
+    """Half of the 95 % interval of a mean of ``count`` values, at least 2, with the standard error ``se``."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * se

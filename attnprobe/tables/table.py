@@ -6,15 +6,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ..files import Fields
 from ..records.file import strict_json
-from .cell import cell_text
-from .rows import AnyRow
-from .ties import Value, best_of
+from .numbers import cell_text
+from .results import Value, best_of
 
 MOST_NAMES = 8  # of rows that share a note
 T = TypeVar("T")
-R = TypeVar("R", bound=AnyRow)
-Stated = TypeVar("Stated", bound=AnyRow)
+R = TypeVar("R", bound=Fields)
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:
 
     def key(row: R) -> Hashable:
         values = (row.get(name) for name in names)
-        return tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
+        return tuple(strict_json(value) if isinstance(value, (dict, list)) else value for value in values)
 
     return gathered(rows, key)
 
@@ -216,7 +215,7 @@ def gathered(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     return list(groups.values())
 
 
-def method_key(row: AnyRow) -> tuple[str | None, str]:
+def method_key(row: Fields) -> tuple[str | None, str]:
     """A method with its options, as a key."""
     return row["method"], strict_json(row.get("options") or {})
 
@@ -236,7 +235,7 @@ def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
     return " x ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts)
 
 
-def reasons(rows: Iterable[Stated], name_of: Callable[[Stated], str]) -> list[str]:
+def reasons(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> list[str]:
     """A note for each row that is not ok: mark, name, status and reason. Rows that are skipped for one reason share it.
 
     >>> rows = [{"d": d, "status": "skipped", "reason": "x"} for d in (4, 8)]

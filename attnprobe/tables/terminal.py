@@ -119,7 +119,6 @@ def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) ->
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[str]:
-    """The entries as one paragraph."""
     return textwrap.wrap(" ".join(entries), width, break_long_words=False, break_on_hyphens=False)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, nearest, unknown
+from ..files import Fields
 from ..records.file import SCHEMA, encode_inf, strict_json
-from .choice import check_columns, chosen_columns, is_called
 from .console import Header
 from .formats import csv_of, github, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
-from .rows import AnyRow
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
@@ -55,17 +55,17 @@ class View:
 
     command: str
     header: Header
-    rows: Sequence[AnyRow]
+    rows: Sequence[Fields]
     tables: Sequence[Table]
     legend: Sequence[str] = ()
     columns: Sequence[Column] = ()
     fields: Sequence[str] = ()
     title: str = ""
     result: str = ""
-    bounds: Sequence[AnyRow] = ()
-    summary: Sequence[AnyRow] | None = None
+    bounds: Sequence[Fields] = ()
+    summary: Sequence[Fields] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    judged: Sequence[AnyRow] = ()
+    judged: Sequence[Fields] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     tiles: Sequence[tuple[str, str]] = TILES
@@ -169,6 +169,58 @@ def check_format(format: str, columns: Sequence[str] = ()) -> None:
         raise UsageError(f"--columns applies to tables and csv; {format} has every field")
 
 
-def flat_view(command: str, rows: Sequence[AnyRow], header: Header | None = None) -> View:
+def flat_view(command: str, rows: Sequence[Fields], header: Header | None = None) -> View:
     """Any rows with a column for each field, for results without a layout of their own."""
     return View(command, header or Header(), rows, [rows_as_table(command, rows)] if rows else [])
+
+
+def spelling(name: str) -> str:
+    """A column's name for comparison: letters and digits, with Greek letters as words.
+
+    >>> spelling("d for ε"), spelling("error / V-Mean"), spelling("‖E‖₂"), spelling("D_for_epsilon")
+    ('dforepsilon', 'errorvmean', 'e2', 'dforepsilon')
+    """
+    letters = []
+    for character in unicodedata.normalize("NFKC", name):
+        words = unicodedata.name(character, "").split()
+        if words[:1] == ["GREEK"]:
+            character = words[-1]
+        if character.isalnum():
+            letters.append(character.casefold())
+    return "".join(letters) or name.strip()
+
+
+def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
+    """The tables with the named columns in this order. Other key columns come first.
+
+    A table with none of these columns is left out.
+    """
+    chosen = []
+    for table in tables:
+        places: list[int] = []
+        for name in names:
+            places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
+        if places:
+            keys = [place for place, column in enumerate(table.columns) if column.key and place not in places]
+            chosen.append(table.with_columns(list(dict.fromkeys([*keys, *places]))))
+    return chosen
+
+
+def is_called(column: Column, name: str) -> bool:
+    """Whether this is the name of a column, or its heading."""
+    return spelling(name) in (spelling(column.name), spelling(column.title))
+
+
+def check_columns(columns: Iterable[Column], names: Iterable[str]) -> None:
+    """Refuse an unknown column.
+
+    Raises:
+        UsageError: it lists the names that there are.
+    """
+    columns = list(columns)
+    known = list(dict.fromkeys(column.name for column in columns if column.name))
+    for name in names:
+        if not any(is_called(column, name) for column in columns):
+            near = nearest(name, known)
+            choices = "" if "choose from" in near else f" Columns: {', '.join(known)}"
+            raise UsageError(f"unknown column '{name}'{near}{choices}")

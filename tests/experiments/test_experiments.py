@@ -60,7 +60,7 @@ def test_every_part_of_an_experiment_stands_under_its_usual_name(name):
     one = experiment(name)
     assert callable(one.part("view:view")) and one.columns and one.fields and shape_of(name) is one.part("record:SHAPE")
     listed = any(option.name == "listing" for option in options_of(one.output))
-    assert not listed or callable(one.part("listing:list_all"))
+    assert not listed or callable(one.part("setting:list_all"))
     assert not one.timed or callable(one.part("view:timed_rows"))
     with pytest.raises(UsageError, match="keeps no pictures"):
         one.measure(None, pictures=True)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import files as files_module
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
 from attnprobe.figures.kit import canvas, legend_below

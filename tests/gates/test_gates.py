@@ -9,7 +9,7 @@ from error_records import cell as a_cell
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
-from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import summarise
 from attnprobe.gates.check import Gate, GateResult, check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.gates.results import gates_table, junit_xml

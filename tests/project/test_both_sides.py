@@ -14,8 +14,7 @@ from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest
 from attnprobe.gates.check import Gate, check
-from attnprobe.gates.parse import parse_gates
-from attnprobe.gates.plan import impossible_reason
+from attnprobe.gates.parse import impossible_reason, parse_gates
 from attnprobe.records import shapes
 from attnprobe.records.ownership import scratch
 from attnprobe.report import page

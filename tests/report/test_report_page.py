@@ -20,8 +20,7 @@ from attnprobe.experiments.error.cost_figure import cost_figure
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.paper_figure import paper_figure
-from attnprobe.experiments.error.rows import summarise
-from attnprobe.experiments.error.view import error_tables
+from attnprobe.experiments.error.view import error_tables, summarise
 from attnprobe.figures.drawing import Drawing
 from attnprobe.report import Report, html_page, open_run, views
 from attnprobe.report.page import inline_svg

@@ -4,12 +4,11 @@ import pytest
 from error_records import cell
 
 from attnprobe.experiments.bench.view import bench_result
-from attnprobe.experiments.error.rows import summarise
-from attnprobe.experiments.error.view import error_result, error_tables
+from attnprobe.experiments.error.view import error_result, error_tables, summarise
 from attnprobe.experiments.inject.view import DRIFTS, inject_result
 from attnprobe.experiments.stability.view import stability_result
 from attnprobe.tables.methods import rivals
-from attnprobe.tables.ties import Value, best_of, tie_rule
+from attnprobe.tables.results import Value, best_of, tie_rule
 
 
 def records(methods, d=(16, 32), layers=(0,), vmean=1.0):

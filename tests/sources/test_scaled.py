@@ -13,13 +13,12 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
 from attnprobe.experiments.error import EXPERIMENT, ErrorRequest, measure_errors
-from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import summarise
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.gates.check import check
-from attnprobe.gates.parse import parse_gates
-from attnprobe.gates.plan import impossible_reason
+from attnprobe.gates.parse import impossible_reason, parse_gates
 from attnprobe.report import open_run
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprobe.tables.cell import cell_text
+from attnprobe.tables.numbers import cell_text
 from attnprobe.tables.table import Column
 
 ROW = {"cond": {"median": 4.42e7}, "share": 0.25, "bytes": 3 * 2**20, "d": 8, "steps": [0.5, None], "null": None}

@@ -9,13 +9,12 @@ from text_tables import text_table
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.report import open_run, views
-from attnprobe.tables.choice import is_called, spelling
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
+from attnprobe.tables.results import Value
 from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
-from attnprobe.tables.ties import Value
-from attnprobe.tables.view import View
+from attnprobe.tables.view import View, is_called, spelling
 
 ROWS = [
     {"method": "a", "d": 8, "error": 1.0, "se": 0.2},

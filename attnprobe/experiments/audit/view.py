@@ -56,7 +56,6 @@ def audit_summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _statistics(group: list[Row]) -> Row:
-    """The verdicts and numbers of one promise over heads and windows."""
     heads = [row for row in group if row["head"] is not None]
     windows = [row["window"] for row in heads]
     counts = Counter(row["verdict"] for row in heads)

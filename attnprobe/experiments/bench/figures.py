@@ -16,8 +16,7 @@ from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
-from .growth import FIT_FROM, exponent
-from .timing import ERROR
+from .timing import ERROR, FIT_FROM, exponent
 
 COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),

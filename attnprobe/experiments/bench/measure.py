@@ -5,31 +5,154 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from ...errors import Unsupported
+from ...errors import Unsupported, UsageError
 from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
+from ...records.file import cell_key, identity_facts
 from ...reference import exact_output
 from ...run.cells import Cells, Done, Place, Result, title
 from ...run.costs import Cost, work_of_method
 from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
-from ...run.plan import Group, MethodRequest, method_entry, method_facts
+from ...run.plan import (
+    Group,
+    MethodRequest,
+    method_entry,
+    method_facts,
+    method_identity,
+    parse_methods,
+    refuse_endless,
+    refused,
+)
 from ...run.provenance import clock_mhz, machine, versions
+from ...run.sources import heads_of, layers_of, sources_of
+from ...sources import RandomSource
 from ...timings import Timings
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
-from .plan import BenchCell, bench_cells, bench_prepared, unsupported_reason
 from .record import SHAPE
 from .request import BenchRequest
 
+LENGTHS = {"random": (512, 1024, 2048, 4096, 8192, 16384), "model": (512, 1024, 2048, 4096)}
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")
 EXACT_COST = "2 n² p"
+
+
+@dataclass(frozen=True)
+class BenchCell:
+    """One method, or exact attention (``request`` None), at one budget, length and layer."""
+
+    key: str
+    request: MethodRequest | None
+    n: int
+    layer: int
+    d: int | None
+    work: Work
+
+    @property
+    def name(self) -> str:
+        return EXACT if self.request is None else self.request.label
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The parsed lists of a request."""
+
+    methods: tuple[MethodRequest, ...]
+    n: tuple[int, ...]
+    d: tuple[int, ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+
+
+def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, BenchPlan]:
+    """The source and the plan, after every check of the request."""
+    if request.quadratic_n < 2:
+        raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
+    methods, d = tuple(parse_methods(request.methods, request.target)), request.d
+    if request.inputs == "random":
+        source = RandomSource(request.heads, request.p, request.source.device, request.source.dtype)
+    else:
+        [source] = sources_of(request, notify, Timings())
+    n = tuple(sorted(request.n or ((source.default_n,) if request.qkv is not None else LENGTHS[request.inputs])))
+    layers = layers_of(request.layer, source)
+    for length in n:
+        source.check(length, 1, layers)
+    heads = None if request.head == "all" else heads_of(request.head, source)
+    plan = BenchPlan(methods, n, d, layers, heads)
+    refuse_endless(len(methods) * len(n) * len(d) * len(layers))
+    reasons = [
+        unsupported_reason(request, one, length, budget)
+        for one in methods
+        for length in n
+        for budget in (d if one.entry.budget is not None else (None,))
+    ]
+    if None not in reasons:
+        raise UsageError(reasons[0])
+    return source, plan
+
+
+def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
+    """Why a method is not called at n; None if it is."""
+    why = refused(one, request.target, n, d)
+    cost = one.entry.cost
+    longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n
+    if why is None and n > longest and ("n²" in cost or "n³" in cost):
+        return f"{one.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
+    return why
+
+
+def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tuple[int, int], list[BenchCell]]:
+    """The cells of every length and layer in their order: exact attention, V-Mean, then every method and budget."""
+    facts, where = identity_facts(source.facts), machine(str(source.device))
+    vmean = MethodRequest("vmean", requested=False)
+    methods = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
+
+    def cell(one: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
+        work = Work(
+            EXACT if one is None else one.name,
+            d,
+            dict(one.options) if one else {},
+            request.target,
+            request.seed,
+            request.backward,
+            one and one.sha256,
+        )
+        key = cell_key(
+            command="bench",
+            **({"method": EXACT, "options": {}} if one is None else method_identity(one)),
+            target=work.target,
+            source=facts,
+            n=n,
+            layer=layer,
+            heads=plan.heads,
+            d=d,
+            seed=work.seed,
+            backward=work.backward,
+            rounds=request.rounds,
+            memory=request.memory,
+            errors=request.with_errors,
+            quadratic_n=request.quadratic_n,
+            machine=where,
+        )
+        return BenchCell(key, one, n, layer, d, work)
+
+    return {
+        (n, layer): [
+            cell(one, n, layer, d)
+            for one in methods
+            for d in (plan.d if one is not None and one.entry.budget is not None else (None,))
+        ]
+        for n in plan.n
+        for layer in plan.layers
+    }
 
 
 class BenchCells(Cells):

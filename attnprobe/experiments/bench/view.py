@@ -12,7 +12,6 @@ from ...arguments import fault
 from ...errors import UsageError
 from ...figures.looks import EXACT
 from ...grammar.lists import parse_positive
-from ...tables.cell import cell_text
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import (
@@ -20,25 +19,23 @@ from ...tables.methods import (
     STATUS,
     caption,
     grouped,
+    label,
     marked,
     marks_legend,
     notes,
-    reference_label,
     rivals,
     several_families,
     shown,
     smallest,
 )
-from ...tables.numbers import method_label, significant
-from ...tables.results import at_budget, in_words, lost, sentences
+from ...tables.numbers import cell_text, method_label, significant
+from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
 from ...tables.statistics import STATISTICS, describe
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
-from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import ERRORS, GATED
-from .growth import FIT_FROM, PLACE, bench_summary
-from .timing import ERROR, METHOD, OF_CALLS, STATE, conditions, disturbances, timed_rows
+from .timing import ERROR, FIT_FROM, METHOD, OF_CALLS, PLACE, STATE, bench_summary, conditions, disturbances, timed_rows
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # defaults without a manifest
 OF_ROUNDS = ("rounds", "seconds_spread", "seconds_rounds", "ratio_to_exact", "ratio_rounds", "ratio_spread")
@@ -101,7 +98,6 @@ def bench_choices(rows: Sequence[Row], epsilons: Sequence[float], under_ms: Sequ
 
 
 def _has_both(row: Row) -> bool:
-    """Whether it is a method's, with a time and an error."""
     return not row["reference"] and row["status"] == "ok" and bool(row["seconds"]) and row["error"] is not None
 
 
@@ -151,7 +147,6 @@ def _over_rounds(values: Sequence[float | None]) -> Row:
 
 
 def _legend(rows: Sequence[Row]) -> list[str]:
-    """The meaning of rows and marks."""
     backward = any(row["backward"] for row in rows)
     calls = ["A call is a forward pass and the gradient of the output's sum."] if backward else []
     return [*calls, *marks_legend(rows)]
@@ -176,7 +171,7 @@ def _where(row: Row) -> str:
 
 
 def _name(row: Row) -> str:
-    return "exact (fused)" if row["method"] == EXACT else reference_label(row)
+    return "exact (fused)" if row["method"] == EXACT else label(row)
 
 
 def _ratio(row: Row) -> str:

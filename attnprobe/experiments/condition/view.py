@@ -76,7 +76,6 @@ START = Column("start", "{start}", "of the Schulz iteration")
 
 
 def _step(step: int) -> Column:
-    """The column of a step of the Schulz iteration."""
     return Column(f"t = {step}", f"{{residuals[median][{step}]:brief}}", "‖I − MZ_t‖_F/√d after t steps", short="t")
 
 
@@ -120,7 +119,6 @@ def conditions_summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _statistics(group: list[Row]) -> Row:
-    """The numbers of one matrix over heads and windows."""
     measured = [row for row in group if row.get("rank") is not None]
     entry: Row = {
         "size": next(iter(known(measured, "size")), None),
@@ -184,12 +182,8 @@ def _tables(group: Sequence[Row]) -> list[Table]:
 
 def _lost(group: Sequence[Row]) -> list[str]:
     """The reasons of cells that are not ok, and of ok cells without condition numbers."""
-
-    def name(row: Row) -> str:
-        return " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
-
     partial = (row["reason"] for row in group if row["status"] == "ok" and row["reason"] and "cond" not in row)
-    return list(dict.fromkeys([*reasons(group, name), *partial]))
+    return list(dict.fromkeys([*reasons(group, at_budget), *partial]))
 
 
 def correlation_notes(conditioned: Sequence[Row]) -> list[str]:
@@ -206,7 +200,6 @@ def correlation_notes(conditioned: Sequence[Row]) -> list[str]:
 
 
 def _lemma3_notes(group: Sequence[Row]) -> list[str]:
-    """Lemma 3, and a line for each scaled core."""
     scaled = [row for row in group if "lemma3" in row]
     return [LEMMA_3, *map(_lemma3, scaled)] if scaled else []
 

@@ -20,8 +20,8 @@ from ...tables.methods import (
     statistic,
 )
 from ...tables.numbers import method_label, significant
+from ...tables.results import Value
 from ...tables.table import Best, Column
-from ...tables.ties import Value
 
 
 def _budget(row: Row) -> str:

@@ -108,7 +108,6 @@ def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
 
 
 def _bytes(operator: Operator) -> bytes:
-    """The map of an operator as the bytes of an ``.npy`` file."""
     file = io.BytesIO()
     np.save(file, attention_maps(operator).float().cpu().numpy())
     return file.getvalue()

@@ -279,7 +279,6 @@ class _Bench:
         return approx.operator
 
     def _judge(self, request: MethodRequest, approx: Approximation, result: Result) -> None:
-        """Add an approximation's errors, diagnostics and status to the result."""
         assert self.reference is not None  # outputs are compared only with a finite reference
         metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:

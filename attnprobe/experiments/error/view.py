@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...records.file import LOWER_BOUND
 from ...tables.console import Header
-from ...tables.long import Row
+from ...tables.long import CELL, Row, described, known, long_rows, mean, summarised
+from ...tables.long import FIELDS as LONG
 from ...tables.methods import (
     OPEN,
     caption,
@@ -23,13 +26,14 @@ from ...tables.methods import (
     statistic,
     value_of,
 )
+from ...tables.metrics import ERROR
 from ...tables.numbers import significant
-from ...tables.results import at_budget, in_words, led, lost, sentences
-from ...tables.table import Table, grouped_by, table_of
-from ...tables.ties import Value, best_of, tie_rule
+from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.statistics import RATIOS, STATISTICS, finite, sortable, worst_status
+from ...tables.table import Table, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, error_columns, is_open, row_columns
+from .columns import COLUMNS, KERNEL_COLUMNS, RELATIVE, error_columns, is_open, row_columns
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
@@ -37,13 +41,39 @@ from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
 from .positions_figure import positions_figure
-from .rows import FIELDS, Place, summarise
+from .record import PER_HEAD, SHAPE
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
-MEDIAN = f"{METRIC}_relative"  # what the result and the first figure are of
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
+UNGATED = (  # metrics that no gate limits
+    "realised_d",
+    "realised_d_p10",
+    "realised_d_p90",
+    "matrix_passes",
+    "matrix_spectral_lower",
+    "matrix_spectral_upper",
+    "matrix_spectral_relative_upper",
+)
+KERNEL = ("kernel_dtype", "row_tolerance")
+OF_RECORD = (
+    *(*CELL, "key", "repeat", "family", "reference", "requested", "duplicates", "seconds", "matrix_skipped"),
+    *KERNEL,
+)
+OF_HEAD = ("head", *PER_HEAD, "profile")
+ROW = (
+    *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
+    *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),
+    *("duplicates", "matrix_open", "matrix_skipped", *KERNEL, "profile", "metrics", "fragile", "over_vmean"),
+)
+FIELDS = (
+    *(name for name in ROW if name != "metrics"),
+    "median_over_vmean",
+    *(f"{name}.{statistic}" for name in (*(metric.name for metric in ERROR), *UNGATED) for statistic in STATISTICS),
+    *(f"over_vmean.{name}" for name in RATIOS),
+)
 
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
@@ -54,13 +84,136 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers, recorded.duels)
 
 
+def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
+    """The rows of `error`'s JSON and its bounds, from the records of one run.
+
+    A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
+    ``seconds`` over cells. ``source`` is a label where the run has several, which are never averaged together (see
+    `source_labels`), else null. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
+    row's ``values`` and ``cells`` give the expected numbers. ``status`` is the worst of the cells' (failed, then
+    diverged, skipped, ok), and ``reason`` gives their number. A row is ``diverged`` if an output or matrix error of an
+    ok cell is null. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close; it is null if none was
+    measured. ``over_vmean`` is the ratio of means
+
+        ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
+
+    It is null if V-Mean was not measured there. ``median_over_vmean`` is the median of ‖E‖₂/‖BV‖₂ over that of V-Mean.
+    ``fragile`` lists for each metric the statistics that are not reproducible (see `fragile_statistics`). Rows are
+    ordered by source, layer, n, target, the method's first appearance, and d; references come last. Bounds are the
+    records of the method `LOWER_BOUND`, summarised alike.
+
+    ``profile`` has row metrics by position: its ``keys`` lists 2^a for queries that see 2^a to 2^(a+1) - 1 keys, and
+    each metric its means over these queries, heads, windows and repeats; null without a finite value.
+
+    >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
+    >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
+    >>> rows[0]["metrics"]["output_spectral"]["mean"], rows[0]["metrics"]["output_spectral"]["se"], bounds
+    (1.75, 0.25, [])
+    """
+    records = list(records)
+    heads = long_rows(records, SHAPE, OF_RECORD)
+    sources = list(dict.fromkeys(row["source"] for row in heads))
+    methods = list(dict.fromkeys(map(method_key, records)))
+
+    def order(row: Row) -> tuple[Any, ...]:
+        place = sources.index(row["source"]), *(sortable(row[name]) for name in PLACE[1:])
+        return *place, row["reference"], methods.index(method_key(row)), sortable(row["d"])
+
+    # sums do not depend on the order in which a sweep was run
+    heads.sort(key=lambda row: (row["window"] or 0, row["repeat"] or 0))
+    statistics = partial(_statistics, _vmean_errors(heads))
+    rows = sorted(summarised(heads, (*PLACE, "method", "options", "d"), statistics), key=order)
+    rows = [{name: row[name] for name in ROW if name in row} for row in rows]
+    _compare_medians(rows)
+    bounds = [row for row in rows if row["method"] == LOWER_BOUND]
+    return [row for row in rows if row["method"] != LOWER_BOUND], bounds
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in PLACE)
+
+
+def _statistics(vmean: Mapping[Any, float], group: list[Row]) -> Row:
+    cells = grouped_by(group, "key", "window", "repeat")
+    names = sorted({name for heads in cells for name in heads[0]}.difference(LONG, OF_RECORD, OF_HEAD))
+    entry = described(group, names)
+    metrics, first = entry["metrics"], group[0]
+    if known(group, "seconds"):
+        metrics |= described([heads[0] for heads in cells], ["seconds"])["metrics"]
+    status, reason = worst_status(cells)
+    opened = [bool(row["matrix_open"]) for row in group if "matrix_open" in row]
+    return entry | {
+        "options": dict(first["options"] or {}),
+        "realised_d": metrics["realised_d"]["mean"] if "realised_d" in metrics else None,
+        "repeats": len({row["repeat"] for row in group}),
+        "cells": len(cells),
+        "values": len(known(group, "head")),
+        "status": status,
+        "reason": reason,
+        "reference": any(row["reference"] for row in group),
+        "requested": any(row["requested"] for row in group),
+        "family": first["family"],
+        "duplicates": max(row["duplicates"] or 0 for row in group),
+        "matrix_open": sum(opened) if opened else None,
+        "matrix_skipped": next(iter(known(group, "matrix_skipped")), None),
+        **{name: first[name] for name in KERNEL if first[name] is not None},
+        **_profile(known(group, "profile")),
+        "over_vmean": {name: _over_vmean(group, name, vmean) for name in RATIOS if name in metrics},
+    }
+
+
+def _profile(profiles: Sequence[Mapping[str, Any]]) -> Row:
+    """The means of the heads' profiles, which have the same positions."""
+    if not profiles:
+        return {}
+    means = {"keys": profiles[0]["keys"]}
+    for name in [name for name in profiles[0] if name not in means]:
+        positions = zip(*(profile[name] for profile in profiles), strict=True)
+        means[name] = [mean([one for one in values if one is not None and math.isfinite(one)]) for values in positions]
+    return {"profile": means}
+
+
+def _compare_medians(rows: Sequence[Row]) -> None:
+    """Give each row its median relative error over that of V-Mean at its place."""
+    medians = [(row, statistic(row, RELATIVE, "median")) for row in rows]
+    vmean = {_place(row): median for row, median in medians if row["method"] == "vmean" and row["target"] == "softmax"}
+    for row, median in medians:
+        reference = vmean.get(_place(row)) or 0.0
+        row["median_over_vmean"] = median / reference if median is not None and reference > ROUNDING else None
+
+
+def _vmean_errors(heads: Iterable[Row]) -> dict[Any, float]:
+    """V-Mean's error by (metric, source, layer, n, target, window, head)."""
+    errors: dict[Any, float] = {}
+    for cell in grouped_by([row for row in heads if row["method"] == "vmean"], *PLACE, "key", "window", "repeat"):
+        for name in RATIOS:
+            relative = known(cell, f"{name}_relative")
+            is_exact = bool(relative) and max(relative) < ROUNDING  # rounding: a ratio to it means nothing
+            for row in cell:
+                error = 0.0 if is_exact else row.get(name)
+                if error is not None and math.isfinite(error):
+                    errors[name, *_place(row), row["window"], row["head"]] = error
+    return errors
+
+
+def _over_vmean(group: Sequence[Row], name: str, vmean: Mapping[Any, float]) -> float | None:
+    """``Σ e / Σ v`` over the finite values of the row; None if a V-Mean is missing or Σ v is zero."""
+    if group[0]["target"] != "softmax":
+        return None  # V-Mean's rows sum to 1 and those of C do not, so it is not a baseline there
+    rows = [row for row in group if (value := row.get(name)) is not None and math.isfinite(value)]
+    means: list[Any] = [vmean.get((name, *_place(row), row["window"], row["head"])) for row in rows]
+    if not rows or None in means or sum(means) == 0:
+        return None
+    return finite(sum(row[name] for row in rows) / sum(means))
+
+
 def errors_view(
     rows: Sequence[Row],
     bounds: Sequence[Row],
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
-    duels: Mapping[Place, str] | None = None,
+    duels: Mapping[tuple[Any, ...], str] | None = None,
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them.
 
@@ -88,7 +241,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     drawing, records, metric = recorded.drawing, recorded.records, recorded.metric
 
     def errors(folder: Path) -> list[Path]:
-        names = dict.fromkeys([MEDIAN, metric or MEDIAN])
+        names = dict.fromkeys([RELATIVE, metric or RELATIVE])
         return [path for name in names for path in error_figure(rows, bounds, drawing, folder, name)]
 
     def papers(folder: Path) -> list[Path]:
@@ -98,8 +251,8 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     def maps(folder: Path) -> list[Path]:
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
-    heads = partial(head_figures, records, drawing, metric=metric or MEDIAN)
-    cost = partial(cost_figure, rows, drawing, metric=metric or MEDIAN)
+    heads = partial(head_figures, records, drawing, metric=metric or RELATIVE)
+    cost = partial(cost_figure, rows, drawing, metric=metric or RELATIVE)
     positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw; the notes below the table say why"
     figures = {
@@ -115,14 +268,14 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
 
 
 def error_tables(
-    rows: Sequence[Row], bounds: Sequence[Row], duels: Mapping[Place, str] = MappingProxyType({})
+    rows: Sequence[Row], bounds: Sequence[Row], duels: Mapping[tuple[Any, ...], str] = MappingProxyType({})
 ) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        duel = duels.get(tuple(group[0][name] for name in PLACE))
+        duel = duels.get(_place(group[0]))
         lines = [*notes(group), *([duel] if duel else [])]
         tables.append(table_of(caption(group), group, columns, lines, every, rivals))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
@@ -160,8 +313,8 @@ def error_result(rows: Sequence[Row]) -> str:
     standard errors of medians (see `Value.of_median`). As in the tables, rows with a mark and medians that are not
     reproducible do not compete.
     """
-    known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
-    places = grouped_by(known, "source", "layer", "n", "target")
+    rated = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
+    places = grouped_by(rated, *PLACE)
     compared = [group for group in places if any(not row["reference"] for row in group)]
     if len(compared) == 1:
         text = _of_one(compared[0])
@@ -172,7 +325,6 @@ def error_result(rows: Sequence[Row]) -> str:
 
 
 def _of_one(rows: Sequence[Row]) -> str:
-    """The sentences of one table."""
     methods = [row for row in rows if not row["reference"]]
     budgets = _budgets(rows)
     d = budgets[-1]
@@ -198,16 +350,14 @@ def _of_one(rows: Sequence[Row]) -> str:
 
 
 def _size(methods: Sequence[Row], name: str, d: int | None, median: Value, vmean: Value | None) -> str:
-    """A median error in words."""
     row = next(row for row in methods if label(row) == name and row["d"] in (None, d))
-    sign = OPEN if is_fragile(row, MEDIAN, "median") else ""
+    sign = OPEN if is_fragile(row, RELATIVE, "median") else ""
     of_vmean = "" if not vmean or not vmean.value else significant(median.value / vmean.value, 2)
     size = f"{sign}{significant(median.value, 2)} of ‖BV‖₂"
     return f"{size}, {of_vmean} of V-Mean's median" if of_vmean else size
 
 
 def _is_worse(one: Value, vmean: Value) -> bool:
-    """Whether a median error is larger than V-Mean's and does not tie with it."""
     return one.value > vmean.value and not one.ties(vmean)
 
 
@@ -219,7 +369,7 @@ def _budgets(rows: Sequence[Row]) -> list[int | None]:
 
 def _competing(rows: Sequence[Row]) -> list[Row]:
     """The rows among which the best is chosen, as the tables choose it."""
-    return [row for row in rows if rivals(row) is not None and not is_fragile(row, MEDIAN, "median")]
+    return [row for row in rows if rivals(row) is not None and not is_fragile(row, RELATIVE, "median")]
 
 
 def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:
@@ -229,4 +379,4 @@ def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:
 
 
 def _median(row: Row) -> Value | None:
-    return value_of(row, MEDIAN, "median")
+    return value_of(row, RELATIVE, "median")

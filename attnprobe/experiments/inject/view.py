@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
-from ...tables.intervals import student_reach
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, Row
 from ...tables.methods import value_of
 from ...tables.numbers import method_label, significant
-from ...tables.results import at_budget, in_words, led, lost, sentences
-from ...tables.statistics import STATISTICS
+from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.statistics import STATISTICS, student_reach
 from ...tables.table import (
     Best,
     Column,
@@ -24,7 +23,6 @@ from ...tables.table import (
     reasons,
     table_of,
 )
-from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED

@@ -37,8 +37,6 @@ Progress = Callable[[float, int, str], None]
 
 @dataclass(frozen=True)
 class _Cell:
-    """One matrix of one head."""
-
     key: str
     of: MethodRequest | str
     d: int | None
@@ -257,7 +255,6 @@ def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
 
 
 def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Result:
-    """A spectrum in the form of a record."""
     values = spectrum.values
     pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
     numbers = summary(spectrum, epsilons)

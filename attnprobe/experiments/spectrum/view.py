@@ -113,7 +113,6 @@ def _rank_columns(weight: str, epsilons: Sequence[str]) -> list[Column]:
 
 
 def _value_column(symbol: str, rank: int) -> Column:
-    """The value at a rank."""
     return Column(symbol.format(rank), f"{{values[{rank}]:3}}", "the values by rank", short=symbol.format(""))
 
 

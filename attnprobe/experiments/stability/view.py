@@ -9,13 +9,11 @@ from functools import partial
 from statistics import fmean, stdev
 
 from ...records.file import STATUSES
-from ...tables.intervals import mean_interval
 from ...tables.long import Row, known, long_rows, median, unbounded
 from ...tables.numbers import brief, method_label, significant
-from ...tables.results import in_words, led, lost, sentences
-from ...tables.statistics import describe
+from ...tables.results import Value, best_of, in_words, led, lost, sentences, tie_rule
+from ...tables.statistics import describe, mean_interval
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
-from ...tables.ties import Value, best_of, tie_rule
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED

@@ -14,11 +14,10 @@ from ...records.file import decode_inf
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.numbers import method_label
-from ...tables.rows import Quantiles
 from ...tables.statistics import quantiles
 from ...tables.table import gathered, grouped_by
 
-Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
+Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
 
 MOST_TICKS = 6
 FEW_DECADES = 100  # an axis that spans less also has labels between the powers of ten

@@ -1,7 +1,8 @@
-"""The theorems of a request, their parameters, and the function that evaluates them from Python."""
+"""The theorems of a request, their parameters, their list, and the function that evaluates them from Python."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -156,3 +157,24 @@ def _written(request: MethodRequest) -> str:
     """A method in the form of the command line."""
     options = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
     return f"{request.label}:{options}" if options else request.label
+
+
+def list_all(format_: str) -> str:
+    """Every theorem in a format: its name, paper, statement and cost."""
+    if format_ == "table":
+        return "\n\n".join(_card(name) for name in THEOREMS)
+    from ...tables.view import flat_view
+
+    rows = [
+        {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
+        for one in THEOREMS.values()
+    ]
+    return flat_view("theorems", rows).text(format_)
+
+
+def _card(name: str) -> str:
+    one = THEOREMS[name]
+    about = " · tested for every --method" if one.per_method else ""
+    lines = [one.paper, one.says, f"cost: {one.cost}{about}"]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
+    return "\n".join([one.name, *(f"  {line}" for line in wrapped)])

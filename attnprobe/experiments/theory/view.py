@@ -73,7 +73,6 @@ def theory_summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _statistics(group: list[Row]) -> Row:
-    """The statement, and its verdicts and numbers over heads and windows."""
     entry: Row = {
         **{name: group[0].get(name) for name in (*THEOREM, *STATEMENT)},
         "requested": True,
@@ -187,7 +186,6 @@ def _table(group: Sequence[Row]) -> Table:
 
 
 def _shared_at(group: Sequence[Row]) -> dict[str, object]:
-    """The parameters that all of several statements share."""
     given = [row["at"] for row in group if row["status"] == "ok"]
     if len(given) < 2:
         return {}
@@ -200,7 +198,6 @@ def _name(row: Row) -> str:
 
 
 def _result(rows: Sequence[Row]) -> str:
-    """The number of statements that hold, head by head."""
     counts = Counter(known(rows, "verdict"))
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
     broken = list(dict.fromkeys(row["theorem"] for row in rows if row.get("verdict") == "violated"))

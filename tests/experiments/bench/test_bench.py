@@ -19,8 +19,7 @@ from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.experiments.bench.figures import frontier
-from attnprobe.experiments.bench.growth import bench_summary, exponent, faster_from, growth
-from attnprobe.experiments.bench.timing import disturbances
+from attnprobe.experiments.bench.timing import bench_summary, disturbances, exponent, faster_from, growth
 from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates

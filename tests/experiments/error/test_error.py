@@ -18,8 +18,7 @@ from showing import EACH, files_of
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.rows import summarise
-from attnprobe.experiments.error.view import errors_view
+from attnprobe.experiments.error.view import errors_view, summarise
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check

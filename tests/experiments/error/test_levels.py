@@ -9,7 +9,7 @@ import pytest
 from paths import SHARED
 
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import summarise
 from attnprobe.sources import packaged_weights
 
 TEXT, VOCABULARY = SHARED / "wikitext-2-test.txt", SHARED / "bert-base-cased-vocab.txt"
