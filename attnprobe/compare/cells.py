@@ -1,4 +1,4 @@
-"""The cells of a run of `error` by identity, and whether two runs have the same sources."""
+"""The cells of a run by identity, and whether two runs have the same sources."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from ..tables.numbers import method_label, short_hashes
 Key = tuple[Any, ...]
 
 
-def cells_of(records: Iterable[Fields], name: str) -> dict[Key, Fields]:
+def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fields]:
     """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance."""
     cells: dict[Key, Fields] = {}
     commands: set[str] = set()
     for record in records:
-        command = record.get("command", "error")
-        commands.add(str(command))
-        if command != "error" or record.get("method") == LOWER_BOUND:
+        commands.add(str(record.get("command", command)))
+        if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
         key = (_source_of(record), *_row_key(record), *_cell_key(record))
         if key not in cells or _quality(record) <= _quality(cells[key]):
             cells[key] = record
     if not cells:
-        others = ", ".join(f"`{command}`" for command in sorted(commands - {"error"}))
+        others = ", ".join(f"`{other}`" for other in sorted(commands - {command}))
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
         raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error`")
     return cells
@@ -42,7 +41,7 @@ def _source_of(record: Fields) -> str:
 def _row_key(record: Fields) -> Key:
     options = "" if "pair" in record else json.dumps(record.get("options") or {}, sort_keys=True)
     method = record.get("pair", record["method"])
-    return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer")))
+    return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer", "backward")))
 
 
 def _cell_key(record: Fields) -> Key:

@@ -14,7 +14,16 @@ from ..tables.metrics import ERROR, METRICS
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
 from .samples import drafted, paired, per_head, place_of
-from .timed import timed_drafts, timed_rows
+from .timed import (
+    BENCHED,
+    DEFAULT,
+    other_versions,
+    refuse_other_machines,
+    timed_cells,
+    timed_drafts,
+    timed_place,
+    timed_rows,
+)
 from .verdicts import Draft, alone, with_verdicts
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
@@ -139,35 +148,49 @@ def compare_runs(
     a = list(a)
     b = a if one_run else list(b)
     rows_of_times = timed_rows((*a, *b)) if a and b else None
-    if rows_of_times is not None:
-        drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics, pairs)
-        return Comparison(_missing_first(with_verdicts(drafts, tolerance, level)), sources, notes)
+    known = DIRECTED if rows_of_times is None else BENCHED
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
-        if metric not in DIRECTED:
-            raise unknown("metric", metric, DIRECTED)
+        if metric not in known:
+            raise unknown("metric", metric, known)
+    notes: list[str] = []
+    if rows_of_times is not None:
+        refuse_other_machines(a, b)
+        notes += other_versions(a, b)
+        a = timed_cells(a, rows_of_times)
+        b = a if one_run else timed_cells(b, rows_of_times)
+    command = "error" if rows_of_times is None else a[0]["command"]
     if pairs:
         a, b = related(a, b, pairs)
-    runs = [cells_of(records, name) for name, records in zip(names, (a, b), strict=True)]
+    runs = [cells_of(records, name, command) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
-    notes = _notes(*runs)
+    notes += _notes(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
     requested = [_requested(rows) for rows in rows_of]
     if not requested[0] & requested[1]:
         what = "pair at the same" if pairs else "requested method at the same options,"
         raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare")
-    judged_by = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
-    _refuse_unmeasured(metrics, rows_of)
+    judged_by = list(dict.fromkeys(metrics))
+    if rows_of_times is None:
+        judged_by = judged_by or _measured_by_both(a_rows, b_rows, notes)
+        _refuse_unmeasured(metrics, rows_of)
+
+    def place(cells: Sequence[Fields]) -> Row:
+        return place_of(cells, varying) if rows_of_times is None else timed_place(cells[-1])
+
     drafts: list[Draft | Row] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
         pairing = paired(ours, others)
-        drafts += drafted(pairing, varying, judged_by) if ours and others else []
+        if ours and others and rows_of_times is None:
+            drafts += drafted(pairing, varying, judged_by)
+        elif ours and others:
+            drafts += timed_drafts([*ours.values()][-1], [*others.values()][-1], judged_by or DEFAULT)
         missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
-                drafts.append(alone(place_of(only, varying), name, missing, _cells_in_words(only)))
+                drafts.append(alone(place(only), name, missing, _cells_in_words(only)))
     judged = _missing_first(with_verdicts(drafts, tolerance, level))
     return Comparison(judged, shared, [*notes, *_pairings(judged), *_unproven(judged, runs)])
 
@@ -201,7 +224,7 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
                 first.setdefault(part, len(first))
 
     def order(key: Key) -> Key:
-        source, method, options, target, n, d, layer = key
+        source, method, options, target, n, d, layer, _ = key
         numbers = [-1 if value is None else value for value in (layer, n, d)]
         return first[source,], *numbers[:2], str(target), first[method, options], numbers[2]
 

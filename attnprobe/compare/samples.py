@@ -70,25 +70,6 @@ def paired(ours: Mapping[Key, Fields], others: Mapping[Key, Fields]) -> Pairing:
     return Pairing("windows", *common_cells)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One metric in one row of both runs.
-
-    Attributes:
-        statistic: one of `STATISTICS`, of ``count`` values in each run, which is ``a`` in A and ``b`` in B.
-        lost, gained: how many values are finite in A alone, and in B alone.
-        evidence: of chance in the difference.
-    """
-
-    statistic: str
-    a: float | None
-    b: float | None
-    count: int
-    lost: int
-    gained: int
-    evidence: Evidence
-
-
 def per_head(cell: Fields, metric: str) -> list[float | None] | None:
     """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
     metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
@@ -123,25 +104,39 @@ class _Unit:
         return any(value.doubtful for value in (*self.a, *self.b))
 
 
+Measured = tuple[Row, Evidence, tuple[int, int]]
+
+
 def measured(metric: Metric, pairing: Pairing) -> Measured:
-    """A metric of a pairing's cells, by the first statistic that does not depend on rounded rows."""
+    """A metric of a pairing's cells, by the first statistic that does not depend on rounded rows.
+
+    Returns:
+        Its fields of a row, the evidence of chance in the difference, and how many values are finite in A alone and in
+        B alone.
+    """
     a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
     carried = {name for values in (a, b) for name in _carried(metric, values)}
     statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
     if pairing.kind is None:
         return _unpaired(statistic, a, b)
     units = _units(a, b, pairing.kind)
-    lost, gained = _lost([(unit.a, unit.b) for unit in units] if pairing.kind == "cells" else [(a, b)])
+    lost = _lost([(unit.a, unit.b) for unit in units] if pairing.kind == "cells" else [(a, b)])
     complete = [unit for unit in units if None not in unit.numbers]
+    evidence = None if complete else certain()
     if statistic == SOUND:
         sound = [unit for unit in complete if not unit.doubtful]
-        if not sound:
+        if sound:
+            complete = sound
+        else:
             why = "rounded rows carry the mean and the median, and every head has some"
-            return Measured("mean", *_ends(complete or units, np.mean), len(complete), lost, gained, Evidence(why=why))
-        complete = sound
+            statistic, evidence = "mean", Evidence(why=why)
     ends = _ends(complete or units, STATISTICS[statistic])
-    evidence = _evidence(metric, pairing, complete, STATISTICS[statistic]) if complete else certain()
-    return Measured(statistic, *ends, len(complete), lost, gained, evidence)
+    evidence = evidence or _evidence(metric, pairing, complete, STATISTICS[statistic])
+    return _fields(statistic, ends, len(complete), evidence), evidence, lost
+
+
+def _fields(statistic: str, ends: tuple[float | None, float | None], count: int, evidence: Evidence) -> Row:
+    return {**numbers(*ends, evidence.se), "statistic": statistic, "values": count}
 
 
 def _carried(metric: Metric, values: Sequence[_Value]) -> list[str]:
@@ -186,7 +181,6 @@ def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
 
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
     """The comparison of runs that share no window: their means over windows are two samples."""
-    lost, gained = _lost([(a, b)])
     samples = [
         [value for value in values if value.number is not None and not (statistic == SOUND and value.doubtful)]
         for values in (a, b)
@@ -195,7 +189,7 @@ def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measu
     means = [list(_by_window(values, of).values()) for values in samples]
     evidence = two_samples(means[0], means[1]) if all(means) else certain()
     a_of, b_of = (_of([value.number for value in values if value.number is not None], of) for values in samples)
-    return Measured(statistic, a_of, b_of, min(map(len, samples)), lost, gained, evidence)
+    return _fields(statistic, (a_of, b_of), min(map(len, samples)), evidence), evidence, _lost([(a, b)])
 
 
 def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, float]:
@@ -279,26 +273,24 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     drafts = []
     for metric in metrics:
-        pair = measured(METRICS[metric], pairing)
-        absent = pair.a is None and pair.b is None  # anything to lose or gain has a value
+        fields, evidence, (few, more) = measured(METRICS[metric], pairing)
+        absent = fields["a"] is None and fields["b"] is None  # anything to lose or gain has a value
         if absent and (drafts or statuses == ["ok", "ok"]):
             continue
         row = {
             **place_of(a if len(a) >= len(b) else b, varying),
-            **numbers(pair.a, pair.b, pair.evidence.se),
+            **fields,
             "metric": metric,
-            "statistic": pair.statistic,
             "paired": pairing.kind,
-            "values": pair.count,
             "seeds_a": seeds[0],
             "seeds_b": seeds[1],
             "status_a": statuses[0],
             "status_b": statuses[1],
         }
         row["reason"] = f"{statuses[0]} in both" if absent else None
-        lost = f"no finite value in {pair.lost} places where A has one" if pair.lost else ""
-        gained = f"a finite value in {pair.gained} places where A has none" if pair.gained else ""
-        drafts.append(Draft(row, METRICS[metric], pair.evidence, worse or lost or None, better or gained or None))
+        lost = f"no finite value in {few} places where A has one" if few else ""
+        gained = f"a finite value in {more} places where A has none" if more else ""
+        drafts.append(Draft(row, METRICS[metric], evidence, worse or lost or None, better or gained or None))
     return drafts
 
 

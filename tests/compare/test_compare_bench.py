@@ -7,7 +7,7 @@ from paths import GOLDEN
 
 from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.timed import _blank, _noise, timed_drafts
+from attnprobe.compare.timed import _noise, timed_place
 from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS
@@ -26,35 +26,30 @@ def without(records, method, n):
 
 def test_rows_of_one_run_alone_are_undecided_if_they_were_requested(records):
     a, b = without(without(records, "linear", 16), "exact", 32), without(records, "skyformer", 32)
-    drafts, sources, notes = timed_drafts(a, b, timed_rows)
-    alone = [one for one in drafts if not isinstance(one, Draft)]
+    comparison = compare_runs(a, b)
+    alone = [row for row in comparison.rows if row["metric"] is None]
     assert [(one["verdict"], one["method"], one["n"], one["reason"]) for one in alone] == [
-        ("undecided", "skyformer", 32, "only in A"),
         ("undecided", "linear", 16, "only in B"),
-        ("only in B", "exact", 32, "this row is not in the other run"),
+        ("undecided", "skyformer", 32, "only in A"),
+        ("only in B", "exact", 32, "window 0; seed 0; heads 0-1"),
     ]
-    assert [(row["method"], row["reason"]) for row in compare_runs(a, b).missing] == [
-        ("skyformer", "only in A"),
-        ("linear", "only in B"),
-    ]
-    assert len(sources) == 1 and notes == []
-    shared = [one.row for one in drafts if isinstance(one, Draft)]
-    assert not {("linear", 16), ("skyformer", 32), ("exact", 32)} & {(row["method"], row["n"]) for row in shared}
+    assert comparison.missing == alone[:2]
+    assert len(comparison.sources) == 1 and comparison.notes == []
+    shared = {(row["method"], row["n"]) for row in comparison.compared}
+    assert not {("linear", 16), ("skyformer", 32), ("exact", 32)} & shared
 
 
 def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):
     failed = [dict(one) for one in records]
     place = next(i for i, one in enumerate(failed) if (one["method"], one["n"]) == ("linear", 16))
     failed[place] |= {"status": "failed", "reason": "a bad day", "metrics": {}}
-    for a, b, worse, better in (
-        (records, failed, "ok became failed", None),
-        (failed, records, None, "failed became ok"),
+    for a, b, verdict, reason in (
+        (records, failed, "worse", "ok became failed"),
+        (failed, records, "better", "failed became ok"),
     ):
-        drafts = [one for one in timed_drafts(a, b, timed_rows)[0] if isinstance(one, Draft)]
-        changed = [one for one in drafts if one.worse or one.better]
-        assert {(one.row["method"], one.row["n"], one.worse, one.better) for one in changed} == {
-            ("linear", 16, worse, better)
-        }
+        rows = compare_runs(a, b).compared
+        changed = {(row["method"], row["n"], row["verdict"], row["reason"]) for row in rows if row["reason"]}
+        assert changed == {("linear", 16, verdict, reason)}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
     ],
 )
 def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, verdict):
-    place = _blank(timed_rows(records)[0])
+    place = timed_place(timed_rows(records)[0])
     row = {**place, **numbers(a, b), "metric": "ratio_to_exact"}
     (actual,) = with_verdicts([Draft(row, METRICS["ratio_to_exact"], within_rounds(noise))], 0.05, 0.05)
     assert actual["verdict"] == verdict
