@@ -18,7 +18,7 @@ from ..records.manifest import read_manifest
 from ..records.read import Malformed, malformed_notes, read_inputs
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
-from ..tables.labels import identity, measured_words, scale_of, source_labels
+from ..tables.labels import identity, measured_words, source_labels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -244,18 +244,6 @@ def _index(values: Any, value: Any) -> int:
 
 def _described(facts: Mapping[str, Any]) -> list[str]:
     """A source's facts as lines, if the manifest has no lines of its own."""
-    factor = [f"scores x {scale_of(facts):g}: --scale-inputs"] if scale_of(facts) != 1 else []
-    if "qkv" in facts:
-        return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}", *factor]
-    if "task" in facts:
-        digest = facts.get("text_sha256") or facts.get("data_sha256")
-        read = facts.get("text") or facts.get("data") or facts.get("generator")
-        lines = [f"{facts['task']}: {read}" + (f", sha256 {digest}" if digest else "")]
-        return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
-    if "random" in facts:
-        return [f"random: {facts['random']}, {facts.get('heads')} heads, p={facts.get('p')}, {facts.get('dtype')}"]
-    seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
-    digest = f", sha256 {facts['model_sha256']}" if facts.get("model_sha256") else ""
-    lines = [f"model: {facts.get('model')}, weights {facts.get('weights')}{seed}{digest}"]
-    lines += [f"{name}: {facts[name]}" for name in ("text", "tokenizer", "positions") if facts.get(name)]
-    return lines + factor + [f"fallback: {line}" for line in facts.get("fallback") or ()]
+    known = {name: fact for name, fact in facts.items() if fact is not None and name != "fallback"}
+    lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in known.items()]
+    return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]

@@ -31,9 +31,6 @@ from ...timings import Timings
 from .record import SHAPE
 from .request import SpectrumRequest
 
-Note = Callable[[str], None]
-Progress = Callable[[float, int, str], None]
-
 
 @dataclass(frozen=True)
 class _Cell:
@@ -89,10 +86,10 @@ class SpectrumCells(Cells):
     shape = SHAPE
     blank = {**Cells.blank, "seconds": None}
 
-    def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:
+    def __init__(self, request: SpectrumRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.timings, self.parsed = timings, _parsed(request)
         sources = sources_of(request, notify, timings)
-        self.chosen = [_heads(request, source) for source in sources]
+        self.chosen = [heads_of(request.head, source) for source in sources]
         places = _places(request, sources, self.parsed)
         super().__init__(request, sources, places, self._cells)
 
@@ -211,10 +208,6 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
     return None if isinstance(one, str) else refused(one, target, n, d)
 
 
-def _heads(request: SpectrumRequest, source: Any) -> tuple[int, ...]:
-    return heads_of(request.head, source)
-
-
 def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> list[Place]:
     """Every place, by source, n, window and layer, after checks of all of them."""
     of, n, d, _ = parsed
@@ -222,7 +215,7 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> li
     for number, source in enumerate(sources):
         layers, lengths = layers_of(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
-        each = sum(len(_budgets(one, d)) for one in of) * len(_heads(request, source))
+        each = sum(len(_budgets(one, d)) for one in of) * len(heads_of(request.head, source))
         refuse_endless(each * len(lengths) * request.windows * len(layers))
         for length in lengths:
             source.check(length, request.windows, layers)
