@@ -14,17 +14,19 @@ from ..tables.metrics import ERROR, METRICS
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
 from .samples import drafted, paired, per_head, place_of
-from .timed import (
+from .verdicts import (
     BENCHED,
     DEFAULT,
+    Draft,
+    alone,
     other_versions,
     refuse_other_machines,
     timed_cells,
     timed_drafts,
     timed_place,
     timed_rows,
+    with_verdicts,
 )
-from .verdicts import Draft, alone, with_verdicts
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
 DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)

@@ -7,8 +7,7 @@ from paths import GOLDEN
 
 from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.timed import _noise, timed_place
-from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
+from attnprobe.compare.verdicts import Draft, _noise, numbers, timed_place, with_verdicts
 from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS
 
