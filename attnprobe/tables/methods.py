@@ -8,13 +8,12 @@ from typing import TypeVar
 from ..files import Fields
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
-from .numbers import method_label, significant
+from .numbers import OPEN, is_fragile, method_label
 from .results import Value
 from .table import Best, Column, counted, grouped_by, joined
 
 R = TypeVar("R", bound=Fields)
 
-OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 FRAGILE = (
     f"values marked {OPEN} are not reproducible, as rounding decides the normaliser of some rows; guard=sampled "
     "replaces these rows"
@@ -36,22 +35,6 @@ def value_of(row: Fields, metric: str, name: str) -> Value | None:
     if name == "median":
         return Value.of_median(stats)
     return Value.of(stats[name], stats["se"] if name == "mean" else None)
-
-
-def shown(row: Fields, metric: str, name: str, digits: int = 4) -> str:
-    """A statistic with so many digits, with ≈ in front if it is not reproducible; "" for null.
-
-    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
-    >>> shown(row, "delta", "mean"), shown(row, "delta", "median")
-    ('≈87.29', '0.5000')
-    """
-    text = significant(statistic(row, metric, name), digits)
-    return OPEN + text if text and is_fragile(row, metric, name) else text
-
-
-def is_fragile(row: Fields, metric: str, name: str) -> bool:
-    """Whether a statistic is not reproducible."""
-    return name in (row.get("fragile") or {}).get(metric, ())
 
 
 def family(row: Fields) -> str:

@@ -113,6 +113,7 @@ def method_label(row: Fields) -> str:
     )
 
 
+OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 UNITS = {"ms": 1e3, "MiB": 2.0**-20, "G": 1e-9}  # what a value in seconds, bytes or single pieces is multiplied by
 NAMED: Mapping[str, Callable[[Any], str]] = {"brief": brief, "share": per_cent}
 
@@ -140,9 +141,20 @@ def cell_text(templates: Sequence[str], row: Mapping[str, Any]) -> str:
     ('3/4', '')
     >>> cell_text(["{seconds:3ms}", " ± {spread:2ms}"], {"seconds": 0.5, "spread": None})
     '500'
+
+    A statistic of a metric that is not reproducible has `OPEN` in front.
+
+    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
+    >>> cell_text(["{metrics[delta][mean]:4} and {metrics[delta][median]:4}"], row)
+    '≈87.29 and 0.5000'
     """
     texts = [_written(template, row) for template in templates]
     return "".join(text for text in texts if text) if texts[0] else ""
+
+
+def is_fragile(row: Fields, metric: str, name: str) -> bool:
+    """Whether a statistic is not reproducible."""
+    return name in (row.get("fragile") or {}).get(metric, ())
 
 
 def _written(template: str, row: Mapping[str, Any]) -> str:
@@ -158,6 +170,7 @@ def _written(template: str, row: Mapping[str, Any]) -> str:
                     return ""
             if value is None:
                 return ""
+            text += OPEN if keys[0] == "metrics" and len(keys) == 3 and is_fragile(row, *keys[1:]) else ""
             text += formatted(value, specification)
     return text
 

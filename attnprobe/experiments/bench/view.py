@@ -25,7 +25,6 @@ from ...tables.methods import (
     notes,
     rivals,
     several_families,
-    shown,
     smallest,
 )
 from ...tables.numbers import cell_text, method_label, significant
@@ -223,7 +222,7 @@ COSTS = (
     ),
     Column(
         "‖E‖₂ / ‖BV‖₂\nmedian",
-        lambda row: shown(row, ERROR, "median", 3),
+        f"{{metrics[{ERROR}][median]:3}}",
         "‖E‖₂ / ‖BV‖₂ of the output",
         short="error",
         more="median over heads; references are not chosen from",

@@ -8,18 +8,15 @@ from dataclasses import replace
 from ...tables.long import Row
 from ...tables.methods import (
     FAMILY,
-    OPEN,
     STATUS,
     budget,
-    is_fragile,
     label,
     marked,
     several_families,
-    shown,
     smallest,
     statistic,
 )
-from ...tables.numbers import method_label, significant
+from ...tables.numbers import OPEN, cell_text, is_fragile, method_label, significant
 from ...tables.results import Value
 from ...tables.table import Best, Column
 
@@ -30,24 +27,10 @@ def _budget(row: Row) -> str:
     return budget(row) + used
 
 
-def _absolute(row: Row) -> str:
-    mean, spread = shown(row, "output_spectral", "mean"), shown(row, "output_spectral", "se", 2)
-    return f"{mean} ± {spread}" if spread else mean
-
-
-def _has_spread(row: Row) -> bool:
-    return bool(shown(row, "output_spectral", "se", 2))
-
-
-def _relative(row: Row) -> str:
-    median, low, high = (shown(row, "output_spectral_relative", name, 3) for name in ("median", "p10", "p90"))
-    return f"{median} [{low} – {high}]" if median else ""
-
-
 def _matrix(row: Row) -> str:
     if row.get("matrix_skipped"):
         return "–"
-    median = shown(row, "matrix_spectral_relative", "median", 3)
+    median = cell_text(["{metrics[matrix_spectral_relative][median]:3}"], row)
     return OPEN + median if is_open(row) and not median.startswith(OPEN) else median
 
 
@@ -98,7 +81,7 @@ METHOD_COLUMNS = (
     BUDGET,
     Column(
         "‖E‖₂\nmean ± s.e.",
-        _absolute,
+        ("{metrics[output_spectral][mean]:4}", " ± {metrics[output_spectral][se]:2}"),
         "‖E‖₂, the spectral norm of the output's error",
         spare=9,
         short="mean",
@@ -107,7 +90,8 @@ METHOD_COLUMNS = (
     ),
     Column(
         "‖E‖₂ / ‖BV‖₂\nmedian [p10 – p90]",
-        _relative,
+        "{metrics[output_spectral_relative][median]:3} "
+        "[{metrics[output_spectral_relative][p10]:3} – {metrics[output_spectral_relative][p90]:3}]",
         SPREAD,
         short="median",
         more=OF_OUTPUT,
@@ -115,14 +99,14 @@ METHOD_COLUMNS = (
     ),
     Column(
         "\nmax",
-        lambda row: shown(row, "output_spectral_relative", "max", 3),
+        "{metrics[output_spectral_relative][max]:3}",
         SPREAD,
         more=OF_OUTPUT,
         best=smallest(RELATIVE, "max"),
     ),
     Column(
         "‖E‖F / ‖BV‖F\nmedian",
-        lambda row: shown(row, "output_frobenius_relative", "median", 3),
+        "{metrics[output_frobenius_relative][median]:3}",
         "‖E‖F / ‖BV‖F, median",
         spare=5,
         short="Frobenius",
@@ -337,7 +321,7 @@ def error_columns(rows: Sequence[Row]) -> list[Column]:
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
     columns = [column for column in METHOD_COLUMNS if column.title not in absent]
-    if any(map(_has_spread, rows)):
+    if any(statistic(row, "output_spectral", "se") is not None for row in rows):
         return columns
     return [replace(one, heading="‖E‖₂\nmean") if one.name == "mean" else one for one in columns]
 

@@ -14,10 +14,8 @@ from ...tables.console import Header
 from ...tables.long import CELL, Row, described, known, long_rows, mean, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.methods import (
-    OPEN,
     caption,
     grouped,
-    is_fragile,
     is_zero,
     label,
     marks_legend,
@@ -27,7 +25,7 @@ from ...tables.methods import (
     value_of,
 )
 from ...tables.metrics import ERROR
-from ...tables.numbers import significant
+from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.statistics import RATIOS, STATISTICS, finite, sortable, worst_status
 from ...tables.table import Table, grouped_by, method_key, table_of
