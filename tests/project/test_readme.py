@@ -112,6 +112,6 @@ def test_what_changed_is_listed_once_by_its_kind():
     page = (ROOT / "CHANGELOG.md").read_text()
     head, *parts = page.split("\n## Unreleased\n")[1].split("\n## ")[0].split("\n### ")
     kinds = [part.splitlines()[0] for part in parts]
-    assert "\n- " not in head and set(kinds) <= {"Migrate from 0.1.0", "Added", "Changed", "Fixed", "Security"}
+    assert "\n- " not in head and set(kinds) <= {"What you must change", "Added", "Mended", "Security"}
     bullets = re.findall(r"^- .*(?:\n  .*)*", page, re.M)
     assert len(bullets) == len(set(bullets)) and len(kinds) == len(set(kinds))
