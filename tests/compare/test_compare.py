@@ -523,6 +523,11 @@ def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
     ]
 
 
+def test_options_in_another_order_are_the_same():
+    options = {"gamma": 1, "ridge": 0.1}
+    assert only([cell(options=options)], [cell(options=dict(reversed(options.items())))])["verdict"] == "same"
+
+
 def test_metrics_by_default_and_by_name():
     name = "matrix_spectral_relative"
     both = [cell(metrics={METRIC: [1.0, 2.0], name: [1.0, 2.0], "bad_rows": [0, 0], "output_spectral": [1.0, 2.0]})]

@@ -1,5 +1,7 @@
 """Capture of any architecture: what is kept rebuilds what the model computed, and what is not kept is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import tiny_models
 import torch
@@ -9,6 +11,7 @@ from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import capture_all
+from attnprobe.hooks.interface import is_cross
 from attnprobe.hooks.masks import _behind_cache, _pattern, pattern_of, split_mask
 from attnprobe.reference import exact_output
 
@@ -104,6 +107,22 @@ def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
     model, batch = built("BART")
     qkv = capture(model, batch, "decoder.layers.1.encoder_attn")["decoder.layers.1.encoder_attn", 0].qkv(1)
     assert (qkv.n_q, qkv.n_k, qkv.mask) == (N, VALID, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "path", "n_k", "causal", "cross"),
+    [
+        ({}, "layers.0.self_attn", 4, False, False),
+        ({}, "layers.0.self_attn", 6, False, True),
+        ({}, "layers.0.self_attn", 6, True, False),
+        ({"is_causal": True}, "layers.0.self_attn", 6, False, False),
+        ({"is_decoder": True}, "layers.0.self_attn", 4, False, True),
+        ({"is_cross_attention": True}, "layers.0.self_attn", 4, True, True),
+        ({}, "layers.0.encoder_attn", 4, True, True),
+    ],
+)
+def test_cross_attention_is_told_by_its_module_its_name_or_its_lengths(facts, path, n_k, causal, cross):
+    assert is_cross(SimpleNamespace(**facts), path, 4, n_k, causal) == cross
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,8 @@ def test_the_least_recently_used_entries_go(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("", 2**32), ("0", 0), ("5000", 5000), ("1.5 MB", 1572864), ("2GiB", 2**31)]
+    ("text", "size"),
+    [("", 2**32), ("0", 0), ("5000", 5000), ("3k", 3072), ("1.5 MB", 1572864), ("2GiB", 2**31), ("1T", 2**40)],
 )
 def test_a_size_is_read(text, size, monkeypatch):
     monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", text)

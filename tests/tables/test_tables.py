@@ -8,6 +8,7 @@ import pytest
 from text_tables import text_table
 
 from attnprobe.tables.console import Header
+from attnprobe.tables.labels import source_labels
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.table import Column, Table
 from attnprobe.tables.terminal import plain_tables, timings_table
@@ -30,6 +31,12 @@ def test_numbers_keep_their_digits():
         assert len(text) <= 10
     assert significant(0.99999) == "1.000"
     assert significant(9999.6) == "10000"
+
+
+def test_only_sources_that_share_a_word_are_told_apart():
+    facts = [{"weights": "pretrained"}, *({"weights": "initialized", "weights_seed": seed} for seed in (0, 1))]
+    labels = ["pretrained", "initialized, weights seed 0", "initialized, weights seed 1"]
+    assert [*source_labels({"source": one} for one in facts).values()] == labels
 
 
 def test_timings_add_up_to_the_total():

@@ -453,9 +453,10 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
     from attnprobe import load_qkv
 
     records = measured(file, tmp_path).records
-    assert [(r["method"], r["status"], r["seeds"], r["needed"]) for r in records] == [
-        ("svd", "ok", 1, 1),
-        ("performer", "ok", 4, 4),
+    names = ("method", "d", "repeat", "seed", "seeds", "needed", "scan", "status", "requested")
+    assert [[record[name] for name in names] for record in records] == [
+        ["svd", None, 0, 0, 1, 1, False, "ok", True],
+        ["performer", None, 0, 0, 4, 4, False, "ok", True],
     ]
     qkv = load_qkv(qkv=str(file), n=48)
     for record in records:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 
@@ -241,8 +242,11 @@ def test_what_cannot_train_says_why():
         instability("softmax", "listops", eps=-1)
     with pytest.raises(UsageError, match="condition-tokens=-2: choose 0, or at least 2 tokens"):
         instability("softmax", "listops", condition_tokens=-2)
-    with pytest.raises(UsageError, match="task image needs its data"):
-        instability("softmax", "image")
+    for task, form in {"image": "(N, n)", "pathfinder": "(N, n)", "retrieval": "(N, 2, n)"}.items():
+        with pytest.raises(
+            UsageError, match=re.escape(f"task {task} needs its data") + ".*" + re.escape(f"inputs {form}")
+        ):
+            instability("softmax", task)
 
 
 # --- the tasks
