@@ -157,7 +157,7 @@ METHOD_COLUMNS = (
         "scores or features computed, over queries times keys",
         spare=6,
         short="visited",
-        more="2 d n features exceed n² from d = n/2 on",
+        more="above 1 with 2 d n features from d = n/2 on",
     ),
     Column(
         "used\np10 – p90",
@@ -308,7 +308,7 @@ ROW_COLUMNS = (
         spare=5,
         short="ln D",
     ),
-    Column("keys", "{metrics[keys][mean]:3}", "with a weight, mean", spare=2),
+    Column("keys", "{metrics[keys][mean]:3}", "keys of a row with a weight, mean", spare=2),
     Column("k 90", "{metrics[k_90][mean]:3}", "the least keys with a mass of 0.9", spare=2),
     Column("needle", "{metrics[needle_mass_kept][mean]:3}", "weight of the needle's keys", spare=2),
     STATUS,
