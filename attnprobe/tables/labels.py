@@ -65,12 +65,14 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
 
 def with_source(records: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
     """Each record, with the source fields of its rows."""
-    labels = source_labels(records)
-    for record in records:
+    keys = [identity(record.get("source")) for record in records]
+    first = dict(zip(reversed(keys), reversed(records), strict=True))  # of each source, whose names label it
+    labels = source_labels(first.values())
+    for record, key in zip(records, keys, strict=True):
         facts = record.get("source") or {}
         where = {
             "weights": facts.get("weights"),
-            "source": labels[identity(facts)],
+            "source": labels[key],
             "scale_inputs": scale_of(facts),
         }
         yield record, where

@@ -200,9 +200,14 @@ def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:
     [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
     """
 
+    written: dict[int, str] = {}  # by identity: the rows of a cell share their options
+
     def key(row: R) -> Hashable:
-        values = (row.get(name) for name in names)
-        return tuple(strict_json(value) if isinstance(value, (dict, list)) else value for value in values)
+        values: list[Any] = [row.get(name) for name in names]
+        for place, value in enumerate(values):
+            if isinstance(value, (dict, list)):
+                values[place] = written.get(id(value)) or written.setdefault(id(value), strict_json(value))
+        return tuple(values)
 
     return gathered(rows, key)
 
