@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, linalg
@@ -15,7 +16,10 @@ from ..operators import SoftmaxAttention, full_precision
 from ..qkv import QKV
 from ..reference import exact, exact_output
 from ..rng import generator
-from .residual import head_residuals
+from .residual import head_residuals, heads_alone
+
+if TYPE_CHECKING:
+    from ..block import Block
 
 QUANTITIES = {
     "normaliser": "|D~/D - 1|",
@@ -77,13 +81,18 @@ class GuaranteeReference:
         """``‖B‖₂``, (h,) float64. Cost O(n³)."""
         return _spectral_norm(self.dense)
 
+    @cached_property
+    def block(self) -> Block | None:
+        """What each head alone adds to the residual stream; None without a model."""
+        return self.qkv.block and heads_alone(self.qkv.block, self.qkv.p_v)
+
     @full_precision()
     @torch.no_grad()
     def residuals(self, approx: Approximation) -> Tensor | None:
         """The residual error of each head, (h,), see `residual_errors`; None without the block of a model."""
-        if self.qkv.block is None:
+        if self.block is None:
             return None
-        return head_residuals(approx.output.double() - self.output, self.qkv.block, self.qkv.heads).mean(-1)
+        return head_residuals(approx.output.double() - self.output, self.block, self.qkv.heads).mean(-1)
 
     @full_precision()
     @torch.no_grad()
@@ -107,8 +116,7 @@ class GuaranteeReference:
             errors["normaliser"] = (ratio - 1).abs()
             errors["numerator"] = _relative(ratio[..., None] * output - self.output, self.sizes)
         if self.matrix and approx.operator is not None:
-            difference = self.dense - approx.operator.dense().double()
-            errors["matrix"] = _spectral_norm(difference, enough * self.norm) / self.norm
+            errors["matrix"] = _spectral_norm(self.dense - approx.operator.dense(), enough * self.norm) / self.norm
         return {name: errors[name] for name in QUANTITIES if name in errors}
 
 
@@ -156,12 +164,12 @@ def _spectral_norm(matrix: Tensor, enough: Tensor | None = None) -> Tensor:
 
 def _power_bound(matrix: Tensor) -> Tensor:
     """A lower bound of ``‖M‖₂`` of each head, (h,), by the power method."""
-    x = torch.randn(matrix.shape[2], 1, generator=generator(0, "power"), dtype=matrix.dtype, device="cpu")
-    x = x.to(matrix.device).expand(len(matrix), -1, -1)
+    x = torch.randn(1, matrix.shape[2], generator=generator(0, "power"), dtype=matrix.dtype, device="cpu")
+    x = x.to(matrix.device).expand(len(matrix), -1, -1)  # rows: a CPU multiplies columns several times slower
     for _ in range(STEPS):
-        x = matrix.mT @ (matrix @ x)
-        x = x / linalg.vector_norm(x, dim=1, keepdim=True)
-    return linalg.vector_norm(matrix @ x, dim=(1, 2))
+        x = x @ matrix.mT @ matrix
+        x = x / linalg.vector_norm(x, dim=2, keepdim=True)
+    return linalg.vector_norm(x @ matrix.mT, dim=(1, 2))
 
 
 def _from_gram(matrix: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from ..arguments import checked
 from ..errors import Unsupported, UsageError
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention, full_precision
 from ..qkv import QKV
-from .residual import head_residuals
+from .residual import head_residuals, heads_alone
 
 if TYPE_CHECKING:
     from ..block import Block
@@ -218,8 +218,8 @@ class ExactRows:
 
     @cached_property
     def wide_block(self) -> Block | None:
-        """What the heads add to the residual stream, in float64."""
-        return self.qkv.block and self.qkv.block.to(dtype=torch.float64)
+        """What each head alone adds to the residual stream, in float64."""
+        return self.qkv.block and heads_alone(self.qkv.block, self.qkv.p_v)
 
     def block(self, head: int, rows: slice) -> _Block:
         """The rows of a block at the keys that one of its queries sees."""
@@ -284,7 +284,7 @@ def _judged(
 ) -> dict[str, Tensor]:
     """The metrics of a block of rows, (b,) each, from its weights (b, n_k) and outputs (b, p_v)."""
     exact = shared.block(head, rows)
-    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].any():
+    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].abs().amax() != 0:
         exact = shared.computed(head, rows, shared.qkv.n_k)
     size, norm = linalg.vector_norm(exact.output, dim=-1), linalg.vector_norm(output, dim=-1)
     values = {
@@ -303,11 +303,11 @@ def _judged(
         return values
     if needle is not None:
         values["needle_mass_kept"] = weights[:, needle].double().sum(-1)
-    weights = weights[:, : exact.keys]
+    weights = weights[:, : exact.keys].double()
     if shared.sinks is not None:
         assert log_sums is not None  # methods without a normaliser take no sinks
         of_sink = (shared.sinks[head] - log_sums).exp()[:, None]
-        weights = torch.cat([weights.double(), of_sink], 1)
+        weights = torch.cat([weights, of_sink], 1)
     return {**values, **_chosen(exact, weights, shared.values_of(head, exact.keys), size)}
 
 
@@ -317,22 +317,17 @@ def _chosen(exact: _Block, weights: Tensor, v: Tensor, size: Tensor) -> dict[str
     Only sums over the keys that are not chosen read all of a row. Such a key adds ``P_j / 2`` to the total variation,
     ``P_j`` to KL and ``P_j ln(2) / 2`` to the Jensen-Shannon divergence.
     """
-    chosen = weights != 0
-    row, column = chosen.nonzero(as_tuple=True)
-    keys = chosen.sum(-1)
-    total = _SumsOfRows(keys)
-    w, p, log_p = weights[row, column].double(), exact.p[row, column], exact.log_p[row, column]
-    left = exact.p.masked_fill(chosen, 0)
+    place, starts = _nonzero(weights)
+    total = _SumsOfRows(starts)
+    keys = total.counts
+    w, p, log_p = (x.flatten().index_select(0, place) for x in (weights, exact.p, exact.log_p))
+    left = exact.p.flatten().index_fill(0, place, 0.0).view_as(exact.p)
     mass, lost = total(p), left.sum(-1)
-    hidden, negative = total((log_p == -torch.inf).double()) > 0, total((w < 0).double()) > 0
-    log_p.clamp_(min=LEAST)
-    log_w = w.clamp(min=0).log_().clamp_(min=LEAST)
-    log_mean = torch.logaddexp(log_w, log_p).sub_(LN2)
-    kl = total(w * (log_w - log_p)) - total(w - p) + lost
-    js = (total(p * (log_p - log_mean) + w * (log_w - log_mean)) + lost * LN2) / 2
-    nan = torch.full_like(mass, torch.nan)
+    log_w, log_mean = w.log(), ((p + w) / 2).log_()  # NaN for a negative weight
+    kl = total(w * (log_w - log_p) - (w - p)) + lost  # infinite for a weight of a hidden key
+    js = (total(p * (log_p.clamp(min=LEAST) - log_mean) + w * (log_w - log_mean)) + lost * LN2) / 2
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
-    good = total((log_p >= least.clamp(min=LEAST)[row]).double())
+    good = total((log_p >= least.repeat_interleave(keys)).double())
     most = exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0]
     oracle = torch.where(keys > 0, most, torch.zeros_like(most))
     return {
@@ -341,8 +336,8 @@ def _chosen(exact: _Block, weights: Tensor, v: Tensor, size: Tensor) -> dict[str
         "mass_efficiency": mass / oracle,
         "recall_k": torch.minimum(good, keys.double()) / keys,
         "tv": (total((w - p).abs_()) + lost) / 2,
-        "kl": torch.where(negative, nan, kl.masked_fill(hidden, torch.inf)),
-        "js": torch.where(negative, nan, js),
+        "kl": kl,
+        "js": js,
         "tail_gap": _tail_gap(exact, left, mass, lost, v, size),
         "keys": keys.double(),
     }
@@ -361,14 +356,29 @@ def _tail_gap(exact: _Block, left: Tensor, mass: Tensor, lost: Tensor, v: Tensor
     return torch.where(lost > 0, gap, torch.zeros_like(gap))
 
 
-@dataclass(frozen=True)
-class _SumsOfRows:
-    """Sums over consecutive runs of numbers; row i has ``counts[i]`` of them."""
+def _nonzero(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the numbers of x (b, m) that are not zero among all b m, and the first of each row, (b + 1,).
 
-    counts: Tensor
+    On a CPU numpy finds them several times faster.
+    """
+    place = torch.from_numpy(np.flatnonzero(x.numpy() != 0)) if x.device.type == "cpu" else x.flatten().nonzero()[:, 0]
+    return place, torch.searchsorted(place, torch.arange(len(x) + 1, device=x.device) * x.shape[1])
+
+
+class _SumsOfRows:
+    """Sums over consecutive runs of numbers; run i has the numbers ``starts[i] … starts[i + 1] - 1``."""
+
+    def __init__(self, starts: Tensor) -> None:
+        self.counts = starts.diff()
+        self.filled = self.counts.nonzero()[:, 0]
+        self.begin = starts[self.filled]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.segment_reduce(x, "sum", lengths=self.counts)
+        if x.device.type != "cpu":
+            return torch.segment_reduce(x, "sum", lengths=self.counts)
+        sums = np.zeros(len(self.counts))
+        sums[self.filled.numpy()] = np.add.reduceat(x.numpy(), self.begin.numpy())
+        return torch.from_numpy(sums)
 
 
 def _over_size(x: Tensor, size: Tensor) -> Tensor:

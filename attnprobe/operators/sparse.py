@@ -49,17 +49,18 @@ class Sparse(_Indexed):
     operand once for them. A column that a row of the group does not have has a weight of zero. A negative index is an
     empty slot; its weight is not used. Entries with the same column in a row add up. A product with c columns costs
     ``n_q u c`` multiply-adds, or ``n_q n_k c`` where that takes less time (see `SparseBlock`).
+
+    Args:
+        zeroed: the weights of empty slots are zero already.
     """
 
-    def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1) -> None:
+    def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1, zeroed: bool = False) -> None:
         h, n_q, u = weight.shape
         if index.shape != (h, -(-n_q // group), u) or int(index.max()) >= n_k:
             shapes = f"index {tuple(index.shape)} does not fit weight {tuple(weight.shape)}"
             raise UsageError(f"sparse: {shapes}, n_k={n_k}, group={group}")
-        empty = index < 0
-        if empty.any():
+        if not zeroed and (empty := index < 0).any():
             weight = weight.masked_fill(empty.repeat_interleave(group, 1)[:, :n_q], 0)
-            index = index.clamp(min=0)
         self.index, self.weight, self.group = index, weight, group
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
@@ -71,7 +72,7 @@ class Sparse(_Indexed):
         return _transposed(self.index, self.weight, y, self.group, self.shape[2])
 
     def _rows(self, start: int, stop: int) -> Tensor:
-        index = self.index[:, torch.arange(start, stop, device=self.device) // self.group]
+        index = self.index[:, torch.arange(start, stop, device=self.device) // self.group].clamp(min=0)
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         with ordered_sums(self.device):
             return block.scatter_add(2, index, self.weight[:, start:stop])
@@ -151,7 +152,7 @@ class SparseBlock:
         terms = weight.mT @ y  # (g, m, u, c)
         first = out.shape[1] * torch.arange(len(out), device=out.device)[:, None, None]
         with ordered_sums(out.device):
-            out.flatten(0, 1).index_add_(0, (self.columns + first).flatten(), terms.flatten(0, 2))
+            out.flatten(0, 1).index_add_(0, (self.columns.clamp(min=0) + first).flatten(), terms.flatten(0, 2))
 
     def _gathered(self, x: Tensor) -> Tensor:
         """The rows of x (g or g_kv, n_k, c) at the columns, (g, m, u, c)."""
