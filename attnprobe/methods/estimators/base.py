@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,6 +17,33 @@ from ...qkv import QKV
 from ..base import per_head
 
 ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
+KEPT = 2**18  # scores of a head that are kept for other seeds
+Made = TypeVar("Made")
+
+
+class Kept:
+    """What calls with the same inputs and settings share, such as those of many seeds; never the inputs themselves."""
+
+    _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
+
+    def __init__(self, qkv: QKV, *settings: object) -> None:
+        state = (*settings, qkv.q._version, qkv.shared_k._version, qkv.shared_v._version)  # of changes in place
+        last = self._last.get(qkv)
+        if last is None or last[0] != state:
+            last = self._last[qkv] = state, {}
+        self.found = last[1]
+        differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv.q, qkv.shared_k, qkv.shared_v))
+        self.few = qkv.n_q <= ROWS and qkv.n_q * qkv.n_k <= KEPT and not differentiable
+
+    def once(self, what: Hashable, make: Callable[[], Made]) -> Made:
+        """What was made under this name, or is made now."""
+        if what not in self.found:
+            self.found[what] = make()
+        return self.found[what]
+
+    def of_rows(self, what: Hashable, make: Callable[[], Made]) -> Made:
+        """The same for what is as large as a block of rows: it is kept only if a head has a single small one."""
+        return self.once(what, make) if self.few else make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,22 +66,31 @@ class Rows:
         """Whether each row sees each key, (b, n_k)."""
         return self.scores > -torch.inf
 
+    def at(self, keys: Tensor) -> Tensor:
+        """The scores of keys (b, u), (b, u); -∞ in empty slots, -1."""
+        return self.scores.gather(1, keys.clamp(min=0)).masked_fill(keys < 0, -torch.inf)
+
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """The weights of the keys of a block of rows.
+    """The used keys of a block of rows.
 
     Attributes:
-        log_weights: ``ln w_ij``, (b, n_k), -∞ for keys that are not used.
+        keys: (b, u) int64, each at most once; -1 is an empty slot. log_weights: ``ln w_ij`` of each, (b, u).
         stated: fields of `Sampling`, (b,) each.
     """
 
+    keys: Tensor
     log_weights: Tensor
     stated: dict[str, Tensor] = field(default_factory=dict)
 
 
 def estimated(
-    qkv: QKV, choose: Callable[[Rows], Weighted], draws: dict[str, Tensor], diagnostics: dict[str, Tensor] | None = None
+    qkv: QKV,
+    kept: Kept,
+    choose: Callable[[Rows], Weighted],
+    draws: dict[str, Tensor],
+    diagnostics: dict[str, Tensor] | None = None,
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``D~_i = Σ_j w_ij exp(S_ij)``, for the weights that ``choose`` gives.
 
@@ -59,7 +98,7 @@ def estimated(
     O(1/ess). The operator (h, n_q, n_k) is sparse and in float64. ``realised_d`` is the mean number of used keys of a
     row. All scores are computed, and counted in ``visited``. Cost ``n_q n_k p`` a head; memory of a block of rows.
     """
-    blocks = [_head(qkv, head, choose) for head in range(qkv.h)]
+    blocks = [_head(qkv, kept, head, choose) for head in range(qkv.h)]
     width = max(part.index.shape[1] for parts in blocks for part in parts)
     index = torch.stack([torch.cat([_wide(part.index, width, -1) for part in parts]) for parts in blocks])
     weight = torch.stack([torch.cat([_wide(part.weight, width, 0.0) for part in parts]) for parts in blocks])
@@ -87,6 +126,12 @@ def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
     return ((key < sinks) | ((key > place - window) & (key <= place))) & rows.visible
 
 
+def marked(mask: Tensor) -> Tensor:
+    """The columns that a mask (b, n_k) marks in each row, (b, u) int64; -1 in empty slots."""
+    is_marked, keys = mask.to(torch.uint8).topk(max(1, int(mask.sum(-1).max())))
+    return keys.masked_fill(is_marked == 0, -1)
+
+
 @dataclass(frozen=True, eq=False)
 class _Part:
     index: Tensor
@@ -95,26 +140,28 @@ class _Part:
     stated: dict[str, Tensor]
 
 
-def _head(qkv: QKV, head: int, choose: Callable[[Rows], Weighted]) -> list[_Part]:
+def _head(qkv: QKV, kept: Kept, head: int, choose: Callable[[Rows], Weighted]) -> list[_Part]:
     """The blocks of rows of one head, in their order."""
-    q, k, v = (x[head].double() for x in (qkv.q, qkv.k, qkv.v))
     parts = []
     for start in range(0, qkv.n_q, ROWS):
-        index = torch.arange(start, min(start + ROWS, qkv.n_q), device=qkv.device)
-        scores = qkv.scale * q[index] @ k.mT  # (b, n_k)
-        if qkv.visible is not None:
-            scores = scores.masked_fill(qkv.visible.of(index).hidden(qkv.n_k), -torch.inf)
-        chosen = choose(Rows(qkv, head, index, scores, v))
-        logits = scores + chosen.log_weights
-        width = max(1, int((logits > -torch.inf).sum(-1).max()))
-        largest, keys = logits.topk(width)  # (b, u): all that are used
-        log_sums = largest.logsumexp(-1)
-        weights = chosen.log_weights.gather(1, keys).exp()
+        rows = Rows(qkv, head, *kept.of_rows(("scores", head, start), partial(_scores, qkv, head, start)))
+        chosen = choose(rows)
+        logits = rows.at(chosen.keys) + chosen.log_weights  # (b, u)
+        weights = chosen.log_weights.exp()
         ess = weights.sum(-1).square() / weights.square().sum(-1)
-        keys = keys.masked_fill(largest == -torch.inf, -1)
-        weight = torch.softmax(largest, -1)
-        parts.append(_Part(keys, weight, log_sums, {"ess": ess, **chosen.stated}))
+        weight = torch.softmax(logits, -1)
+        parts.append(_Part(chosen.keys, weight, logits.logsumexp(-1), {"ess": ess, **chosen.stated}))
     return parts
+
+
+def _scores(qkv: QKV, head: int, start: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The index, the scores and the values of a block of `Rows`."""
+    index = torch.arange(start, min(start + ROWS, qkv.n_q), device=qkv.device)
+    q, k, v = qkv.q[head, index].double(), qkv.k[head].double(), qkv.v[head].double()
+    scores = qkv.scale * q @ k.mT  # (b, n_k)
+    if qkv.visible is not None:
+        scores = scores.masked_fill(qkv.visible.of(index).hidden(qkv.n_k), -torch.inf)
+    return index, scores, v
 
 
 def _wide(x: Tensor, width: int, empty: float) -> Tensor:

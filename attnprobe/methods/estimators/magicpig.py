@@ -8,8 +8,9 @@ inclusion.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +20,11 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
 from ..registry import register
-from .base import ROWS, Rows, Weighted, estimated, near_keys
+from .base import Kept, Rows, Weighted, estimated, marked, near_keys
 
 MOST = 256  # tables
 SPREAD = 64  # rows that determine the number of tables
 FEW = 1e-2  # expected collisions below which the law is summed
-KEPT = 2**18  # numbers of a head's law that are kept for other seeds
 QUARTER = 4  # sinks and window take at most this part of d each
 
 
@@ -120,56 +120,53 @@ def magicpig(
     rotations = torch.stack(draws)  # (h, L, K, p)
     near = min(sinks, d // QUARTER), min(window, d // QUARTER)
     hashed = [_Hashed(qkv, head, rotations[head].to(qkv.device), least_hits) for head in range(qkv.h)]
-    shared = _shared(qkv, (d, *near, count, tables is None, bits, least_hits))
-    if not shared.tables:
+    kept = Kept(qkv, "magicpig", d, *near, count, tables is None, bits, least_hits)
+
+    def tables_of_heads() -> list[tuple[int, float]]:
         spread = _Spread.of(qkv, *near)
-        shared.tables = [one.tables(spread, d, count, tables is None) for one in hashed]
-    used = [number for number, _ in shared.tables]
-    keys = torch.tensor([expected for _, expected in shared.tables], dtype=torch.float64, device="cpu")
-    differentiable = torch.is_grad_enabled() and (qkv.q.requires_grad or qkv.shared_k.requires_grad)
-    keeps = qkv.n_q <= ROWS and qkv.n_q * qkv.n_k <= KEPT and not differentiable
+        return [one.tables(spread, d, count, tables is None) for one in hashed]
+
+    used = kept.once("tables", tables_of_heads)
+
+    def law(rows: Rows) -> _Law:
+        exactly, u = near_keys(rows, *near), hashed[rows.head].law(rows.index, used[rows.head][0])
+        others = rows.visible & ~exactly
+        keys = marked(exactly)
+        return _Law(keys, rows.at(keys).logsumexp(-1), others, u, u.masked_fill(~others, 1.0).amin(-1))
 
     def choose(rows: Rows) -> Weighted:
-        exactly = near_keys(rows, *near)
-        of_head, number = hashed[rows.head], used[rows.head]
-        u = shared.laws.get(rows.head)
-        if u is None or not keeps:
-            u = of_head.law(rows.index, number)
-        if keeps:
-            shared.laws[rows.head] = u
-        hits = (of_head.collisions(rows.index, number) >= least_hits) & rows.visible & ~exactly
-        log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(exactly, 0.0)
-        log_weights = torch.where(hits, -(u + floor).log(), log_weights)
-        others = rows.visible & ~exactly
-        log_sum = (rows.scores + log_weights).logsumexp(-1, keepdim=True)
-        squares = (2 * (rows.scores + log_weights - log_sum)).exp() * (1 - u)
-        stated = {
-            "inclusion": u.masked_fill(~others, 1.0).amin(-1),
-            "variance": torch.where(hits, squares, 0.0).sum(-1),
-        }
-        return Weighted(log_weights, stated)
+        found = kept.of_rows(("law", rows.head, int(rows.index[0])), partial(law, rows))
+        collisions = hashed[rows.head].collisions(rows.index, used[rows.head][0])
+        hits = marked((collisions >= least_hits) & found.others)
+        u = found.u.gather(1, hits.clamp(min=0))  # of the hits, (b, u)
+        weighted = torch.where(hits >= 0, -(u + floor).log(), -torch.inf)
+        logits = rows.at(hits) + weighted
+        log_sum = torch.logaddexp(found.log_sum, logits.logsumexp(-1))
+        squares = (2 * (logits - log_sum[:, None])).exp() * (1 - u)
+        variance = torch.where(hits >= 0, squares, 0.0).sum(-1)
+        log_weights = torch.cat([torch.where(found.keys >= 0, 0.0, -torch.inf).to(weighted), weighted], 1)
+        return Weighted(
+            torch.cat([found.keys, hits], 1), log_weights, {"inclusion": found.inclusion, "variance": variance}
+        )
 
-    return estimated(qkv, choose, {"rotations": rotations}, {"realised_d": keys})
+    keys = torch.tensor([expected for _, expected in used], dtype=torch.float64, device="cpu")
+    return estimated(qkv, kept, choose, {"rotations": rotations}, {"realised_d": keys})
 
 
-@dataclass(eq=False)
-class _Shared:
-    """What all seeds share: L and its expected number of keys for each head, and the laws of heads with few rows."""
+@dataclass(frozen=True, eq=False)
+class _Law:
+    """What all seeds share for a block of rows.
 
-    tables: list[tuple[int, float]] = field(default_factory=list)
-    laws: dict[int, Tensor] = field(default_factory=dict)
+    Attributes:
+        keys: sinks and window in slots, (b, u). log_sum: ``ln Σ exp(S_ij)`` over them, (b,).
+        others: the other visible keys; u: u_ij, (b, n_k) each. inclusion: the least u_ij of a row, (b,).
+    """
 
-
-_SHARED: WeakKeyDictionary[QKV, tuple[tuple[object, ...], _Shared]] = WeakKeyDictionary()
-
-
-def _shared(qkv: QKV, settings: tuple[object, ...]) -> _Shared:
-    """What the last call with these inputs and settings left; a change of a tensor in place is another input."""
-    state = (*settings, qkv.q._version, qkv.shared_k._version)
-    last = _SHARED.get(qkv)
-    if last is None or last[0] != state:
-        last = _SHARED[qkv] = state, _Shared()
-    return last[1]
+    keys: Tensor
+    log_sum: Tensor
+    others: Tensor
+    u: Tensor
+    inclusion: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +215,9 @@ class _Hashed:
         """The number of tables in which each key shares the bucket of each of these rows, (b, n_k)."""
         of_q, of_k = _codes(self.q[index], self.rotations[:tables]), self._codes_of_keys(tables)
         counts = torch.zeros(len(index), len(self.k), dtype=torch.int16, device=self.k.device)
-        for own, keys in zip(of_q, of_k, strict=True):
-            counts += own[:, None] == keys
+        sums = _quick(counts)
+        for own, keys in zip(_quick(of_q), _quick(of_k), strict=True):
+            sums += own[:, None] == keys
         return counts
 
     def tables(self, spread: _Spread, d: int, most: int, free: bool) -> tuple[int, float]:
@@ -289,6 +287,11 @@ def at_least_two(c: Tensor, tables: int) -> Tensor:
         torch.zeros_like(some),
     )
     return probability
+
+
+def _quick(x: Tensor) -> Any:
+    """The same numbers as a numpy array on a CPU, where numpy compares and counts three times as fast."""
+    return x.numpy() if x.device.type == "cpu" else x
 
 
 def _codes(x: Tensor, rotations: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Literal
 
@@ -21,7 +22,7 @@ from ...qkv import QKV
 from ...rng import Streams, hashed_uniform, mixed
 from ..base import Approximation
 from ..registry import register
-from .base import Rows, Weighted, estimated, near_keys
+from .base import Kept, Rows, Weighted, estimated, marked, near_keys
 
 PLACES = 40  # bits of a place in the text
 QUARTER = 4  # sinks and window take at most this part of d each
@@ -141,11 +142,17 @@ def vattention(
     first = min(sinks, d // QUARTER, exact_keys // 2)
     last = min(window, d // QUARTER, exact_keys - first)
 
-    def choose(rows: Rows) -> Weighted:
+    kept = Kept(qkv, "vattention", exact_keys, first, last)
+
+    def heavy_keys(rows: Rows) -> _Heavy:
         near = near_keys(rows, first, last)
-        heavies = near | _largest(rows.scores.masked_fill(near, -torch.inf), exact_keys, exact_keys - near.sum(-1))
-        tail = rows.visible & ~heavies
-        size = tail.sum(-1).double()  # n_T, (b,)
+        mask = near | _largest(rows.scores.masked_fill(near, -torch.inf), exact_keys, exact_keys - near.sum(-1))
+        keys, tail = marked(mask), rows.visible & ~mask
+        return _Heavy(near, mask, keys, rows.at(keys).logsumexp(-1), tail, tail.sum(-1).double())
+
+    def choose(rows: Rows) -> Weighted:
+        found = kept.of_rows(("heavy", rows.head, int(rows.index[0])), partial(heavy_keys, rows))
+        tail, size = found.tail, found.size
         order = _marked(numbers.uniform("tail", rows), tail)
 
         def base() -> Tensor:
@@ -153,23 +160,43 @@ def vattention(
             if moments == "exact":
                 return tail
             if moments == "reused":
-                return _least(order, size.clamp(max=law.base))
-            among = tail if moments == "independent" else rows.visible & ~near
-            return _least(_marked(numbers.uniform("base", rows), among), among.sum(-1).clamp(max=law.base))
+                return _mask(_least(order, size.clamp(max=law.base)), tail)
+            among = tail if moments == "independent" else rows.visible & ~found.near
+            numbered = _marked(numbers.uniform("base", rows), among)
+            return _mask(_least(numbered, among.sum(-1).clamp(max=law.base)), tail)
 
-        count, capped = law.counts(rows, heavies, size, base)  # b_i
+        count, capped = law.counts(rows, found.mask, size, base)  # b_i
         taken = _least(order, count)
         if replace:
-            taken = _drawn_again(order, size, count, numbers.uniform("replace", rows))
+            taken = marked(_drawn_again(order, size, count, numbers.uniform("replace", rows)))
         log_weight = (size / count.clamp(min=1)).log()
-        log_weights = torch.full_like(rows.scores, -torch.inf).masked_fill(heavies, 0.0)
-        log_weights = torch.where(taken, log_weight[:, None], log_weights)
-        variance = _variance(rows.scores, log_weights, taken, size, count if replace else None)
+        weighted = torch.where(taken >= 0, log_weight[:, None], -torch.inf)
+        log_weights = torch.cat([torch.where(found.keys >= 0, 0.0, -torch.inf).to(weighted), weighted], 1)
+        sampled = rows.at(taken)
+        log_sum = torch.logaddexp(found.log_sum, (sampled + weighted).logsumexp(-1))
+        variance = _variance((sampled - log_sum[:, None]).exp(), taken >= 0, size, count if replace else None)
         inclusion = _included(size, count) if replace else count / size.clamp(min=1)
         stated = {"inclusion": torch.where(size > 0, inclusion, 1.0), "variance": variance, "capped": capped.double()}
-        return Weighted(log_weights, stated)
+        return Weighted(torch.cat([found.keys, taken], 1), log_weights, stated)
 
-    return estimated(qkv, choose, {"row_keys": torch.stack([numbers.keys(head, "tail") for head in qkv.heads])})
+    return estimated(qkv, kept, choose, {"row_keys": torch.stack([numbers.keys(head, "tail") for head in qkv.heads])})
+
+
+@dataclass(frozen=True, eq=False)
+class _Heavy:
+    """The heavy keys of a block of rows, which no seed changes.
+
+    Attributes:
+        near: sinks and window; mask: I_i; tail: T_i, (b, n_k) bool each. keys: I_i in slots, (b, u).
+        log_sum: ``ln Σ_I a_ij``, (b,). size: n_T, (b,).
+    """
+
+    near: Tensor
+    mask: Tensor
+    keys: Tensor
+    log_sum: Tensor
+    tail: Tensor
+    size: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,15 +283,16 @@ def _included(size: Tensor, count: Tensor) -> Tensor:
     return -torch.expm1(count * torch.log1p(-1 / size.clamp(min=1)))
 
 
-def _variance(scores: Tensor, log_weights: Tensor, taken: Tensor, size: Tensor, draws: Tensor | None) -> Tensor:
+def _variance(a: Tensor, taken: Tensor, size: Tensor, draws: Tensor | None) -> Tensor:
     """``n_T² s²/b (1 - b/n_T) / D~²`` of each row (b,), s² of the sampled weights; 0 where all of the tail is used.
 
     With ``draws`` b with replacement, m keys are distinct and have the weight ``n_T/b``: ``(n_T/b)² (m s² (1 - m/n_T) +
     Var(m) a²) / D~²``, where a is the mean of the sampled weights.
+
+    Args:
+        a: the sampled weights over D~, (b, u), and in which slots they are (``taken``).
     """
-    log_sum = (scores + log_weights).logsumexp(-1, keepdim=True)
-    a = torch.where(taken, (scores - log_sum).exp(), 0.0)  # a / D~
-    count = taken.sum(-1)
+    a, count = torch.where(taken, a, 0.0), taken.sum(-1)
     mean = a.sum(-1) / count.clamp(min=1)
     square = torch.where(taken, (a - mean[:, None]).square(), 0.0).sum(-1) / (count - 1).clamp(min=1)
     if draws is None:
@@ -279,9 +307,13 @@ def _variance(scores: Tensor, log_weights: Tensor, taken: Tensor, size: Tensor, 
 def _largest(scores: Tensor, most: int, count: Tensor) -> Tensor:
     """The ``count`` (b,) largest finite scores of each row, at most ``most``, as a mask (b, n_k)."""
     keys = largest_scores(scores, most)[1]
-    wanted = (keys >= 0) & (torch.arange(keys.shape[1], device=keys.device) < count[:, None])
-    number = torch.zeros(scores.shape, dtype=torch.uint8, device=scores.device)
-    return number.scatter_add_(1, keys.clamp(min=0), wanted.to(torch.uint8)) > 0
+    return _mask(keys.masked_fill(torch.arange(keys.shape[1], device=keys.device) >= count[:, None], -1), scores)
+
+
+def _mask(keys: Tensor, like: Tensor) -> Tensor:
+    """Keys (b, u) as a mask of the shape of ``like`` (b, n_k); -1 is an empty slot."""
+    number = torch.zeros(like.shape, dtype=torch.uint8, device=like.device)
+    return number.scatter_add_(1, keys.clamp(min=0), (keys >= 0).to(torch.uint8)) > 0
 
 
 def _marked(uniform: Tensor, among: Tensor) -> Tensor:
@@ -290,11 +322,10 @@ def _marked(uniform: Tensor, among: Tensor) -> Tensor:
 
 
 def _least(order: Tensor, count: Tensor) -> Tensor:
-    """The keys with the ``count`` (b,) smallest numbers of each row, as a mask (b, n_k)."""
-    most = max(1, int(count.max()))
-    smallest = order.topk(most, largest=False).values  # ascending
-    bound = smallest.gather(1, (count.long() - 1).clamp(min=0)[:, None])
-    return (order <= bound) & (order < 2) & (count > 0)[:, None]
+    """The keys with the ``count`` (b,) smallest numbers of each row, (b, u) int64; -1 in empty slots."""
+    smallest, keys = order.topk(max(1, int(count.max())), largest=False)  # ascending
+    wanted = (smallest < 2) & (torch.arange(keys.shape[1], device=keys.device) < count[:, None])
+    return keys.masked_fill(~wanted, -1)
 
 
 def _drawn_again(order: Tensor, size: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
