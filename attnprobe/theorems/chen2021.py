@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, log
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, ro
 PAPER = "Chen et al. 2021 (Skyformer)"
 STEP = 2**0.25  # the ratio of successive budgets
 SHARP = 1e-3  # relative to ‖C̄‖; a smaller λ needs quadrature in float64
+
+_FACTS: WeakKeyDictionary[QKV, dict[tuple[object, ...], dict[str, Tensor]]] = WeakKeyDictionary()
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     largest, facts_of_heads, measured = max(setting.budgets), [], []
     for row in range(qkv.h):
         lifted = Lifted(qkv, row)
-        facts_of_heads.append(_facts(lifted, setting))
+        facts_of_heads.append(_facts(qkv, row, lifted, setting))
         ridges, seeds = facts_of_heads[-1]["lambda"], []
         for seed in setting.seeds:
             z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
@@ -138,7 +141,7 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     facts_of_heads, smallest = [], []
     for row in range(qkv.h):
         lifted = Lifted(qkv, row)
-        facts_of_heads.append(_facts(lifted, setting))
+        facts_of_heads.append(_facts(qkv, row, lifted, setting))
         smallest.append(_smallest(qkv, row, lifted, facts_of_heads[-1]["lambda"], setting))
     facts, smallest = _stacked(facts_of_heads), torch.stack(smallest, 1)  # smallest: indices of `_grid`, (seeds, h, ε)
     counts = _counts(len(setting.seeds), 1 - setting.delta)
@@ -166,7 +169,15 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
+def _facts(qkv: QKV, row: int, lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
+    """The `_new_facts` of one head, computed once for both theorems."""
+    known, key = _FACTS.setdefault(qkv, {}), (row, setting.epsilons, setting.delta, setting.quadrature)
+    if key not in known:
+        known[key] = _new_facts(lifted, setting)
+    return known[key]
+
+
+def _new_facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     """The quantities of the theorem for one head: (ε,), or () if they do not depend on ε."""
     size = lifted.norm(lifted.block)
     if not size:
@@ -213,7 +224,8 @@ def _grid(rows: int) -> list[int]:
 def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Setting) -> Tensor:
     """The index in `_grid` of the first sufficient budget, for each seed and ε; the grid's length if none suffices.
 
-    The search goes from the largest λ to the smallest: a smaller one needs no smaller budget.
+    The search goes from the largest λ to the smallest: a smaller one needs no smaller budget. It begins at the budget
+    of the last seed.
     """
     grid = _grid(lifted.rows)
     smallest = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
@@ -229,10 +241,15 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
 
         low = 0
         for j in lambdas.argsort(descending=True).tolist():
-            high = len(grid)
+            high, step = len(grid), 1
+            likely = int(smallest[i - 1, j]) if i else low - 1
             while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if suffices(middle, float(lambdas[j])) else (middle + 1, high)
+                middle = likely if low <= likely < high else (low + high) // 2
+                if suffices(middle, float(lambdas[j])):
+                    high, likely = middle, middle - step
+                else:
+                    low, likely = middle + 1, middle + step
+                step *= 2
             smallest[i, j] = low
     return smallest
 
