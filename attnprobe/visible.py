@@ -35,10 +35,16 @@ class Visible:
 
     def hides(self, key: Tensor) -> Tensor:
         """Whether each query does not see the keys of these numbers (…, u), (…, n_q, u) bool."""
-        hidden = key > self.last[:, None]
+        hidden = key > self.last[..., None]
         if self.first is not None:
-            hidden = hidden | ((key < self.first[:, None]) & (key >= self.sinks))
+            hidden = hidden | ((key < self.first[..., None]) & (key >= self.sinks))
         return hidden
+
+    def hides_of_groups(self, key: Tensor) -> Tensor:
+        """Whether each query does not see the keys (…, m, u) of its group of ``n_q / m`` queries, (…, n_q, u)."""
+        last, first = (x if x is None else x.unflatten(0, (key.shape[-2], -1)) for x in (self.last, self.first))
+        assert last is not None
+        return Visible(last, first, self.sinks).hides(key[..., None, :]).flatten(-3, -2)
 
     def counts(self) -> Tensor:
         """The number of keys that each query sees, (n_q,) int64."""

@@ -85,9 +85,9 @@ def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
         return (index >= 0).sum(2).repeat_interleave(group, 1)[:, : qkv.n_q]
     counts = torch.empty(qkv.h, qkv.n_q, dtype=torch.int64, device=qkv.device)
     for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
-        columns = index[:, groups]
-        columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
-        counts[:, rows] = ((columns >= 0) & ~visible.of(rows).hides(columns)).sum(2)
+        columns = index[:, groups]  # (h, m, u)
+        hidden = visible.of(rows).hides_of_groups(columns).unflatten(1, (columns.shape[1], -1))
+        counts[:, rows] = ((columns >= 0)[:, :, None] & ~hidden).sum(3).flatten(1)
     return counts
 
 
@@ -100,12 +100,14 @@ def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
     """
     keys = seen_keys(qkv, index, group).double()
     mean = keys.mean(1).cpu()
+    of_groups = index.to(qkv.device).unflatten(0, (qkv.kv_heads, qkv.group))
+    same = qkv.group == 1 or bool((of_groups[:, 1:] == of_groups[:, :1]).all())  # heads that read the same keys
     return {
         "realised_d": mean,
         "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
         "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
         "visited": keys.sum(1).cpu(),
-        "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
+        "kv_read": mean if same else _keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
     }
 
 
@@ -157,20 +159,19 @@ def sparse_softmax(
         if has is not None:
             absent = absent | ~has[rows].unflatten(0, (columns.shape[1], -1))
         elif visible is not None:
-            of_row = columns if group == 1 else columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
-            absent = absent | visible.of(rows).hides(of_row).unflatten(1, (columns.shape[1], -1))
+            absent = absent | visible.of(rows).hides_of_groups(columns).view(scores.shape)
         scores = scores.masked_fill_(absent, float("-inf"))
         row = torch.softmax(scores, -1)
         fill = row.masked_fill if row.requires_grad else row.masked_fill_
         weights[block.heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    operator = Sparse(index, weights, k.shape[1], group)
+    operator = Sparse(index, weights, k.shape[1], group, zeroed=True)
     return operator, partial(_log_sums, qkv, operator)
 
 
 def _log_sums(qkv: QKV, softmax: Sparse) -> Tensor:
     """``log D~_i = S_ij - log B~_ij`` at the largest weight of each row, (h, n_q); -∞ for a row without columns."""
     largest, slot = softmax.weight.max(-1)
-    of_row = torch.arange(qkv.n_q, device=qkv.device) // softmax.group
-    column = softmax.index[:, of_row].gather(2, slot[..., None])[..., 0]
+    head, row = (torch.arange(size, device=qkv.device) for size in slot.shape)
+    column = softmax.index[head[:, None], row // softmax.group, slot]
     scores = qkv.scale * (qkv.q * tokens(qkv.shared_k, column)).sum(-1)
     return (scores - largest.log()).masked_fill(largest == 0, float("-inf"))

@@ -124,7 +124,7 @@ def _with_means(qkv: QKV, exact: Approximation, scores: Tensor, block: int) -> A
     share = every.softmax(-1).to(qkv.dtype)  # of the exact keys, and of each mean
     pooling = (block_of_key == torch.arange(len(sizes), device=qkv.device)[:, None]) / sizes[:, None]
     means = LowRank(share[..., 1:], None, pooling.to(qkv.dtype).expand(qkv.h, -1, -1))
-    operator = Sum([Sparse(softmax.index, softmax.weight * share[..., :1], qkv.n_k, softmax.group), means])
+    operator = Sum([Sparse(softmax.index, softmax.weight * share[..., :1], qkv.n_k, softmax.group, zeroed=True), means])
     read = (logits > float("-inf")).sum(-1).double().mean(1).cpu()
     diagnostics = {**exact.diagnostics, "kv_read": exact.diagnostics["kv_read"] + read}
     output = share[..., :1] * exact.output + share[..., 1:] @ page_means(qkv.v, block)

@@ -166,7 +166,8 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
         keys.index_copy_(0, (first + slot)[:, 0], k[:, i])
         if i in row_of:
             index[:, row_of[i]] = cache
-        scores = qkv.scale * (keys.view(qkv.h, d, -1) @ queries[:, i, :, None])[..., 0]
+        row = queries[:, i, None] @ keys.view(qkv.h, d, -1).mT  # several times faster than a column on a CPU
+        scores = qkv.scale * row[:, 0]
         if i < d - 1:
             scores = scores.masked_fill(cache < 0, float("-inf"))
         new = joint(scores.softmax(-1), qkv, sets)
