@@ -37,6 +37,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "public": ["--weights", "initialized", "--rounds", "2", *TEXT],
     "theory": ["--weights", "initialized", "--heads", "0:0,2:3", *TEXT],
     "architectures": ["--write", os.devnull],
+    "commands": ["--only", "rows,theory,audit"],
     "scale": ["--ray", "--rounds", "2"],
     "selections": [],
     "chance": ["--pairs", "100", "--noise", "0"],

@@ -111,12 +111,14 @@ def _of_vectors(x: Tensor) -> dict[str, Tensor]:
 
 def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows: int) -> dict[str, Tensor]:
     """The statistics of scores and weights of some heads, (g,), from one pass over the rows of Q and K (g, n, p)."""
-    n = k.shape[1]
     middle = scale * (q.mean(1) * k.mean(1)).sum(1)
-    largest, entropy, mass = q.new_zeros(len(q)), q.new_zeros(len(q)), q.new_zeros(len(q), n)
+    largest, entropy, mass = q.new_zeros(len(q)), q.new_zeros(len(q)), q.new_zeros(len(q), k.shape[1])
     moments = q.new_zeros(2, len(q))
     for start, stop in row_blocks(q.shape[1], rows):
-        scores = product(q[:, start:stop] * scale, k.mT)  # (g, b, n)
+        n = k.shape[1]
+        if visible is not None and q.device.type == "cpu":  # on a GPU the number would have to be waited for
+            n = int(visible.last[start:stop].max()) + 1
+        scores = product(q[:, start:stop] * scale, k[:, :n].mT)  # (g, b, n)
         hidden = None if visible is None else visible.of(slice(start, stop)).hidden(n)
         if hidden is not None:
             away = (scores - middle[:, None, None]).masked_fill_(hidden, 0)
@@ -133,7 +135,7 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
             scores.masked_fill_(hidden, 0)
         sums = weights.sum(2)
         entropy += (sums.log() - torch.linalg.vecdot(weights, scores) / sums).sum(1)
-        mass += ((1 / sums)[:, None] @ weights)[:, 0]
+        mass[:, :n] += ((1 / sums)[:, None] @ weights)[:, 0]
     mass /= q.shape[1]
     entropy /= q.shape[1]
     values = {"score_max": largest, "entropy": entropy, "sink_first": mass[:, 0], "sink_most": mass.amax(1)}
