@@ -52,13 +52,13 @@ def mixed(x: Tensor) -> Tensor:
     """
     x = x + GOLDEN
     for shift, factor in ((30, FACTORS[0]), (27, FACTORS[1])):
-        x = (x ^ _shifted(x, shift)) * factor
-    return x ^ _shifted(x, 31)
+        x = _shifted(x, shift).bitwise_xor_(x).mul_(factor)
+    return _shifted(x, 31).bitwise_xor_(x)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """The unsigned shift to the right; torch's own shift repeats the sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def hashed_uniform(keys: Tensor, count: int) -> Tensor:
@@ -71,7 +71,7 @@ def hashed_uniform(keys: Tensor, count: int) -> Tensor:
     torch.Size([2, 2])
     """
     counters = mixed(torch.arange(count, device=keys.device))
-    return _shifted(mixed(keys[:, None] ^ counters), 11).double() * 2.0**-53
+    return _shifted(mixed(keys[:, None] ^ counters), 11).double().mul_(2.0**-53)
 
 
 def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:

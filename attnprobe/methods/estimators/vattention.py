@@ -318,7 +318,7 @@ def _mask(keys: Tensor, like: Tensor) -> Tensor:
 
 def _marked(uniform: Tensor, among: Tensor) -> Tensor:
     """The numbers of the marked keys of each row (b, n_k), and 2 for other keys. Sorted, they give a random order."""
-    return uniform.masked_fill(~among, 2.0)
+    return uniform.masked_fill_(~among, 2.0)
 
 
 def _least(order: Tensor, count: Tensor) -> Tensor:
