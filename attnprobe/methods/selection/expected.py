@@ -1,6 +1,7 @@
 """Expected attention (Devoto et al. 2025): it selects keys by their expected weight under Gaussian queries.
 
-μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``.
+μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``. RoPE turns the pair
+``(q_i, q_{i+p/2})`` of a query at position c by the angle ``c θ^(-2i/p)``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...errors import Unsupported
 from ...groups import repeated
 from ...operators import block_rows, product, row_blocks
 from ...qkv import QKV
@@ -18,6 +20,7 @@ from .base import attend, working
 from .subsets import Sets, check_subset, subset, subset_selector
 
 KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
+AHEAD = 512  # positions over which RoPE is averaged
 
 
 @subset_selector(
@@ -27,7 +30,7 @@ KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
     tags=("uses_values", "causal"),
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
-    validate=check_subset("expected", "every", "first", "observe"),
+    validate=check_subset("expected", "every", "first", "observe", "rope"),
     compress={"every": 1},
     small={"observe": 3, "first": 1},
 )
@@ -39,6 +42,7 @@ def expected(
     target: str = "softmax",
     observe: int = 64,
     first: int = 4,
+    rope: float | None = None,
     every: int = 64,
     sets: Sets = "group",
     allocation: Allocation = "uniform",
@@ -46,13 +50,16 @@ def expected(
 ) -> Approximation:
     """The softmax of each row over its segment and the keys before it with the largest ``softmax_j(log E_j) · ‖v_j‖``.
 
-    ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. The paper fits μ and Σ to queries before RoPE, and
-    averages RoPE over the next 512 positions. Those queries are not captured: here μ and Σ are those of the last
-    ``observe`` queries before the segment, after RoPE. Source: Devoto et al. 2025, section 3.
+    ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. By default μ and Σ are those of the last ``observe``
+    queries before the segment, as captured, after RoPE. With ``rope`` they are those of the paper and of kvpress'
+    ``ExpectedAttentionPress``: of all queries but the ``first`` ones, turned back by RoPE and then by its mean over the
+    next 512 positions; the softmax is over the keys behind the ``first`` ones. Source: Devoto et al. 2025, section 3.
 
     Options:
-        observe: the number of queries to which the Gaussian is fitted.
+        observe: the number of queries to which the Gaussian is fitted, without ``rope``.
         first: the number of first keys that are always selected.
+        rope: the base θ of the model's RoPE, such as 100000 of SmolLM2 (``rope_theta`` of a model's configuration). A
+            RoPE with scaled angles, as in Llama 3.1, is not of this form.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
             A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
@@ -62,21 +69,30 @@ def expected(
     ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an
-            allocation without its options.
+        Unsupported: d above n_q + n_k; queries that are not given; ``rope`` with an odd p. UsageError: an option below
+            its least; an allocation without its options.
     """
     numbers = working(qkv)
     lengths = repeated(numbers.shared_v.norm(dim=-1), qkv.h)
+    if rope is not None and qkv.p % 2:
+        raise Unsupported(f"expected: rope={rope:g} turns pairs of coordinates, and the head dimension {qkv.p} is odd")
 
     def score(observed: QKV, end: int) -> Tensor:
-        mean = observed.q.mean(1, keepdim=True)  # (h, 1, p)
-        away = observed.q - mean
-        covariance = away.mT @ away / observed.n_q  # (h, p, p)
+        queries = observed.q
+        if rope is not None:
+            spared = first if first < min(end, observed.n_q) else 0
+            queries = _ahead(queries, observed.query_positions, end, rope)[:, spared:]
+        mean = queries.mean(1, keepdim=True)  # (h, 1, p)
+        away = queries - mean
+        covariance = away.mT @ away / queries.shape[1]  # (h, p, p)
         log_weights = []
         for start, stop in row_blocks(end, block_rows(numbers.q, qkv.h * qkv.p, cpu=KEYS)):
             keys = qkv.scale * repeated(numbers.shared_k[:, start:stop], qkv.h)  # (h, b, p)
             log_weights.append((keys @ mean.mT)[..., 0] + (product(keys, covariance) * keys).sum(-1) / 2)
-        return torch.cat(log_weights, 1).softmax(-1) * lengths[:, :end]
+        scores = torch.cat(log_weights, 1)
+        if rope is not None and first < end:
+            scores[:, :first] = float("-inf")
+        return scores.softmax(-1) * lengths[:, :end]
 
     def cost(end: int) -> float:
         return float(end * (qkv.p + 1))
@@ -88,9 +104,21 @@ def expected(
         every=every,
         scored=cost,
         first=first,
-        observe=observe,
+        observe=observe if rope is None else None,
         sets=sets,
         allocation=allocation,
         layers=layers,
     )
     return attend(qkv, selection)
+
+
+def _ahead(queries: Tensor, positions: Tensor, end: int, base: float) -> Tensor:
+    """Queries (h, n, p) turned back by the RoPE of their positions, and by its mean over the positions from ``end``."""
+    half = queries.shape[-1] // 2
+    angles = base ** -(torch.arange(half, dtype=torch.float64, device=queries.device) / half)
+    back = torch.polar(torch.ones_like(angles), -positions[:, None] * angles)  # (n, p/2)
+    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * angles
+    turned = (
+        torch.complex(*queries.double().split(half, -1)) * back * torch.polar(torch.ones_like(later), later).mean(0)
+    )
+    return torch.cat([turned.real, turned.imag], -1).to(queries.dtype)

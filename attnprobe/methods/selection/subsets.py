@@ -43,7 +43,7 @@ def check_subset(method: str, *names: str) -> Callable[..., None]:
     def check(target: str, **options: Any) -> None:
         for name in names:
             if options[name] is not None and options[name] < (name != "first"):
-                problem = "negative" if name == "first" else "not positive"
+                problem = "negative" if name == "first" else "below 1" if options[name] > 0 else "not positive"
                 raise UsageError(f"{method}: {name}={options[name]} is {problem}")
         if options.get("kernel", 1) % 2 == 0:
             raise UsageError(f"{method}: kernel={options['kernel']} is even; choose an odd width")

@@ -454,6 +454,36 @@ def test_tova_drops_in_all_heads_the_key_with_the_least_mean_weight_of_the_last_
     assert not torch.equal(alone, chosen)
 
 
+def rotation(position, p, base):
+    """The matrix of RoPE at a position."""
+    turn = torch.zeros(p, p, dtype=torch.float64)
+    for i in range(p // 2):
+        angle = torch.tensor(position * base ** (-2 * i / p), dtype=torch.float64)
+        turn[i, i] = turn[i + p // 2, i + p // 2] = angle.cos()
+        turn[i + p // 2, i] = angle.sin()
+        turn[i, i + p // 2] = -angle.sin()
+    return turn
+
+
+def test_expected_attention_before_rope_is_that_of_queries_without_it():
+    """The paper's Gaussian of unrotated queries, turned by the mean rotation of the next 512 positions."""
+    n, p, base, first, d = 30, 6, 50.0, 2, 9
+    before, qkv = make(n=n, h=2, p=p, score=3.0), make(n=n, h=2, p=p, seed=5)
+    turned = torch.stack([before.q[:, i] @ rotation(i, p, base).T for i in range(n)], 1)
+    mean_turn = sum(rotation(n + i, p, base) for i in range(512)) / 512
+    approx = approximate("expected", qkv.replace(q=turned), d, rope=base, first=first, sets="head")
+    for head in range(2):
+        queries = before.q[head, first:] @ mean_turn.T
+        mu, covariance = queries.mean(0), queries.T.cov(correction=0)
+        keys = qkv.scale * qkv.k[head]
+        log_weights = torch.stack([k @ mu + k @ covariance @ k / 2 for k in keys])
+        scores = log_weights[first:].softmax(0) * qkv.v[head, first:].norm(dim=-1)
+        kept = {*range(first), *(first + scores.topk(d - first).indices).tolist()}
+        assert set(approx.keys()[head, 0].tolist()) == kept
+    with pytest.raises(Unsupported, match="head dimension 5 is odd"):
+        approximate("expected", make(n=n, p=5), d, rope=base)
+
+
 OBSERVERS = {
     "snapkv": {},
     "expected": {},
