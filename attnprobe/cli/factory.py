@@ -36,6 +36,7 @@ def measuring_command(experiment: Experiment) -> click.Command:
         params=[
             names,
             *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
+            *_turning_options(experiment),
             *([_quick_option(experiment)] if experiment.quick else []),
             _help_all_option(),
         ],
@@ -48,6 +49,16 @@ def measuring_command(experiment: Experiment) -> click.Command:
 def options_in(experiment: Experiment) -> tuple[Option, ...]:
     """The options of an experiment's command: first those of the request, then those of the output."""
     return (*options_of(experiment.request), *options_of(experiment.output))
+
+
+def _turning_options(experiment: Experiment) -> list[click.Option]:
+    """The options with which a command asks the question of another one."""
+    if experiment.turn is None:
+        return []
+    return [
+        click.Option([flag], metavar=metavar, help=text)
+        for flag, (_, _, metavar, text) in experiment.turn.options.items()
+    ]
 
 
 def _help_all_option() -> click.Option:
@@ -75,10 +86,27 @@ class MeasuringCommand(click.Command):
     def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.experiment = experiment
+        self.turning: Sequence[str] = () if experiment.turn is None else tuple(experiment.turn.options)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of this command, or of the other one whose question the arguments ask."""
+        turn = self.experiment.turn
+        if turn is None or (translated := turn.translated(args)) is None:
+            return super().make_context(info_name, args, parent, **extra)
+        from . import cli
+
+        other = cli.get_command(click.Context(cli), turn.command)
+        assert other is not None  # a command of this package
+        return other.make_context(turn.command, translated, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
         rest = super().parse_args(ctx, self._without_none(args))
+        for flag in self.turning:
+            if ctx.params.pop(flag.removeprefix("--")) is not None:  # else another command would run
+                raise click.UsageError(f"{flag} needs {self.turning[0]} on the command line", ctx)
         if ctx.params.pop("quick", False):
             self._be_quick(ctx)
         if names := ctx.params.pop(NAMES):
@@ -106,7 +134,9 @@ class MeasuringCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {option.name: option.group for option in options_in(self.experiment)}
-        ordinary = {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
+        groups |= {flag.removeprefix("--"): GROUPS[0] for flag in self.turning}
+        ordinary = {flag.removeprefix("--") for flag in self.turning}
+        ordinary |= {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
         further: list[tuple[str, str]] = []
         for group in (*GROUPS, None):
             params = [param for param in self.get_params(ctx) if groups.get(param.name or "") == group]

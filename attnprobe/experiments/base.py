@@ -49,6 +49,40 @@ class Recorded(Generic[R]):
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Options with which a command asks a question that another command answers, which then runs in its place.
+
+    Attributes:
+        command: the other one. arguments: that it gets first.
+        options: each option of the question, the first of which asks it: its name there, its value if it is left out,
+            its placeholder and its help.
+    """
+
+    command: str
+    arguments: tuple[str, ...]
+    options: Mapping[str, tuple[str, str | None, str, str]]
+
+    def translated(self, args: Sequence[str]) -> list[str] | None:
+        """The arguments of the other command; None if they do not ask its question.
+
+        >>> turn = Turn(
+        ...     "inject", ("--phase", "decode"), {"--keys": ("--d", None, "", ""), "--by": ("--plan", "row", "", "")}
+        ... )
+        >>> turn.translated(["--keys=9", "--n", "64"]), turn.translated(["--by", "mass"])
+        (['--phase', 'decode', '--plan', 'row', '--d=9', '--n', '64'], None)
+        """
+        flags = [arg.partition("=")[0] for arg in args]
+        if next(iter(self.options)) not in flags:
+            return None
+        given = [*self.arguments]
+        for flag, (name, default, _, _) in self.options.items():
+            given += [name, default] if default is not None and flag not in flags else []
+        for arg, flag in zip(args, flags, strict=True):
+            given.append(arg.replace(flag, self.options[flag][0], 1) if flag in self.options else arg)
+        return given
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A command that measures. Its parts stand in the folder of its name, under these names:
 
@@ -73,6 +107,7 @@ class Experiment:
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         quick: the values of options, as text, that ``--quick`` gives for a first look.
+        turn: the question that another command answers.
         timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
     """
 
@@ -86,6 +121,7 @@ class Experiment:
     more_plots: tuple[str, ...] = ()
     gated: Gated | None = None
     keeps: tuple[str, ...] = ()
+    turn: Turn | None = None
     timed: bool = False
     quick: Mapping[str, str] = field(default_factory=dict)
 

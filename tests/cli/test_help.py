@@ -42,3 +42,17 @@ def test_what_is_out_of_reach_is_said_once_on_a_machine(monkeypatch, tmp_path):
     monkeypatch.delenv("ATTNPROBE_CACHE_SIZE")
     assert [told_before(line), told_before(line), told_before(f"x{line}")] == [False, True, False]
     assert [told_before("another line"), told_before("another line")] == [False, False]
+
+
+def test_the_question_of_another_command_runs_that_command(run):
+    """``budget --keys`` is ``inject --phase decode --plan``, which answers with its own messages."""
+    budget = cli.get_command(None, "budget")
+    context = budget.make_context("budget", ["tova", "--keys", "0.1", "--by=mass", "--steps", "9", "--n", "64"])
+    asked = ("phase", "d", "plan", "steps", "n", "methods")
+    assert context.command.name == "inject"
+    assert [context.params[name] for name in asked] == ["decode", "0.1", "mass", 9, "64", ("tova",)]
+    assert budget.make_context("budget", ["--keys", "9"]).params["plan"] == "residual"
+    code, _, err = run("budget", "--by", "mass")
+    assert code == 2 and "--by needs --keys" in err
+    code, _, err = run("budget", "--keys", "0.1", "--by", "mess")
+    assert code == 2 and "mess" in err and "residual" in err

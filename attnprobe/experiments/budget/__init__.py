@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...gates.check import Gated
 from ...tables.metrics import Metric, share
-from ..base import Experiment
+from ..base import Experiment, Turn
 from .request import BudgetOutput, BudgetRequest
 
 __all__ = ["EXPERIMENT", "BudgetOutput", "BudgetRequest", "measure_budgets"]
@@ -13,6 +13,26 @@ GATED = Gated(
     (Metric("d"), Metric("d_over_n"), share("unreached"), share("counterexamples")),
     without=("d",),  # d is the result
 )
+PLAN = Turn(
+    "inject",
+    ("--phase", "decode"),
+    {
+        "--keys": (
+            "--d",
+            None,
+            "LIST",
+            "Divide a fixed total among the KV heads of a language model: a share of the prompt, or the mean number of "
+            "keys. The command is then inject --phase decode --plan, with its options. It makes a plan for each cache "
+            "policy, and judges it on other windows beside uniform budgets.",
+        ),
+        "--by": (
+            "--plan",
+            "residual",
+            "residual|measured|row|mass",
+            "With --keys: the number of each head by which its keys are planned. [default: residual]",
+        ),
+    },
+)
 EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
@@ -20,8 +40,10 @@ EXPERIMENT = Experiment(
     output=BudgetOutput,
     plots=("budget",),
     gated=GATED,
+    turn=PLAN,
     examples=(
         "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
+        "--keys 0.1 --by residual --model smollm2 --n 577 --steps 64 --windows 12 --method h2o,tova,random",
         "--fail-above d.max=256 --fail-above unreached=0",
     ),
     python=(
