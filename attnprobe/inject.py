@@ -206,8 +206,8 @@ def _injected_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None = None,
+    dropout: float = 0.0,  # by its place, where kvpress has wrapped this function
     scaling: float | None = None,
-    dropout: float = 0.0,
     **extras: Any,
 ) -> tuple[Tensor, None]:
     """The attention function inside `injected`."""
@@ -230,8 +230,8 @@ def _registered_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None = None,
-    scaling: float | None = None,
     dropout: float = 0.0,
+    scaling: float | None = None,
     **extras: Any,
 ) -> tuple[Tensor, None]:
     """The attention function of `register_attention`."""

@@ -23,7 +23,6 @@ from ...sources.weights import initialized, language_kind, pretrained, redraw_pr
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
-MODEL_DTYPES = ("auto", *DTYPES)
 MASK_TOKENS = ("[MASK]", "<mask>")
 HIDDEN_SHARE = 0.15  # of the words, behind the mask token
 

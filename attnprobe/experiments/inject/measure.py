@@ -18,6 +18,7 @@ from ...hooks.capture import captured_forward
 from ...inject import attention_by, injected
 from ...methods import METHODS
 from ...operators import full_precision
+from ...qkv import QKV
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method
@@ -39,7 +40,7 @@ from .decoding import Prefix
 from .drift import Local, Outputs, answer_metrics, local_errors, local_metrics, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
-from .policy import PromptPolicy, evicts
+from .policy import PromptPolicy, Steps, evicts, prompt_text
 from .record import SHAPE
 from .request import LAVA, SHUFFLED, InjectRequest
 
@@ -342,10 +343,6 @@ class _Bench:
         """The predicted words of a row."""
         return None if self.predictions is None else self.predictions.words[row]
 
-    def _compared(self, length: int) -> slice:
-        """The tokens of a row of this length whose outputs are compared."""
-        return slice(length)
-
     def _outputs(self) -> list[Outputs]:
         """The model's current outputs for each row, without padding."""
         hidden, logits = self.model.both(self.reading, self.predictions)
@@ -355,27 +352,53 @@ class _Bench:
         ]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        method, options = work.request.entry, work.request.options
-        with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
+        method, options, budget = work.request.entry, work.request.options, work.budget
+        if work.head is not None:  # all other heads keep exact attention
+            [layer] = work.layers
+            alone: dict[int | tuple[int, int], int | None] = {
+                (layer, head): None for head in range(self.calls[layer].heads)
+            }
+            for head in _heads(self.calls[layer], work):
+                one = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
+                alone[layer, head] = 1 if method.budget is None else one
+            budget = alone
+        with injected(self.model.model, method, budget, layer=work.layers, seed=work.seed, **options):
             return self._outputs()
 
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
         """The errors of a method on a layer's own Q, K, V, for each row."""
-        place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer)
+        place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer, work.head)
         if place not in self.local:
             call = self.calls[layer]
             exact = call.output()
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
+            heads = _heads(call, work)
             self.local[place] = [
-                self._errors(call, row, self._compared(length), exact, got) for row, length in enumerate(self.lengths)
+                local_errors(
+                    exact[row, :length, heads.start : heads.stop],
+                    got[row, :length, heads.start : heads.stop],
+                    None if call.block is None else call.block.at(row, slice(length)),
+                    heads,
+                )
+                for row, length in enumerate(self.lengths)
             ]
         return self.local[place]
 
-    def _errors(self, call: AttentionCall, row: int, tokens: slice, exact: Tensor, got: Tensor) -> Local:
-        """The errors of one row of the batch at its tokens."""
-        block = None if call.block is None else call.block.at(row, tokens)
-        return local_errors(exact[row, tokens], got[row, tokens], block, range(call.heads))
+
+@dataclass
+class _ExactSteps:
+    """The exact attention of the steps in one layer.
+
+    Attributes:
+        call: with the queries of the steps alone, behind the keys before them. rows: of the batch.
+        output: of the steps, (b, n_q, h, p_v) float64. texts: the prompts of rows.
+    """
+
+    call: AttentionCall
+    rows: Sequence[Steps]
+    output: Tensor
+    texts: dict[int, QKV] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -387,6 +410,7 @@ class _Decoding(_Bench):
     answers: Sequence[slice] = ()  # the places of the predictions of each row's answer of a needle
     prefix: Prefix = field(init=False)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
+    exact: dict[int, _ExactSteps] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
@@ -405,15 +429,13 @@ class _Decoding(_Bench):
 
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
-        policy, call = self._policy(work), self._steps(self.calls[layer])
-        exact = self.calls[layer].output()[:, self.prefix.steps]
-        errors = []
-        group = call.heads // call.kv_heads
-        for row in range(len(call.q)):
-            got, lost = policy.row(call, row)
+        policy, exact = self._policy(work), self._exact(layer)
+        errors, call = [], exact.call
+        heads = _heads(call, work)
+        for row, steps in enumerate(exact.rows):
+            got, lost = policy.row(steps)
             block = None if call.block is None else call.block.at(row)
-            heads = range(call.heads) if work.head is None else range(work.head * group, (work.head + 1) * group)
-            own = exact[row][:, list(heads)]
+            own = exact.output[row][:, list(heads)]
             found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
             errors.append(replace(found, lost=lost[list(heads)].tolist()))
         return errors
@@ -422,32 +444,43 @@ class _Decoding(_Bench):
     @full_precision()
     def errors_of_heads(self, work: InjectWork, tried: Sequence[int], by: str) -> Tensor:
         """The error of each KV head of the first row at each number of keys, (heads of all layers, numbers)."""
-        steps, errors = self.prefix.steps, []
+        errors = []
         for layer in work.layers:
-            call = self._steps(self.calls[layer])
+            exact = self._exact(layer)
+            call = exact.call
             if by in ("residual", "measured") and call.block is None:
                 raise Unsupported(f"{call.module}: no block around it was verified, so it has no residual error")
-            exact = self.calls[layer].output()[0, steps]
             of_layer = []
             for d in tried:
-                got, lost = self._policy(replace(work, budget=d)).row(call, 0)
-                of_layer.append(head_errors(call, 0, exact, got.transpose(0, 1), lost, by))
+                got, lost = self._policy(replace(work, budget=d)).row(exact.rows[0])
+                of_layer.append(head_errors(call, 0, exact.output[0], got.transpose(0, 1), lost, by))
             errors.append(torch.stack(of_layer, 1))
         return torch.cat(errors)
 
-    def _steps(self, call: AttentionCall) -> AttentionCall:
-        """A call with the queries of the steps alone, behind the keys before them."""
-        steps, end = self.prefix.steps, self.prefix.steps.stop
-        parts = {"q": call.q[:, :, steps], "k": call.k[:, :, :end], "v": call.v[:, :, :end]}
-        block = None if call.block is None else call.block.at(slice(None), steps)
-        return replace(call, **parts, visible=None, exact=None, block=block)
+    def _exact(self, layer: int) -> _ExactSteps:
+        """The exact attention of the steps in a layer."""
+        if layer not in self.exact:
+            call, steps = self.calls[layer], self.prefix.steps
+            parts = {"q": call.q[:, :, steps], "k": call.k[:, :, : steps.stop], "v": call.v[:, :, : steps.stop]}
+            block = None if call.block is None else call.block.at(slice(None), steps)
+            alone = replace(call, **parts, visible=None, exact=None, block=block)
+            rows = [Steps.of(alone, row, self.prefix_length) for row in range(len(call.q))]
+            self.exact[layer] = _ExactSteps(alone, rows, call.output()[:, steps])
+        return self.exact[layer]
+
+    def _text(self, layer: int, row: int) -> QKV:
+        """The prompt of a row as policies read it."""
+        texts = self._exact(layer).texts
+        if row not in texts:
+            texts[row] = prompt_text(self.calls[layer].qkv(row), self.prefix_length)
+        return texts[row]
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
         request = work.request
         options = work.options
         kept = self.kept.setdefault((request.name, tuple(sorted(options.items())), work.seed), {})
         heads = None if work.head is None else (work.head,)
-        return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self.calls, heads, kept)
+        return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self._text, heads, kept)
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)
@@ -485,6 +518,14 @@ class _Decoding(_Bench):
         if work.head is not None:
             of_heads = [*of_heads, *[None] * (self.calls[layer].kv_heads - 1)]
         return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)
+
+
+def _heads(call: AttentionCall, work: InjectWork) -> range:
+    """The query heads of a layer that a forward replaces: all, or those of one KV head."""
+    if work.head is None:
+        return range(call.heads)
+    group = call.heads // call.kv_heads
+    return range(work.head * group, (work.head + 1) * group)
 
 
 def _widened(call: AttentionCall) -> AttentionCall:

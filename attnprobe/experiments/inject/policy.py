@@ -8,8 +8,9 @@ are joined by their normalisers: ``o = (D₁ o₁ + D₂ o₂) / (D₁ + D₂)``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,13 +27,62 @@ Part = tuple[Tensor, Tensor]  # the output (h, n_q, p_v) and the logarithm of th
 
 
 @dataclass(frozen=True, eq=False)
+class Steps:
+    """The new tokens of one row of a call behind a prompt, and their exact attention, which is computed once.
+
+    Attributes:
+        layer: the number of the call. row: of the batch. qkv: of the new tokens, with the keys of the prompt too.
+    """
+
+    layer: int
+    row: int
+    qkv: QKV
+    prompt: int
+
+    @classmethod
+    def of(cls, call: AttentionCall, row: int, prompt: int) -> Steps:
+        """The steps of one row.
+
+        Raises:
+            Unsupported: a layer with a sliding window, or a mask that no `QKV` describes.
+        """
+        if call.local:
+            raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
+        qkv = call.qkv(row)
+        return cls(call.number, row, qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32)), prompt)
+
+    @cached_property
+    def whole(self) -> Part:
+        """Exact attention over the prompt."""
+        return _joined(_scores(self.qkv, self.k), self.v)
+
+    @cached_property
+    def new(self) -> Part:
+        """Causal attention over the tokens after the prompt."""
+        k, v = self.qkv.shared_k[:, self.prompt :], self.qkv.shared_v[:, self.prompt :]
+        place = torch.arange(k.shape[1], device=k.device)
+        later = place > self.qkv.query_positions[:, None] - self.prompt  # (n_q, new)
+        return _joined(_scores(self.qkv, k).masked_fill(later, float("-inf")), v)
+
+    @property
+    def k(self) -> Tensor:
+        """The keys of the prompt, (h_kv, prompt, p)."""
+        return self.qkv.shared_k[:, : self.prompt]
+
+    @property
+    def v(self) -> Tensor:
+        """The values of the prompt, (h_kv, prompt, p_v)."""
+        return self.qkv.shared_v[:, : self.prompt]
+
+
+@dataclass(frozen=True, eq=False)
 class PromptPolicy:
     """A method on the keys of a prompt, as an attention function of the tokens after it.
 
     Attributes:
-        prompt: N. calls: the exact calls of a text that begins with the prompt, by layer, with its Q, K and V.
+        prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
-        kept: the chosen keys by (layer, row), which one policy chooses once.
+        kept: the chosen keys by (layer, row, d), which one policy chooses once.
     """
 
     method: Method
@@ -40,7 +90,7 @@ class PromptPolicy:
     seed: int
     options: Mapping[str, Any]
     prompt: int
-    calls: Mapping[int, AttentionCall]
+    text: Callable[[int, int], QKV]
     heads: Sequence[int] | None = None
     kept: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
 
@@ -50,71 +100,77 @@ class PromptPolicy:
         Raises:
             Unsupported: the call or the method has no such form.
         """
-        outputs = [self.row(call, row)[0] for row in range(len(call.q))]
+        steps = (Steps.of(call, row, self.prompt) for row in range(len(call.q)))
+        outputs = [self._output(each, self._kept(each)) for each in steps]
         return torch.stack(outputs).transpose(1, 2).to(call.q.dtype)
 
-    def row(self, call: AttentionCall, row: int) -> tuple[Tensor, Tensor]:
+    def row(self, steps: Steps) -> tuple[Tensor, Tensor]:
         """The outputs (h, n_q, p_v) of one row of the batch, and the share of the exact weights that no key has.
 
         The share, (h,), is ``1 - D~/D``, mean over rows; NaN for methods whose weights are not those of the keys.
         """
-        if call.local:
-            raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
-        qkv = call.qkv(row)
-        qkv = qkv.to(dtype=torch.promote_types(qkv.dtype, torch.float32))
-        whole = _part(qkv, qkv.shared_k[:, : self.prompt], qkv.shared_v[:, : self.prompt])
-        new = _new(qkv, self.prompt)
-        exact_size = torch.logaddexp(whole[1], new[1])
-        kept = [whole[0].clone(), whole[1].clone()]
-        for d, heads in self._budgets(call).items():
-            part = self._kept_part(call, row, qkv, d)
-            for one, other in zip(kept, part, strict=True):
-                one[heads] = other[heads].to(one)
-        sizes = [kept[1], new[1]]
-        if qkv.sink_logits is not None:
-            sizes.append(qkv.sink_logits[:, None].expand_as(kept[1]))
-        size = torch.stack(sizes).logsumexp(0)
-        output = (kept[1] - size).exp()[..., None] * kept[0] + (new[1] - size).exp()[..., None] * new[0]
+        kept = self._kept(steps)
         if self.method.family not in ("selection", "sparse", "exact"):
-            return output, torch.full((qkv.h,), torch.nan)
-        lost = -torch.expm1(torch.logaddexp(kept[1], new[1]).double() - exact_size.double())
-        return output, lost.clamp(min=0).mean(-1)
+            return self._output(steps, kept), torch.full((steps.qkv.h,), torch.nan)
+        exact = torch.logaddexp(steps.whole[1], steps.new[1])
+        lost = -torch.expm1(torch.logaddexp(kept[1], steps.new[1]).double() - exact.double())
+        return self._output(steps, kept), lost.clamp(min=0).mean(-1)
 
-    def _budgets(self, call: AttentionCall) -> dict[int | None, list[int]]:
+    def _output(self, steps: Steps, kept: Part) -> Tensor:
+        """The outputs over kept keys and the new tokens."""
+        sizes = [kept[1], steps.new[1]]
+        if steps.qkv.sink_logits is not None:
+            sizes.append(steps.qkv.sink_logits[:, None].expand_as(kept[1]))
+        size = torch.stack(sizes).logsumexp(0)
+        shares = [(own - size).exp()[..., None] for own in sizes[:2]]
+        return shares[0] * kept[0] + shares[1] * steps.new[0]
+
+    def _kept(self, steps: Steps) -> Part:
+        """Attention over what the heads keep of the prompt, or read."""
+        groups = self._budgets(steps)
+        if [*groups.values()] == [[*range(steps.qkv.h)]]:
+            return self._kept_part(steps, *groups)
+        outputs, sizes = (x.clone() for x in steps.whole)
+        for d, heads in groups.items():
+            part = self._kept_part(steps, d)
+            outputs[heads], sizes[heads] = part[0][heads].to(outputs), part[1][heads].to(sizes)
+        return outputs, sizes
+
+    def _budgets(self, steps: Steps) -> dict[int | None, list[int]]:
         """The query heads of which the method chooses keys, by their budget."""
         groups: dict[int | None, list[int]] = {}
-        for head in range(call.heads):
-            if self.heads is not None and head * call.kv_heads // call.heads not in self.heads:
+        for head in range(steps.qkv.h):
+            if self.heads is not None and head // steps.qkv.group not in self.heads:
                 continue
             d = self.d
             if isinstance(d, Mapping):
-                d = d[(call.number, head)] if (call.number, head) in d else d[call.number]
+                d = d[(steps.layer, head)] if (steps.layer, head) in d else d[steps.layer]
                 if d is None:  # exact attention
                     continue
             groups.setdefault(d, []).append(head)
         return groups
 
-    def _kept_part(self, call: AttentionCall, row: int, qkv: QKV, d: int | None) -> Part:
+    def _kept_part(self, steps: Steps, d: int | None) -> Part:
         if self.method.compress is None:
-            return self._read(qkv, d)
-        place = call.number, row, d
+            return self._read(steps, d)
+        place = steps.layer, steps.row, d
         if place not in self.kept:
             assert d is not None  # methods that compress have a budget
-            own = self.calls[call.number].qkv(row)
-            self.kept[place] = kept_keys(self.method, own, self.prompt, d, self.seed, self.options)
-        index = self.kept[place]  # (h, u)
+            text = self.text(steps.layer, steps.row)
+            self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
+        index, qkv = self.kept[place], steps.qkv  # (h, u)
         at = index.clamp(min=0)
         scores = qkv.scale * (qkv.q @ tokens(qkv.shared_k, at).mT)
         return _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), tokens(qkv.shared_v, at))
 
-    def _read(self, qkv: QKV, d: int | None) -> Part:
+    def _read(self, steps: Steps, d: int | None) -> Part:
         """The part of a method that reads the prompt at each step: all new tokens stand at the prompt's last one."""
-        last = torch.full((qkv.n_q,), self.prompt - 1, device=qkv.device)
+        qkv = steps.qkv
         prompt = qkv.replace(
-            k=qkv.shared_k[:, : self.prompt],
-            v=qkv.shared_v[:, : self.prompt],
+            k=steps.k,
+            v=steps.v,
             causal=False,  # each of them sees the whole prompt
-            positions=last,
+            positions=torch.full((qkv.n_q,), self.prompt - 1, device=qkv.device),
             sink_logits=None,
             all_queries=None,
         )
@@ -127,32 +183,19 @@ class PromptPolicy:
         return got.output, got.log_normalizer()
 
 
-def kept_keys(
-    method: Method, qkv: QKV, prompt: int, d: int, seed: int = 0, options: Mapping[str, Any] | None = None
-) -> Tensor:
-    """The keys of the first ``prompt`` tokens that a method keeps, (h, d) int64; -1 are empty slots.
-
-    They are the choice before the token that follows the prompt, by the queries of the prompt.
+def prompt_text(qkv: QKV, prompt: int) -> QKV:
+    """A prompt as methods that compress read it: all its queries and keys, and the query of the token behind it.
 
     Args:
         qkv: the exact inputs of a text that begins with the prompt, with the queries of all tokens.
-        options: of the method. Those that cut a text into segments are given by `Method.compress`.
-
-    Raises:
-        Unsupported: the method does not compress, or d is not in 1..prompt.
     """
-    chosen = dict(options or {})
-    if method.compress is None:
-        raise Unsupported(f"{method.name} does not compress a prompt once")
-    if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
-        raise Unsupported(fault)
 
     def beyond(x: Tensor) -> Tensor:
         return torch.cat([x[:, :prompt], x[:, :1]], 1)  # the last query and key are not looked at
 
     given = qkv.complete() or qkv
     queries = beyond(given.q)
-    text = QKV(
+    return QKV(
         queries[:, prompt:],
         beyond(qkv.shared_k),
         beyond(qkv.shared_v),
@@ -163,6 +206,27 @@ def kept_keys(
         positions=torch.tensor([prompt], device=qkv.device),
         all_queries=queries,
     )
+
+
+def kept_keys(
+    method: Method, text: QKV, prompt: int, d: int, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Tensor:
+    """The keys of a prompt that a method keeps, (h, d) int64; -1 are empty slots.
+
+    They are the choice before the token that follows the prompt, by the queries of the prompt.
+
+    Args:
+        text: the prompt by `prompt_text`.
+        options: of the method. Those that cut a text into segments are given by `Method.compress`.
+
+    Raises:
+        Unsupported: the method does not compress, or d is not in 1..prompt.
+    """
+    chosen = dict(options or {})
+    if method.compress is None:
+        raise Unsupported(f"{method.name} does not compress a prompt once")
+    if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
+        raise Unsupported(fault)
     got = approximate(method, text, d + 1, seed=seed, **{**method.compress, **chosen})
     assert got.keys is not None  # of a method that selects keys
     keys = got.keys()[:, 0]
@@ -190,19 +254,6 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     if count is not None and count > prompt:
         return f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose a longer prompt"
     return None
-
-
-def _part(qkv: QKV, k: Tensor, v: Tensor) -> Part:
-    """Exact attention of all queries over keys and values (h_kv, n, ·) that each of them sees."""
-    return _joined(_scores(qkv, k), v)
-
-
-def _new(qkv: QKV, prompt: int) -> Part:
-    """Causal attention of the last tokens over the tokens after a prompt."""
-    k, v = qkv.shared_k[:, prompt:], qkv.shared_v[:, prompt:]
-    place = torch.arange(k.shape[1], device=k.device)
-    later = place > qkv.query_positions[:, None] - prompt  # (n_q, new)
-    return _joined(_scores(qkv, k).masked_fill(later, float("-inf")), v)
 
 
 def _scores(qkv: QKV, k: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
-        reads={"decode": ("prefix", "steps", "greedy_steps", "per_head", "plan", "plan_windows", "question")},
+        reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question")},
         later=True,
     )
     prefix: int | None = opt(
@@ -141,8 +141,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     per_layer: bool = opt(False, "Also replace each of these layers alone.", group=PLACES)
     per_head: bool = opt(
         False,
-        "With --phase decode: also replace each KV head of these layers alone, and print which local number predicts "
-        "the damage.",
+        "Also replace each KV head of these layers alone, and print which local number predicts the damage.",
         group=PLACES,
         later=True,
     )

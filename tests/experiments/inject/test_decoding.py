@@ -19,7 +19,7 @@ from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.allocation import lava_budgets, planned_budgets
 from attnprobe.experiments.inject.drift import step_drift
 from attnprobe.experiments.inject.measure import InjectCells
-from attnprobe.experiments.inject.policy import kept_keys
+from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
 from attnprobe.methods import get
@@ -31,17 +31,26 @@ SAME = 5e-6  # relative, in float32, over a few layers
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A GPT-2, and a Llama whose four heads share two KV heads."""
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    """A GPT-2, a Llama whose four heads share two KV heads, and a Gemma of which one layer is global."""
+    from transformers import (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
 
     sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3}
     llama = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2}
+    llama |= {"intermediate_size": 48, "max_position_embeddings": 64}
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    gemma = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 7, "layer_types": kinds}
     gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": 4, "n_positions": 64}
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**sizes, **gpt2)),
-        "llama": lambda: LlamaForCausalLM(
-            LlamaConfig(**sizes, **llama, intermediate_size=48, max_position_embeddings=64)
-        ),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)),
+        "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **llama, **gemma)),
     }
     folder = tmp_path_factory.mktemp("models")
     return {name: str(save(seeded(make), folder / name)) for name, make in makers.items()}
@@ -135,17 +144,25 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("method", POLICIES)
-def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, method):
-    """transformers' own cache, cut to the keys of each KV head, then one token after another."""
+CROPPED = [(model, method) for model in ("llama", "gemma") for method in POLICIES]
+CROPPED.remove(("gemma", "knorm"))  # the norms behind its k-norm are equal
+
+
+@pytest.mark.parametrize("model, method", CROPPED)
+def test_a_policy_is_a_decode_on_a_cropped_cache(ask, models, text, model, method):
+    """transformers' own cache, cut to the keys of each KV head of global layers, then one token after another."""
     d = 8
-    [record] = ask(methods=(method,), d=(d,))
-    ids, whole = ids_of(text), opened(models["llama"])
+    [record] = ask(model, methods=(method,), d=(d,), model_dtype="float64")
+    ids, whole = ids_of(text), opened(models[model]).double()
     cache, weights = prefilled(whole, ids)
     for layer, of_layer in zip(cache.layers, weights, strict=True):
+        if layer.is_sliding:
+            continue
         kept = POLICIES[method](layer.keys[0], of_layer[0]).topk(d, dim=-1).indices.sort(-1).values
         index = kept[None, :, :, None].expand(-1, -1, -1, layer.keys.shape[-1])
         layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+    size = sum(x.numel() * x.element_size() for layer in cache.layers for x in (layer.keys, layer.values))
+    assert metrics(record)["cache_bytes"] == metrics(record)["read_bytes"] == pytest.approx(size)
     loss = []
     for place in range(PREFIX, N - 1):
         at = torch.tensor([[place]])
@@ -180,7 +197,7 @@ def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models,
 
 def test_forced_recent_keys_are_an_option_of_h2o(models, text):
     ids, whole = ids_of(text), opened(models["llama"])
-    qkv = capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv()
+    qkv = prompt_text(capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv(), PREFIX)
     recent_half = set(range(PREFIX - 4, PREFIX))
     sets = [kept_keys(get("h2o"), qkv, PREFIX, 8, options=options)[0] for options in ({"forced": True}, {})]
     assert recent_half <= set(sets[0].tolist()) and not recent_half <= set(sets[1].tolist())
@@ -193,7 +210,7 @@ def test_forced_recent_keys_are_an_option_of_h2o(models, text):
 
 def test_random_keys_are_drawn_by_seed_and_head_beside_sinks(models, text):
     ids, whole = ids_of(text), opened(models["llama"])
-    qkv = capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv()
+    qkv = prompt_text(capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv(), PREFIX)
     kept = [kept_keys(get("random"), qkv, PREFIX, 8, seed).sort(-1).values.tolist() for seed in (0, 0, 1)]
     assert kept[0] == kept[1] != kept[2] and all({0, 1, 2, 3} < set(of_head) for of_head in kept[0])
     assert kept[0][0] == kept[0][1] != kept[0][2] and all(len(set(of_head)) == 8 for of_head in kept[0])

@@ -193,6 +193,25 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
             assert record["layers"] == [0, 1, 2] and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
 
 
+def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
+    """Each drift is that of the model with this head's budget by hand, and the heads' errors are the layer's."""
+    records = ask(methods=("skyformer", "vmean"), layer=(1,), per_head=True).records
+    whole, ids = opened(models["bert"]).base_model, ids_of(texts)
+    own = whole(ids).last_hidden_state
+    for method, d in (("skyformer", 8), ("vmean", None)):
+        layer, *heads = [metrics(record) for record in records if record["method"] == method]
+        assert len(heads) == HEADS
+        assert sum(head["local_error"] for head in heads) / HEADS == pytest.approx(layer["local_error"], rel=1e-5)
+        assert sum(head["residual_error"] for head in heads) == pytest.approx(layer["residual_heads"], rel=1e-5)
+        for head, found in enumerate(heads):
+            budget = {(1, number): (d or 1) if number == head else None for number in range(HEADS)}
+            with injected(whole, method, budget, layer=[1]):
+                got = whole(ids).last_hidden_state
+            assert (
+                found["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-3) and found["drift"] > 0
+            )
+
+
 def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
     actual = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
     ids, model = ids_of(texts), opened(models["bert"]).base_model

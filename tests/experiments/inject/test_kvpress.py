@@ -1,6 +1,7 @@
-"""The keys that policies keep of a prompt, beside those of kvpress on the same model, where it is installed:
+"""The keys that policies keep of a prompt, and what is decoded behind them, beside kvpress on the same model.
 
-pip install --no-deps kvpress cachetools fire termcolor    # kvpress itself asks for an older transformers
+kvpress asks for transformers below 5.3, so it has an environment of its own:
+pip install 'transformers<5.3' kvpress pytest && PYTHONPATH=. pytest -n 0 tests/experiments/inject/test_kvpress.py
 """
 
 import pytest
@@ -8,7 +9,8 @@ import tiny_models
 import torch
 
 from attnprobe import capture
-from attnprobe.experiments.inject.policy import kept_keys
+from attnprobe.experiments.inject.policy import PromptPolicy, kept_keys, prompt_text
+from attnprobe.inject import attention_by
 from attnprobe.methods.registry import METHODS
 
 PROMPT, D = 96, 24  # a share that has no rounding
@@ -19,6 +21,7 @@ PRESSES = {  # the press, its settings, the policy and its options
     "tova": ("TOVAPress", {}, {}),
     "h2o": ("ObservedAttentionPress", {}, {}),
     "window": ("StreamingLLMPress", {"n_sink": 4}, {"sinks": 4}),
+    "expected": ("ExpectedAttentionPress", {"n_sink": 4}, {"first": 4, "rope": 10000.0}),
 }
 BORDER = {  # the keys that may differ
     "snapkv": 2,  # kvpress pools over keys before the observed window alone, so scores of the last two of them differ
@@ -30,6 +33,8 @@ BORDER = {  # the keys that may differ
 def prefill():
     """A prefill of a tiny Llama: its attention calls, and what a press sees of each layer."""
     model = tiny_models.build("Llama", max_position_embeddings=256)
+    for layer in model.layers:
+        layer.self_attn.rotary_emb = model.rotary_emb  # as kvpress gives it to its presses
     ids = torch.randint(3, 60, (1, PROMPT), generator=torch.Generator().manual_seed(2))
     seen = []
 
@@ -55,7 +60,37 @@ def test_a_policy_keeps_what_its_press_keeps(policy, prefill):
         if METHODS[policy].compress is None:
             ours = [{*range(4), *range(PROMPT - D + 4, PROMPT)}] * qkv.kv_heads
         else:
-            kept = kept_keys(METHODS[policy], qkv, PROMPT, D, options=options)
+            kept = kept_keys(METHODS[policy], prompt_text(qkv, PROMPT), PROMPT, D, options=options)
             ours = [set(keys.tolist()) - {-1} for keys in kept[:: qkv.group]]
         for mine, other in zip(ours, theirs, strict=True):
             assert len(mine) == len(other) == D and len(mine - other) <= BORDER.get(policy, 0)
+
+
+@pytest.mark.parametrize("policy", [policy for policy in PRESSES if policy not in BORDER])
+def test_steps_behind_a_policy_are_those_behind_its_press(policy):
+    """The last hidden states of tokens that are decoded one by one on kvpress' compressed cache."""
+    kvpress = pytest.importorskip("kvpress", reason="kvpress is not installed", exc_type=ImportError)
+    from transformers import DynamicCache, LlamaForCausalLM
+
+    base = tiny_models.build("Llama", max_position_embeddings=256)
+    model = LlamaForCausalLM(base.config).eval()
+    model.model = base
+    ids = torch.randint(3, 60, (1, PROMPT + 6), generator=torch.Generator().manual_seed(2))
+    name, settings, options = PRESSES[policy]
+    theirs, cache = [], DynamicCache()
+    with torch.no_grad():
+        with getattr(kvpress, name)(compression_ratio=1 - D / PROMPT, **settings)(model):
+            base(input_ids=ids[:, :PROMPT], past_key_values=cache)
+        for place in range(PROMPT, PROMPT + 6):
+            at = torch.tensor([[place]])
+            step = base(input_ids=ids[:, place : place + 1], past_key_values=cache, position_ids=at)
+            theirs.append(step.last_hidden_state[0, 0])
+        texts = {call.number: prompt_text(call.qkv(), PROMPT) for call in capture(base, {"input_ids": ids}).values()}
+        ours, policy_of = (
+            DynamicCache(),
+            PromptPolicy(METHODS[policy], D, 0, options, PROMPT, lambda layer, row: texts[layer]),
+        )
+        base(input_ids=ids[:, :PROMPT], past_key_values=ours)
+        with attention_by(base, policy_of):
+            states = base(input_ids=ids[:, PROMPT:], past_key_values=ours).last_hidden_state[0]
+    assert (states - torch.stack(theirs)).abs().max() < 1e-4
