@@ -21,15 +21,14 @@ PLAN = Turn(
             "--d",
             None,
             "LIST",
-            "Divide a fixed total among the KV heads of a language model: a share of the prompt, or the mean number of "
-            "keys. The command is then inject --phase decode --plan, with its options. It makes a plan for each cache "
-            "policy, and judges it on other windows beside uniform budgets.",
+            "Divide a fixed total among a language model's KV heads: inject --phase decode --plan, at this share of "
+            "the prompt, or mean number of keys.",
         ),
         "--by": (
             "--plan",
             "residual",
             "residual|measured|row|mass",
-            "With --keys: the number of each head by which its keys are planned. [default: residual]",
+            "With --keys: the number by which it plans. [default: residual]",
         ),
     },
 )
