@@ -23,6 +23,7 @@ from attnprobe.errors import UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
+from attnprobe.testing.cases import _half_the_digits
 from attnprobe.testing.inputs import make
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
@@ -355,3 +356,7 @@ def test_the_shell_completes_names_without_torch(line, expected, tmp_path):
 def test_a_property_is_known_by_name_to_python_too():
     with pytest.raises(UsageError, match="unknown property 'adjiont'; did you mean 'adjoint'"):
         check_method("svd", only=["adjiont"])
+
+
+def test_equal_zeros_agree_in_half_the_digits():
+    assert (_half_the_digits(torch.zeros(2, 3, 4), torch.float32) > 0).all()
