@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..run.option import options_of
-from ..run.topics import Layers, SomeQueries, Source
+from ..run.topics.reading import Layers, SomeQueries, Source
 from .options import debug_option, taking
 
 EPILOG = """\b

@@ -13,8 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ..experiments.base import Experiment
-from ..run.option import Option, options_of
-from ..run.topics import GROUPS
+from ..run.option import GROUPS, Option, options_of
 from .completion import complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
 

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
-from ..run.topics import Output
+from ..run.topics.showing import Output
 from .completion import complete_methods
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

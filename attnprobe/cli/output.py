@@ -15,7 +15,7 @@ from .options import as_shown
 from .streams import answer, note
 
 if TYPE_CHECKING:
-    from ..run.topics import Output
+    from ..run.topics.showing import Output
     from ..tables.view import Figure, View
 
 

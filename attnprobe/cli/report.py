@@ -13,7 +13,7 @@ from .options import check_shown, drawing_options, kinds_from, output_of, shown_
 
 if TYPE_CHECKING:
     from ..report import Report, Run
-    from ..run.topics import Output
+    from ..run.topics.showing import Output
     from ..tables.table import Column
     from ..tables.view import View
 

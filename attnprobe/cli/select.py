@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..run.option import options_of
-from ..run.topics import Layers, SomeQueries, Source
+from ..run.topics.reading import Layers, SomeQueries, Source
 from .completion import complete_methods
 from .extract import check_out, file_options
 from .options import debug_option, taking

@@ -1,4 +1,4 @@
-"""The grammar of lists: integers, ``512,1024``, ``0-5``, ``all``, and positive numbers, ``0.05,0.1``."""
+"""The grammar of lists: integers, ``512,1024``, ``0-5``, positive numbers, ``0.05,0.1``, and words."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ from ..errors import UsageError
 LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
 
-def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
-    """A list of integers and ranges; ``all`` is everything ``available``. Repeats count once.
+def numbers(text: str, what: str) -> tuple[int, ...]:
+    """A list of whole numbers and ranges. Repeats count once.
 
     Raises:
-        UsageError: a part that is no number or range, a number below 0, or one that is not available.
+        UsageError: a part that is no number or range, or a number below 0.
 
-    >>> parse_numbers("0,5,2-4", "layer")
-    [0, 5, 2, 3, 4]
-    >>> parse_numbers("all", "head", range(3))
-    [0, 1, 2]
+    >>> numbers("0,5,2-4", "layer")
+    (0, 5, 2, 3, 4)
     """
-    if text.strip() == "all" and available is not None:
-        return list(available)
-    numbers: list[int] = []
+    every: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            everything = " or 'all'" if available is not None else ""
             if not first and last.isdecimal():
                 raise UsageError(f"{what}: {part.strip()} is below 0; write a whole number from 0 on")
-            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
+            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5")
         if max(len(first), len(last)) > 9:
             raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
         low, high = int(first), int(last or first)
@@ -37,10 +32,20 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
             raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")
         if high - low >= 100_000:
             raise UsageError(f"{what}: the range {part.strip()} is too long")
-        numbers += range(low, high + 1)
-    if available is not None:
-        available_ones(numbers, what, available)
-    return list(dict.fromkeys(numbers))
+        every += range(low, high + 1)
+    return tuple(dict.fromkeys(every))
+
+
+def lengths(text: str, what: str) -> tuple[int, ...]:
+    """A list of numbers of tokens, at least 2 each.
+
+    Raises:
+        UsageError: as `numbers`, or a number below 2.
+    """
+    values = numbers(text, what)
+    if min(values) < 2:
+        raise UsageError(f"{what}={min(values)}: attention needs at least 2 tokens")
+    return values
 
 
 def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
@@ -60,16 +65,16 @@ def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[
     return tuple(numbers)
 
 
-def parse_positive(text: str, what: str) -> list[float]:
+def positives(text: str, what: str) -> tuple[float, ...]:
     """A list of numbers above 0, in rising order. Repeats count once.
 
     Raises:
         UsageError: as `positive`.
 
-    >>> parse_positive("0.5,0.1", "epsilon")
-    [0.1, 0.5]
+    >>> positives("0.5,0.1", "epsilon")
+    (0.1, 0.5)
     """
-    return sorted({positive(part, what) for part in text.split(",")})
+    return tuple(sorted({positive(part, what) for part in text.split(",")}))
 
 
 def positive(text: str, what: str) -> float:
@@ -92,6 +97,18 @@ def positive(text: str, what: str) -> float:
     if number > LARGEST:
         raise UsageError(f"{what}: '{text.strip()}' is too large; choose a number up to {LARGEST:g}")
     return number
+
+
+def words(text: str, what: str) -> tuple[str, ...]:
+    """A list of words.
+
+    Raises:
+        UsageError: an empty word.
+    """
+    parts = tuple(word.strip() for word in text.split(","))
+    if not all(parts):
+        raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")
+    return parts
 
 
 def _spans(numbers: Sequence[int]) -> str:

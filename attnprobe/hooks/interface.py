@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
-from ..grammar.lists import parse_numbers
+from ..grammar.lists import numbers
 from .quiet import quiet
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Selection:
             if isinstance(part, str) and not NUMBERS.fullmatch(part):
                 self.patterns.append(part.strip())
             else:
-                self.numbers |= set(parse_numbers(str(part), "layer"))
+                self.numbers |= set(numbers(str(part), "layer"))
         if not self.numbers and not any(self.patterns):
             raise UsageError("layer: name at least one")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .topics import RunRequest
+    from .topics.running import RunRequest
 
 from collections.abc import Callable
 from dataclasses import dataclass

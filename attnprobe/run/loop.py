@@ -18,7 +18,7 @@ from .inputs import keeper_of
 from .ledger import Ledger, Outcome
 from .limits import check_limit
 from .sources import once
-from .topics import RunRequest
+from .topics.running import RunRequest
 from .where.sites import site_of
 
 LONG = 60.0  # seconds from which on a run says how long it takes

@@ -21,6 +21,18 @@ T = TypeVar("T")
 KEYS = "keys"  # an option that says what is measured: a sweep's folder is named by it
 FOLDER = "folder"  # where and how it is measured: the numbers are the same
 SHOWN = "shown"  # how it is shown
+
+MEASURED = "What is measured"
+PLACES = "Where in the model and the text"
+SOURCE = "Where Q, K and V come from"
+NUMBERS = "Device and numbers"
+RUN = "The run's folder"
+ELSEWHERE = "Processes and machines"
+OUTPUT = "What is shown"
+GATES = "Gates"
+GROUPS = (MEASURED, PLACES, SOURCE, NUMBERS, RUN, ELSEWHERE, OUTPUT, GATES)  # the order of the help
+ROLES = {RUN: FOLDER, ELSEWHERE: FOLDER, OUTPUT: SHOWN, GATES: SHOWN}  # by group; of the others KEYS
+
 TYPES = {  # of values, and what messages call them
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
@@ -30,22 +42,14 @@ TYPES = {  # of values, and what messages call them
 
 
 def opt(
-    default: Any,
-    help: str,
-    *,
-    group: str,
-    flag: str | None = None,
-    metavar: str | None = None,
-    parse: Parser | None = None,
-    role: str = KEYS,
-    **more: Any,
+    default: Any, help: str, *, group: str = MEASURED, flag: str | None = None, role: str | None = None, **more: Any
 ) -> Any:
     """A field that is an option; see `Option` for the rest.
 
     Args:
-        default: as a typed value. None is "not given".
+        default: as a typed value. None is "not given". role: None is that of the group.
     """
-    about = {"help": help, "group": group, "flag": flag, "metavar": metavar, "parse": parse, "role": role, **more}
+    about = {"help": help, "group": group, "flag": flag, "role": role or ROLES.get(group, KEYS), **more}
     return field(default=default, metadata={"option": about})
 
 
@@ -244,6 +248,7 @@ def _option(one: dataclasses.Field, hint: Any) -> Option:
         several=several,
         optional=types.NoneType in kinds,
         default=one.default,
+        metavar=about.pop("metavar", "LIST" if several and about.get("parse") else None),
         flag=about.pop("flag") or "--" + one.name.replace("_", "-"),
         **about,
     )

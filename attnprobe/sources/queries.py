@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import SourceError, UsageError, nearest
 from ..files import MIB, path_of, read_regular
-from ..grammar.lists import parse_numbers
+from ..grammar.lists import numbers
 from ..rng import generator
 
 KIND = re.compile(r"(last|every|random):(.*)", re.DOTALL)
@@ -73,7 +73,7 @@ class Queries:
             SourceError: the file is missing, cannot be read, or has other contents.
         """
         if self.kind == "numbers":
-            return tuple(sorted(set(parse_numbers(self.text, "queries"))))
+            return tuple(sorted(set(numbers(self.text, "queries"))))
         path = path_of(self.text, SourceError)
         if not path.is_file():
             raise SourceError(f"queries '{self.text}' is neither a file nor one of {FORMS}{nearest(self.text, WORDS)}")

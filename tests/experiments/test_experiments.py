@@ -13,7 +13,8 @@ from attnprobe.experiments.base import Experiment
 from attnprobe.experiments.shapes import shape_of
 from attnprobe.run.cells import Cells
 from attnprobe.run.option import KEYS, options_of
-from attnprobe.run.topics import Output, RunRequest
+from attnprobe.run.topics.running import RunRequest
+from attnprobe.run.topics.showing import Output
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

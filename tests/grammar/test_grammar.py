@@ -3,23 +3,23 @@
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.grammar.lists import available_ones, parse_numbers, parse_positive
+from attnprobe.grammar.lists import available_ones, numbers, positives
 from attnprobe.grammar.spelling import file_and_function, parts, short_name
 from attnprobe.grammar.texts import wikitext_name
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("7", [7]), ("0,5,2-4", [0, 5, 2, 3, 4]), ("3,1-3", [3, 1, 2]), (" 1 , 2 ", [1, 2]), ("4-4", [4])],
+    ("text", "expected"),
+    [("7", (7,)), ("0,5,2-4", (0, 5, 2, 3, 4)), ("3,1-3", (3, 1, 2)), (" 1 , 2 ", (1, 2)), ("4-4", (4,))],
 )
-def test_a_list_of_whole_numbers_keeps_its_order_and_each_once(text, numbers):
-    assert parse_numbers(text, "n") == numbers
+def test_a_list_of_whole_numbers_keeps_its_order_and_each_once(text, expected):
+    assert numbers(text, "n") == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "1,,2", "1-", "5-2", "0-100000", "1234567890"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "1,,2", "1-", "5-2", "3-1", "0-100000", "1234567890"])
 def test_what_is_no_list_of_whole_numbers_names_the_option(text):
     with pytest.raises(UsageError, match=r"^n: "):
-        parse_numbers(text, "n")
+        numbers(text, "n")
 
 
 def test_numbers_that_do_not_exist_are_refused_with_those_that_do():
@@ -27,14 +27,14 @@ def test_numbers_that_do_not_exist_are_refused_with_those_that_do():
     with pytest.raises(UsageError, match="head 3 does not exist; choose from 0-2"):
         available_ones([3], "head", range(3))
     with pytest.raises(UsageError, match="layer 1 does not exist; choose from 0, 2"):
-        parse_numbers("1", "layer", (0, 2))
+        available_ones([1], "layer", (0, 2))
 
 
 def test_positive_numbers_come_sorted_and_once():
-    assert parse_positive("2,0.5,2", "s") == [0.5, 2.0] and parse_positive("1e300", "s") == [1e300]
+    assert positives("2,0.5,2", "s") == (0.5, 2.0) and positives("1e300", "s") == (1e300,)
     for wrong in ("0", "-1", "nan", "inf", "x", ""):
         with pytest.raises(UsageError, match="^s: "):
-            parse_positive(wrong, "s")
+            positives(wrong, "s")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.shapes import read_run
-from attnprobe.grammar.lists import parse_numbers
 from attnprobe.methods import by_family
 from attnprobe.records import read_records
 from attnprobe.run.limits import CellTimeout, time_limit
@@ -70,12 +69,6 @@ MALFORMED = (
 def test_a_malformed_method_is_refused(text):
     with pytest.raises(UsageError):
         parse_methods([text], "softmax")
-
-
-@pytest.mark.parametrize("text", ["1-", "a", "-3", "3-1", "1.5", "", "1,,2", "0-99999999"])
-def test_a_malformed_list_is_refused(text):
-    with pytest.raises(UsageError):
-        parse_numbers(text, "layer", range(6))
 
 
 def test_the_forward_is_shared_and_cells_are_complete(source, tmp_path):

@@ -5,28 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...grammar.lists import positive
+from ...grammar.lists import positives
 from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
-    MOST,
-    Budgets,
-    Gates,
-    Lengths,
-    OnTensors,
-    Output,
-    SomeQueries,
-    WeightsWords,
-    methods_option,
-    plot_option,
-    positives,
-    target_option,
-)
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plot_option
 
 
 def probabilities(text: str, what: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""
-    values = tuple(sorted({positive(part, what) for part in text.split(",")}))
+    values = positives(text, what)
     if values[-1] >= 1:
         raise UsageError(f"{what}={values[-1]:g}: choose probabilities above 0 and below 1, such as 0.05")
     return values
@@ -52,23 +40,12 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     methods: tuple[str, ...] = methods_option(
         ("performer",), "Random methods to test; repeatable and comma-separated. [default: performer]"
     )
-    epsilon: tuple[float, ...] = opt(
-        (0.05, 0.1), "Promised relative errors ε.", group=MEASURED, metavar="LIST", parse=positives
-    )
-    delta: tuple[float, ...] = opt(
-        (0.05,),
-        "Promised probabilities δ of a larger error.",
-        group=MEASURED,
-        metavar="LIST",
-        parse=probabilities,
-    )
-    repeats: int = opt(
-        1000, "Number of seeds: seed … seed+repeats-1. With --stop, at most.", group=MEASURED, between=(2, MOST)
-    )
+    epsilon: tuple[float, ...] = opt((0.05, 0.1), "Promised relative errors ε.", parse=positives)
+    delta: tuple[float, ...] = opt((0.05,), "Promised probabilities δ of a larger error.", parse=probabilities)
+    repeats: int = opt(1000, "Number of seeds: seed … seed+repeats-1. With --stop, at most.", between=(2, MOST))
     confidence: float = opt(
         0.95,
         "Probability with which all verdicts of a statement are right.",
-        group=MEASURED,
         metavar="SHARE",
         inside=(0, 1),
         choose="a probability above 0 and below 1, such as 0.95",
@@ -76,23 +53,14 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     stop: bool = opt(
         False,
         "Use tests that are valid at any time, and end a cell once all its verdicts are decided.",
-        group=MEASURED,
         flag="--stop/--no-stop",
     )
-    rows: bool = opt(
-        False,
-        "Judge every query by itself.",
-        group=MEASURED,
-        flag="--rows/--no-rows",
-    )
+    rows: bool = opt(False, "Judge every query by itself.", flag="--rows/--no-rows")
     matrix: bool = opt(
-        True,
-        "Test the spectral norm of the matrix error too. It takes most of the time.",
-        group=MEASURED,
-        flag="--matrix/--no-matrix",
+        True, "Test the spectral norm of the matrix error too. It takes most of the time.", flag="--matrix/--no-matrix"
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "The first seed.", group=MEASURED)
+    seed: int = opt(0, "The first seed.")
 
 
 @dataclass(frozen=True, kw_only=True)

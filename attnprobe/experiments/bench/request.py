@@ -5,27 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
+from ...grammar.lists import lengths, positives
+from ...run.option import SOURCE, opt
+from ...run.topics.reading import (
     READING,
-    SOURCE,
     Budgets,
     Dtype,
-    Gates,
     Layers,
-    Output,
     Reading,
-    RunRequest,
     Tensors,
     WeightsWord,
-    gates_option,
-    lengths,
     methods_option,
-    plot_option,
-    positives,
     target_option,
 )
+from ...run.topics.running import RunRequest
+from ...run.topics.showing import Gates, Output, gates_option, plot_option
 
 SOURCES = ("random", "model")
 MOST_ROUNDS = 10_000
@@ -47,8 +41,6 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     n: tuple[int, ...] | None = opt(
         None,
         "Sequence lengths. [default: 512,1024,…,16384; up to 4096 for a model; all of a --qkv file]",
-        group=MEASURED,
-        metavar="LIST",
         parse=lengths,
     )
     inputs: str = opt(
@@ -65,44 +57,31 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     target: str = target_option(
         "The exact matrix that methods approximate. Times are always relative to exact softmax attention."
     )
-    seed: int = opt(0, "Seed of the methods' random draws.", group=MEASURED)
-    rounds: int = opt(5, "Number of times that each call is timed.", group=MEASURED, between=(1, MOST_ROUNDS))
-    backward: bool = opt(
-        False, "Also compute the gradient of the output's sum with respect to Q, K and V.", group=MEASURED
-    )
+    seed: int = opt(0, "Seed of the methods' random draws.")
+    rounds: int = opt(5, "Number of times that each call is timed.", between=(1, MOST_ROUNDS))
+    backward: bool = opt(False, "Also compute the gradient of the output's sum with respect to Q, K and V.")
     memory: bool = opt(
         True,
         "Measure peak memory; on a CPU in a new process for each cell.",
-        group=MEASURED,
         flag="--memory/--no-memory",
         measures="peak_bytes",
     )
     errors: bool | None = opt(
         None,
         "Measure output errors too. [default: only with --source model]",
-        group=MEASURED,
         flag="--errors/--no-errors",
         measures="output_",
     )
     quadratic_n: int = opt(
-        4096,
-        "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.",
-        group=MEASURED,
-        metavar="N",
+        4096, "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.", metavar="N"
     )
     epsilon: tuple[float, ...] = opt(
         (0.05, 0.1, 0.2, 0.5),
         "Report the fastest method below each of these errors, if errors are measured.",
-        group=MEASURED,
-        metavar="LIST",
         parse=positives,
     )
     under_ms: tuple[float, ...] = opt(
-        (1.0, 10.0, 100.0),
-        "Report the smallest error below each of these times in milliseconds.",
-        group=MEASURED,
-        metavar="LIST",
-        parse=positives,
+        (1.0, 10.0, 100.0), "Report the smallest error below each of these times in milliseconds.", parse=positives
     )
 
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)

@@ -11,7 +11,7 @@ from typing import Any
 from ...arguments import fault
 from ...errors import UsageError
 from ...figures.looks import EXACT
-from ...grammar.lists import parse_positive
+from ...grammar.lists import positives
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import (
@@ -100,11 +100,11 @@ def _has_both(row: Row) -> bool:
     return not row["reference"] and row["status"] == "ok" and bool(row["seconds"]) and row["error"] is not None
 
 
-def _limits(config: Mapping[str, Any], name: str) -> list[float]:
+def _limits(config: Mapping[str, Any], name: str) -> Sequence[float]:
     """The limits of the tables of choices, from the run's manifest or by default."""
     limits = (config.get(name) or {}).get("value") or LIMITS[name]
     if isinstance(limits, str):
-        return parse_positive(limits, name.replace("_", "-"))
+        return positives(limits, name.replace("_", "-"))
     if isinstance(limits, list) and all(fault(one, float) is None for one in limits):
         return limits
     raise UsageError(f"manifest.json: field config.{name}.value: expected a list of numbers")

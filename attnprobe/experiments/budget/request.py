@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...grammar.lists import positives
 from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
-    MOST,
-    Gates,
-    Lengths,
-    OnTensors,
-    Output,
-    SomeQueries,
-    WeightsWord,
-    methods_option,
-    plot_option,
-    positives,
-    target_option,
-)
+from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plot_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,57 +28,31 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
     methods: tuple[str, ...] = methods_option(
         ("skyformer",), "Methods; repeatable and comma-separated. [default: skyformer]"
     )
-    epsilon: tuple[float, ...] = opt(
-        (0.1,),
-        "Largest allowed errors ε, in the units of --metric.",
-        group=MEASURED,
-        metavar="LIST",
-        parse=positives,
-    )
+    epsilon: tuple[float, ...] = opt((0.1,), "Largest allowed errors ε, in the units of --metric.", parse=positives)
     metric: str = opt(
         "output_frobenius_relative",
         "The error to limit, also residual_error of a model. For matrix norms it is the upper end of the interval, and "
         "for output_cosine_min 1 minus the cosine.",
-        group=MEASURED,
         metavar="NAME",
     )
-    delta: float = opt(
-        0.1,
-        "The share δ of seeds that may exceed ε.",
-        group=MEASURED,
-        metavar="SHARE",
-    )
-    d_min: int = opt(8, "The smallest budget to try.", group=MEASURED)
+    delta: float = opt(0.1, "The share δ of seeds that may exceed ε.", metavar="SHARE")
+    d_min: int = opt(8, "The smallest budget to try.")
     d_max: int | None = opt(
         None,
         "The largest budget to try. [default: n/2, where 2 d n entries are as many as the n² of exact attention]",
-        group=MEASURED,
         metavar="INTEGER",
     )
-    resolution: float = opt(
-        1.05,
-        "The largest ratio of neighbouring budgets; 1 tries every budget.",
-        group=MEASURED,
-        metavar="FACTOR",
-    )
-    scan: bool = opt(
-        False, "Try every budget instead of bisecting. Slow, but certain to find the smallest.", group=MEASURED
-    )
+    resolution: float = opt(1.05, "The largest ratio of neighbouring budgets; 1 tries every budget.", metavar="FACTOR")
+    scan: bool = opt(False, "Try every budget instead of bisecting. Slow, but certain to find the smallest.")
     target: str = target_option("The exact matrix that methods approximate.")
     tol: float = opt(
         1e-3,
         "Refine the certified interval of a spectral norm to this relative width.",
-        group=MEASURED,
         inside=(0, 1),
         choose="a relative width above 0 and below 1, such as 0.001",
     )
-    seed: int = opt(0, "The first seed.", group=MEASURED)
-    repeats: int = opt(
-        20,
-        "Number of seeds for random methods: seed … seed+repeats-1.",
-        group=MEASURED,
-        between=(1, MOST),
-    )
+    seed: int = opt(0, "The first seed.")
+    repeats: int = opt(20, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...grammar.lists import lengths
 from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
-    Budgets,
-    OnTensors,
-    Output,
-    WeightsWord,
-    lengths,
-    methods_option,
-    plot_option,
-    target_option,
-)
+from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Output, plot_option
 
 STEPS = 1000  # of the Schulz iteration
 
@@ -40,31 +33,23 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
         "Methods to measure; repeatable and comma-separated. [default: skyformer,nystromformer]",
     )
     n: tuple[int, ...] | None = opt(
-        None,
-        "Sequence lengths, up to 4096. [default: 512, or all of a --qkv file]",
-        group=MEASURED,
-        metavar="LIST",
-        parse=lengths,
+        None, "Sequence lengths, up to 4096. [default: 512, or all of a --qkv file]", parse=lengths
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws and of --sensitivity.", group=MEASURED)
+    seed: int = opt(0, "Seed of the methods' random draws and of --sensitivity.")
     precise: bool = opt(
         False,
         "Certify values by ball arithmetic, for matrices of at most 256 rows. Needs pip install 'attnprobe[precise]'.",
-        group=MEASURED,
     )
     iterations: int = opt(
         0,
         "Record the residuals of N steps of the Schulz iteration on each core. Nyströmformer and Skyformer take six "
         "steps.",
-        group=MEASURED,
         metavar="N",
         between=(0, STEPS),
     )
     sensitivity: bool = opt(
-        False,
-        "Measure the relative change of B, C and each B~ per relative change of Q and K, in random directions.",
-        group=MEASURED,
+        False, "Measure the relative change of B, C and each B~ per relative change of Q and K, in random directions."
     )
 
 

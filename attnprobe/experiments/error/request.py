@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...run.option import FOLDER, SHOWN, opt
-from ...run.topics import (
-    MEASURED,
-    MOST,
-    OUTPUT,
-    Budgets,
-    Gates,
-    Lengths,
-    OnTensors,
-    Output,
-    SomeQueries,
-    Timed,
-    WeightsWords,
-    gates_option,
-    methods_option,
-    target_option,
-)
+from ...run.option import FOLDER, OUTPUT, opt
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, Timed, gates_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +28,23 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         "NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
     )
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws.", group=MEASURED)
-    repeats: int = opt(
-        1, "Number of seeds for random methods: seed … seed+repeats-1.", group=MEASURED, between=(1, MOST)
-    )
+    seed: int = opt(0, "Seed of the methods' random draws.")
+    repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
     matrix: bool = opt(
         True,
         "Measure matrix errors too: norms of B - B~. They take most of the time.",
-        group=MEASURED,
         flag="--matrix/--no-matrix",
         measures="matrix_",
     )
     rows: bool = opt(
         False,
         "Measure row metrics too: captured mass, divergences and the error of each row, by position.",
-        group=MEASURED,
         flag="--rows/--no-rows",
         later=True,
     )
     tol: float = opt(
         1e-3,
         "Refine the certified interval of ‖B - B~‖₂ to this relative width.",
-        group=MEASURED,
         metavar="WIDTH",
         inside=(0, 1),
         choose="a relative width above 0 and below 1, such as 0.001",
@@ -71,7 +53,6 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         None,
         "Kernels: the relative error up to which a row counts as within tolerance. [default: bfloat16 0.016, float16 "
         "0.001, float32 1.3e-6, float64 1e-7]",
-        group=MEASURED,
         metavar="ERROR",
         inside=(0, 1),
         choose="a relative error above 0 and below 1",
@@ -80,7 +61,6 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         None,
         "Split the rows of each exact matrix over the first N visible GPUs, for one very long sequence. Results are "
         "the same for every N, and agree to rounding with a run without this option. On a CPU, N threads.",
-        group=MEASURED,
         metavar="N",
         role=FOLDER,
     )
@@ -95,7 +75,6 @@ class ErrorOutput(Output, Timed, Gates):
         group=OUTPUT,
         flag="--plot",
         metavar="[errors|maps|positions]",
-        role=SHOWN,
         bare="errors",
         alias="figures",
         of_whole="figures",

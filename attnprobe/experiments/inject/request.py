@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from ...errors import UsageError
-from ...run.option import opt
-from ...run.topics import (
-    LAYERS,
-    MEASURED,
-    MOST,
-    NUMBERS,
-    PLACES,
-    Gates,
-    Output,
-    Reading,
-    RunRequest,
-    Statistics,
-    WeightsWords,
-    Windows,
-    lengths,
-    methods_option,
-    numbers,
-    plot_option,
-    positives,
-)
+from ...grammar.lists import lengths, numbers, positives
+from ...run.option import NUMBERS, PLACES, opt
+from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
+from ...run.topics.running import RunRequest
+from ...run.topics.showing import Gates, Output, plot_option
 
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
 LAVA = "lava"  # a rival of plans: budgets by a prompt's own weights
+
+placed = partial(opt, group=PLACES)
 
 
 def _budgets(text: str, what: str) -> tuple[float, ...]:
@@ -66,114 +54,88 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         "NAME[:k=v,…]",
     )
     n: tuple[int, ...] | None = opt(
-        None,
-        "Sequence lengths, up to the model's positions. [default: 512]",
-        group=MEASURED,
-        metavar="LIST",
-        parse=lengths,
+        None, "Sequence lengths, up to the model's positions. [default: 512]", parse=lengths
     )
     d: tuple[float, ...] = opt(
         (128,),
         "Budgets, such as 32,128; with --phase decode also shares of the prompt, such as 0.1,0.25.",
-        group=MEASURED,
-        metavar="LIST",
         parse=_budgets,
     )
     budgets: str | None = opt(
         None,
         "A file of budgets by layer and head, as `attnprobe budget` writes it, instead of --d. If its method is your "
         "own, --method must name it too.",
-        group=MEASURED,
         metavar="FILE",
         excludes={"d": "{value} holds the budgets"},
     )
-    layer: tuple[int, ...] | str | None = opt(
+    layer: tuple[int, ...] | str | None = placed(
         None,
         "Layers whose attention is replaced together: 0,5 or 0-5 or all; global are those without a sliding window, "
         "local those with one. [default: global if there are both, else all]",
-        group=PLACES,
-        metavar="LIST",
         parse=numbers,
         words=LAYERS,
     )
-    phase: str = opt(
+    phase: str = placed(
         "prefill",
         "prefill: the method reads the whole text at once. decode: exact attention reads a prompt, and each later "
         "token sees all tokens after the prompt and what the method keeps or reads of it; for causal models.",
-        group=PLACES,
         metavar="prefill|decode",
         among=("prefill", "decode"),
         reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question")},
         later=True,
     )
-    prefix: int | None = opt(
-        None,
-        "Tokens of the prompt. [default: half of n]",
-        group=PLACES,
-        between=(1, MOST),
-        later=True,
-    )
-    steps: int | None = opt(
+    prefix: int | None = placed(None, "Tokens of the prompt. [default: half of n]", between=(1, MOST), later=True)
+    steps: int | None = placed(
         None,
         "Steps after the prompt, instead of --prefix: the prompt has n - 1 - STEPS tokens.",
-        group=PLACES,
         between=(1, MOST),
         excludes={"prefix": "the prompt has n - 1 - {value} tokens"},
         later=True,
     )
-    question: str | None = opt(
+    question: str | None = placed(
         None,
         "Of a text such as needle:pairs=16,answer=1, instead of --steps: whether the question is inside the prompt, or "
         "outside, behind it. The table then has the loss and the rank of the answer's tokens.",
-        group=PLACES,
         metavar="inside|outside",
         among=("inside", "outside"),
         excludes={"prefix": "the prompt ends at the question", "steps": "the prompt ends at the question"},
         later=True,
     )
-    greedy_steps: int = opt(
+    greedy_steps: int = placed(
         0,
         "Also this many steps of greedy decoding from the prompt, compared with those of exact attention.",
-        group=PLACES,
         between=(0, MOST),
         later=True,
     )
-    per_layer: bool = opt(False, "Also replace each of these layers alone.", group=PLACES)
-    per_head: bool = opt(
+    per_layer: bool = placed(False, "Also replace each of these layers alone.")
+    per_head: bool = placed(
         False,
         "Also replace each KV head of these layers alone, and print which local number predicts the damage.",
-        group=PLACES,
         later=True,
     )
-    plan: str | None = opt(
+    plan: str | None = placed(
         None,
         "With --phase decode: also a plan of budgets for each policy that compresses, at each d. It gives each KV head "
         "its own number of keys, with a mean of d, by the residual error, the row error or the lost mass of each head "
         "alone, on other windows. measured is the residual error times the sensitivity of its layer, measured with "
         "random keys. The control has these budgets at random heads, and LAVa's budgets stand beside it. The run's "
         "folder gets the plans.",
-        group=PLACES,
         metavar="residual|measured|row|mass",
         among=("residual", "measured", "row", "mass"),
         later=True,
     )
-    plan_windows: int = opt(
+    plan_windows: int = placed(
         4,
         "The windows on which a plan is made. They follow the measured ones in the text.",
-        group=PLACES,
         between=(1, MOST),
         later=True,
     )
-    lines: bool = opt(
-        False,
-        "Read lines of the text (at least n/2 tokens, cut at n) instead of windows of n tokens.",
-        group=PLACES,
+    lines: bool = placed(
+        False, "Read lines of the text (at least n/2 tokens, cut at n) instead of windows of n tokens."
     )
-    batch: int = opt(1, "Windows in one forward pass; lines are padded.", group=PLACES, between=(1, MOST))
-    seed: int = opt(0, "Seed of the methods' random draws and of the masked words.", group=MEASURED)
-    repeats: int = opt(
-        1, "Number of seeds for random methods: seed … seed+repeats-1.", group=MEASURED, between=(1, MOST)
-    )
+    batch: int = placed(1, "Windows in one forward pass; lines are padded.", between=(1, MOST))
+    seed: int = opt(0, "Seed of the methods' random draws and of the masked words.")
+    repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
     model_dtype: str = opt(
         "float32",
         "The dtype of the model; auto takes that of its configuration. Methods run in float32 or float64.",

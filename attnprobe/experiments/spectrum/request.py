@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
+from ...grammar.lists import numbers
 from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
-    Lengths,
-    OnTensors,
-    Output,
-    SomeQueries,
-    Timed,
-    WeightsWords,
-    numbers,
-    plot_option,
-    target_option,
-)
+from ...run.topics.reading import Lengths, SomeQueries, WeightsWords, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Output, Timed, plot_option
 
 
 def shares(text: str, what: str) -> tuple[float, ...]:
@@ -62,34 +54,24 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
     of: tuple[str, ...] = opt(
         ("softmax",),
         "Matrices, and methods with options; repeatable and comma-separated. [default: softmax]",
-        group=MEASURED,
         metavar="MATRIX|METHOD[:k=v,…]",
         complete=True,
     )
     kind: str = opt(
         "singular",
         "Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).",
-        group=MEASURED,
         metavar="singular|eigen",
         among=("singular", "eigen"),
     )
     k: int | None = opt(
-        None,
-        "Compute only the k largest values, each with an error. [default: all values up to n = 4096, 64 beyond]",
-        group=MEASURED,
+        None, "Compute only the k largest values, each with an error. [default: all values up to n = 4096, 64 beyond]"
     )
     epsilon: tuple[float, ...] = opt(
-        (0.1, 0.01),
-        "Report the rank d that an approximation needs for these relative errors.",
-        group=MEASURED,
-        metavar="LIST",
-        parse=shares,
+        (0.1, 0.01), "Report the rank d that an approximation needs for these relative errors.", parse=shares
     )
-    d: tuple[int, ...] = opt(
-        (128,), "Budgets of methods, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers
-    )
+    d: tuple[int, ...] = opt((128,), "Budgets of methods, such as 16,32,64.", parse=numbers)
     target: str = target_option("The exact matrix that methods approximate.")
-    seed: int = opt(0, "Seed of the methods' random draws and of the start block of --k.", group=MEASURED)
+    seed: int = opt(0, "Seed of the methods' random draws and of the start block of --k.")
 
 
 @dataclass(frozen=True, kw_only=True)

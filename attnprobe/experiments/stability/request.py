@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...run.option import opt
-from ...run.topics import (
-    MEASURED,
-    MOST,
-    SOURCE,
-    TARGETS,
-    Dtype,
-    Gates,
-    Output,
-    RunRequest,
-    Split,
-    lengths,
-    methods_option,
-    numbers,
-    plot_option,
-)
+from ...grammar.lists import lengths, numbers
+from ...run.option import SOURCE, opt
+from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
+from ...run.topics.running import RunRequest
+from ...run.topics.showing import Gates, Output, plot_option
 
 OWN = "own"
 MOST_STEPS = 10_000
@@ -54,7 +43,6 @@ class StabilityRequest(Split, Dtype, RunRequest):
     tasks: tuple[str, ...] = opt(
         ("listops", "text"),
         "Tasks of the Long Range Arena; repeatable and comma-separated. [default: listops,text]",
-        group=MEASURED,
         flag="--task",
         metavar="NAME[:k=v,…]",
     )
@@ -64,47 +52,30 @@ class StabilityRequest(Split, Dtype, RunRequest):
         "kernelized,skyformer,nystromformer,performer]",
         "NAME[:k=v,…]",
     )
-    steps: int = opt(20, "Steps of training.", group=MEASURED, between=(1, MOST_STEPS))
-    seeds: int = opt(
-        3,
-        "Number of seeds of weights, batches and draws: seed … seed+seeds-1.",
-        group=MEASURED,
-        between=(1, MOST),
-    )
+    steps: int = opt(20, "Steps of training.", between=(1, MOST_STEPS))
+    seeds: int = opt(3, "Number of seeds of weights, batches and draws: seed … seed+seeds-1.", between=(1, MOST))
     n: int | None = opt(
         None,
         "Largest sequence length. [default: the paper's, 2000 for listops, 4000 for text and retrieval, 1024 for the "
         "others]",
-        group=MEASURED,
         metavar="N",
         parse=one_length,
     )
-    d: tuple[int, ...] = opt((128,), "Budgets, such as 64,128.", group=MEASURED, metavar="LIST", parse=numbers)
+    d: tuple[int, ...] = opt((128,), "Budgets, such as 64,128.", parse=numbers)
     batch: int | None = opt(
         None,
         "Sequences per batch. [default: the paper's, 32 for listops, 16 for text and retrieval, 128 for pathfinder, "
         "256 for image]",
-        group=MEASURED,
         metavar="B",
     )
     rate: float | None = opt(
-        None,
-        "Learning rate. [default: the paper's, 1e-4, and 2e-4 for retrieval and pathfinder]",
-        group=MEASURED,
-        metavar="RATE",
+        None, "Learning rate. [default: the paper's, 1e-4, and 2e-4 for retrieval and pathfinder]", metavar="RATE"
     )
-    eps: float = opt(
-        1e-6,
-        "Adam's ε.",
-        group=MEASURED,
-        inside=(0, 1),
-        choose="a number above 0 and below 1, such as 1e-6",
-    )
+    eps: float = opt(1e-6, "Adam's ε.", inside=(0, 1), choose="a number above 0 and below 1, such as 1e-6")
     target: str = opt(
         OWN,
         "What methods approximate. own is the Gaussian kernel for methods that can (as in the paper of Skyformer), "
         "else softmax.",
-        group=MEASURED,
         metavar="own|softmax|gaussian",
         among=(OWN, *TARGETS),
     )
@@ -112,10 +83,9 @@ class StabilityRequest(Split, Dtype, RunRequest):
         256,
         "Compute condition numbers of attention on this many tokens of the first sequence of each batch; 0 computes "
         "none.",
-        group=MEASURED,
         metavar="N",
     )
-    seed: int = opt(0, "The first seed.", group=MEASURED)
+    seed: int = opt(0, "The first seed.")
     text: str | None = opt(
         None,
         "Data of the task text: lines of label, tab, text; a folder of .txt files for each label; or any text, whose "

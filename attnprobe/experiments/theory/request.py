@@ -5,22 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...grammar.lists import positive
-from ...run.option import SHOWN, opt
-from ...run.topics import (
-    MEASURED,
-    MOST,
-    OUTPUT,
-    Budgets,
-    Gates,
-    Lengths,
-    OnTensors,
-    Output,
-    SomeQueries,
-    WeightsWords,
-    methods_option,
-    plot_option,
-    target_option,
-)
+from ...run.option import OUTPUT, opt
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plot_option
 
 
 def relative_errors(text: str, what: str) -> tuple[float, ...]:
@@ -48,7 +36,6 @@ class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     theorems: tuple[str, ...] = opt(
         ("all",),
         "Theorems; repeatable and comma-separated. --list shows them. [default: all]",
-        group=MEASURED,
         flag="--theorem",
         metavar="NAME",
     )
@@ -56,27 +43,14 @@ class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         ("skyformer", "nystromformer"),
         "Methods for statements about any method; repeatable and comma-separated. [default: skyformer,nystromformer]",
     )
-    epsilon: tuple[float, ...] = opt(
-        (0.05, 0.1, 0.2, 0.5), "Relative errors ε.", group=MEASURED, metavar="LIST", parse=relative_errors
-    )
-    delta: float = opt(
-        0.1,
-        "The probability δ with which a statement may fail.",
-        group=MEASURED,
-        metavar="SHARE",
-    )
+    epsilon: tuple[float, ...] = opt((0.05, 0.1, 0.2, 0.5), "Relative errors ε.", parse=relative_errors)
+    delta: float = opt(0.1, "The probability δ with which a statement may fail.", metavar="SHARE")
     target: str = target_option("The exact matrix that methods approximate, in statements about any method.")
-    seed: int = opt(0, "The first seed.", group=MEASURED)
-    repeats: int = opt(
-        20,
-        "Number of seeds for measured probabilities: seed … seed+repeats-1.",
-        group=MEASURED,
-        between=(1, MOST),
-    )
+    seed: int = opt(0, "The first seed.")
+    repeats: int = opt(20, "Number of seeds for measured probabilities: seed … seed+repeats-1.", between=(1, MOST))
     quadrature: bool | None = opt(
         None,
         "Estimate traces by quadrature, or decompose the matrix. [default: quadrature beyond n = 4096]",
-        group=MEASURED,
         flag="--quadrature/--exact",
     )
 
@@ -88,7 +62,6 @@ class TheoryOutput(Output, Gates):
         "List the theorems with their statements and costs, and exit.",
         group=OUTPUT,
         flag="--list",
-        role=SHOWN,
         in_file=False,
     )
     plot: bool = plot_option("Draw measured values against bounds into figures/.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ..option import FOLDER, opt, options_of
-from .headings import MEASURED, NUMBERS, PLACES, SOURCE
-from .lists import lengths, numbers, positives, words
+from ...grammar.lists import lengths, numbers, positives, words
+from ..option import FOLDER, NUMBERS, PLACES, SOURCE, opt, options_of
 
 LAYERS = ("all", "global", "local")  # words for layers
 MOST = 100_000  # windows, and repeats
@@ -19,36 +19,30 @@ WEIGHTS_HELP = (
 )
 SEVERAL_WEIGHTS = " A comma-separated list measures each of them."
 
+of_source = partial(opt, group=SOURCE)
+
 
 def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME|FILE.py:FN[:k=v,…]") -> Any:
     """The field of ``--method``."""
-    return opt(default, help, group=MEASURED, flag="--method", metavar=metavar, complete=True)
+    return opt(default, help, flag="--method", metavar=metavar, complete=True)
 
 
 def target_option(help: str) -> Any:
     """The field of ``--target``."""
-    return opt("softmax", help, group=MEASURED, metavar="softmax|gaussian", among=TARGETS)
+    return opt("softmax", help, metavar="softmax|gaussian", among=TARGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     n: tuple[int, ...] | None = opt(
-        None,
-        "Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]",
-        group=MEASURED,
-        metavar="LIST",
-        parse=lengths,
+        None, "Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]", parse=lengths
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
     d: tuple[int, ...] = opt(
-        (128,),
-        "Budgets, such as 16,32,64. The default is at most half of V's columns.",
-        group=MEASURED,
-        metavar="LIST",
-        parse=numbers,
+        (128,), "Budgets, such as 16,32,64. The default is at most half of V's columns.", parse=numbers
     )
 
 
@@ -58,13 +52,10 @@ class Layers:
         None,
         "Layers: 0,5 or 0-5 or all; global are those without a sliding window, local those with one. [default: 0]",
         group=PLACES,
-        metavar="LIST",
         parse=numbers,
         words=LAYERS,
     )
-    head: tuple[int, ...] | str = opt(
-        "all", "Heads: 0,5 or 0-5 or all.", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
-    )
+    head: tuple[int, ...] | str = opt("all", "Heads: 0,5 or 0-5 or all.", group=PLACES, parse=numbers, words=("all",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +63,6 @@ class SomeQueries:
     queries: str | None = opt(
         None,
         "The rows that are measured: those of some queries, against the keys of all tokens. [default: all]",
-        group=MEASURED,
         metavar="last:256|every:64|random:512|0,1000-1255|FILE",
         later=True,
     )
@@ -93,7 +83,6 @@ class Statistics:
     input_statistics: bool = opt(
         True,
         "Measure statistics of Q, K and V: scores, entropy, sinks, norms and stable ranks.",
-        group=MEASURED,
         flag="--input-statistics/--no-input-statistics",
         later=True,
     )
@@ -107,8 +96,6 @@ class Inputs(Statistics):
         (1.0,),
         "Factors s of the scores, such as 0.5,1,2,4; each is measured separately. Q and K are each multiplied by √s, "
         "so B becomes softmax(s S) and C_ij becomes C_ij^s.",
-        group=MEASURED,
-        metavar="LIST",
         parse=positives,
         later=True,
     )
@@ -116,42 +103,38 @@ class Inputs(Statistics):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    split: str = opt("test", "Split of Wikitext-2.", group=SOURCE, metavar="train|validation|test")
+    split: str = of_source("test", "Split of Wikitext-2.", metavar="train|validation|test")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Split):
     """The model and its text."""
 
-    model: str | None = opt(
+    model: str | None = of_source(
         None,
         "A hub id, a directory, a GGUF file, or packaged weights: minilm, smollm2. [default: bert-base-cased; without "
         "a hub minilm, or random weights]",
-        group=SOURCE,
         metavar="ID|DIR|FILE.gguf|minilm|smollm2",
     )
-    weights_seed: int = opt(0, "Seed of random weights.", group=SOURCE)
-    text: str | None = opt(
+    weights_seed: int = of_source(0, "Seed of random weights.")
+    text: str | None = of_source(
         None,
         "The text to read. [default: wikitext-2; without a hub the embedded text]",
-        group=SOURCE,
         metavar="wikitext-2|wikitext-2:tokenised|embedded|needle:…|FILE",
     )
-    tokenizer: str | None = opt(
-        None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|FILE.gguf|VOCAB"
+    tokenizer: str | None = of_source(
+        None, "A tokenizer to use instead of the model's own.", metavar="ID|DIR|FILE.gguf|VOCAB"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWord:
-    weights: str = opt("pretrained", WEIGHTS_HELP, group=SOURCE, metavar=WEIGHTS)
+    weights: str = of_source("pretrained", WEIGHTS_HELP, metavar=WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWords:
-    weights: tuple[str, ...] = opt(
-        ("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS, parse=words
-    )
+    weights: tuple[str, ...] = of_source(("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, metavar=WEIGHTS, parse=words)
 
 
 READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  # what only a model that reads takes
@@ -161,24 +144,21 @@ READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  
 class Tensors:
     """Q, K and V: from a model that reads a text, or from a file."""
 
-    positions: str = opt(
+    positions: str = of_source(
         "segment",
         "For n beyond the model's positions: read segments one by one and concatenate them (the papers' protocol), "
         "wrap positions around, or interpolate them.",
-        group=SOURCE,
         metavar="segment|wrap|interpolate",
     )
-    qkv: str | None = opt(
+    qkv: str | None = of_source(
         None,
         "Read Q, K and V from a safetensors file instead of a model and a text.",
-        group=SOURCE,
         metavar="FILE",
         excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
     )
-    cache: bool = opt(
+    cache: bool = of_source(
         True,
         "Read Q, K and V of earlier runs from the cache, and store new ones in it.",
-        group=SOURCE,
         flag="--cache/--no-cache",
         role=FOLDER,
     )
@@ -192,9 +172,7 @@ class Device:
         "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
     )
     strict: bool = opt(
-        False,
-        "Fail instead of falling back to another model or text. An undecided gate fails too.",
-        group=NUMBERS,
+        False, "Fail instead of falling back to another model or text. An undecided gate fails too.", group=NUMBERS
     )
 
 

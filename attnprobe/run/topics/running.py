@@ -4,43 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...files import JsonObject
-from ..option import FOLDER, check_fields, opt, options_of
-from .headings import ELSEWHERE, RUN
+from ..option import ELSEWHERE, RUN, check_fields, opt, options_of
 from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
 
 if TYPE_CHECKING:
     from ...sources import SourceSpec
+
+in_run, elsewhere = partial(opt, group=RUN), partial(opt, group=ELSEWHERE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
     """The run's folder, and the treatment of earlier records."""
 
-    out: str | None = opt(
+    out: str | None = in_run(
         None,
         "The run's folder. Finished cells in it are skipped. [default: a new folder under outputs/]",
-        group=RUN,
         metavar="DIR",
-        role=FOLDER,
     )
-    force: bool = opt(
-        False,
-        "Measure finished cells of --out again.",
-        group=RUN,
-        role=FOLDER,
-        excludes={"retry_failed": "force measures all again"},
+    force: bool = in_run(
+        False, "Measure finished cells of --out again.", excludes={"retry_failed": "force measures all again"}
     )
-    retry_failed: bool = opt(False, "Measure failed cells of --out again.", group=RUN, role=FOLDER)
-    cell_timeout: float | None = opt(
+    retry_failed: bool = in_run(False, "Measure failed cells of --out again.")
+    cell_timeout: float | None = in_run(
         None,
         "Time limit of a cell. A cell that takes longer fails, and the run continues. Cells are measured in a worker "
         "process, which is ended if a cell does not stop within 5 s after the limit.",
-        group=RUN,
         metavar="SECONDS",
-        role=FOLDER,
         above=0,
     )
 
@@ -49,53 +43,39 @@ class Folder:
 class Elsewhere:
     """The groups of cells that a run measures, and its processes."""
 
-    shard: str | None = opt(
+    shard: str | None = elsewhere(
         None,
         "Measure part I of N of the groups (weights, n, window, layer; for stability task and seed), from 1/N to "
         "N/N, into separate files in --out. For Slurm arrays and CI matrices. After all parts, `attnprobe report "
         "DIR` or the command without --shard shows the complete run.",
-        group=ELSEWHERE,
         metavar="I/N",
-        role=FOLDER,
     )
-    jobs: int | None = opt(
+    jobs: int | None = elsewhere(
         None,
         "Run N worker processes. They share the GPUs and torch's threads; bench runs one at a time on each device. "
         "[default: one per visible GPU; 1 on a CPU and for bench; with ray as many as fit]",
-        group=ELSEWHERE,
         metavar="N",
-        role=FOLDER,
     )
-    backend: str = opt(
+    backend: str = elsewhere(
         "local",
         "Run the processes on this machine or on a Ray cluster. ray needs pip install 'attnprobe[ray]'.",
-        group=ELSEWHERE,
         metavar="local|ray",
-        role=FOLDER,
         reads={"ray": ("ray_address", "gpus_per_task", "cpus_per_task")},
     )
-    ray_address: str | None = opt(
+    ray_address: str | None = elsewhere(
         None,
         "The Ray cluster to join. auto joins the cluster of this node; local starts a private cluster on this "
         "machine for this run.",
-        group=ELSEWHERE,
         metavar="HOST:PORT|auto|local",
-        role=FOLDER,
     )
-    gpus_per_task: float | None = opt(
+    gpus_per_task: float | None = elsewhere(
         None,
         "GPUs of each process with --backend ray; may be a fraction. [default: 1 if the cluster has GPUs and "
         "--device is not cpu, else 0]",
-        group=ELSEWHERE,
         metavar="F",
-        role=FOLDER,
     )
-    cpus_per_task: int | None = opt(
-        None,
-        "CPUs, and so threads, of each process with --backend ray. [default: 1]",
-        group=ELSEWHERE,
-        metavar="N",
-        role=FOLDER,
+    cpus_per_task: int | None = elsewhere(
+        None, "CPUs, and so threads, of each process with --backend ray. [default: 1]", metavar="N"
     )
 
 

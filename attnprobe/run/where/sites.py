@@ -11,7 +11,7 @@ import torch
 
 from ...errors import UsageError, unknown
 from ...sources.spec import choose_device
-from ..topics import RunRequest
+from ..topics.running import RunRequest
 from .backends import Alone, Backend
 from .pool import pool
 

@@ -14,8 +14,7 @@ from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.budget import BudgetRequest
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.stability import StabilityRequest
-from attnprobe.run.option import built, options_of
-from attnprobe.run.topics import GROUPS
+from attnprobe.run.option import GROUPS, built, options_of
 from attnprobe.sources import SourceSpec
 from attnprobe.sweeps.yaml_file import read_config
 
