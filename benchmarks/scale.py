@@ -29,8 +29,8 @@ from safetensors.torch import save_file
 
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.append import RecordWriter
-from attnprobe.run.where.backends import Backend, Listener
-from attnprobe.run.where.pool import pool
+from attnprobe.run.where.backends import Alone, Crew
+from attnprobe.run.where.pool import Processes
 from attnprobe.run.where.ray_cluster import cluster
 
 SPEED_GOAL, OVERHEAD_GOAL = 1.6, 0.02
@@ -52,7 +52,7 @@ class Echo:
         return {}, do
 
 
-class Keeper(Listener):
+class Keeper:
     """Writes the records that it receives, and counts them from the first message on."""
 
     def __init__(self, writer: RecordWriter) -> None:
@@ -66,6 +66,9 @@ class Keeper(Listener):
         if kind == "record":
             self.writer.append(value)
             self.count += 1
+
+    def began(self, facts: Any) -> None:
+        pass
 
     def lost(self, group: int, reason: str) -> None:
         raise RuntimeError(reason)
@@ -129,7 +132,7 @@ def apart(path: str, windows: int) -> float:
     return max(end for _, end in ends) - min(start for start, _ in ends)
 
 
-def overhead(record: dict[str, Any], folder: str, backend: Backend) -> float:
+def overhead(record: dict[str, Any], folder: str, backend: Alone | Crew) -> float:
     """Seconds per cell of groups that take no time, beyond the start of the process."""
     with RecordWriter(Path(folder) / "records.jsonl") as writer:
         keeper = Keeper(writer)
@@ -166,7 +169,7 @@ def main() -> int:
             both = apart(path, args.windows)
             ratios["two shards"].append(alone / both)
             print(f"{line}, two shards {both:.1f} s; about {len(str(records[-1]))} bytes a record", flush=True)
-        each = {"": overhead(records[-1], folder, pool(1))}
+        each = {"": overhead(records[-1], folder, Processes(1))}
         if args.ray:
             with cluster("local", 1, 1, 0, "cpu", lambda line: None) as (backend, _):
                 each[" of Ray"] = overhead(records[-1], folder, backend)

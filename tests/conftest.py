@@ -120,7 +120,7 @@ def here(monkeypatch):
     """What has a time limit is measured in this process all the same, with what a test has planted in it."""
     from attnprobe.run.where.backends import Alone
 
-    monkeypatch.setattr("attnprobe.run.where.sites.pool", lambda jobs: Alone())
+    monkeypatch.setattr("attnprobe.run.where.sites.Processes", lambda jobs: Alone())
 
 
 @pytest.fixture

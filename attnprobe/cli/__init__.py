@@ -21,7 +21,7 @@ from ..environment import variable
 from ..errors import AttnprobeError, cut, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
-from .environment import unknown_variables
+from .options import unknown_variables
 from .streams import answer, answers_last, note, open_streams, unwritten
 
 __all__ = ["COMMANDS", "cli", "main"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .completion import complete_methods
+from .names import complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b

@@ -1,25 +1,40 @@
-"""The measuring commands, each built from its experiment: options from its fields, help from its docstring."""
+"""The measuring commands, each built from its experiment: options from its fields, help from its docstring.
+
+A command fills its folder, then shows what `attnprobe report` shows of that folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import cleandoc
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from ..errors import UsageError
 from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
-from .completion import complete_methods
+from ..timings import Timings
+from .gating import gates_of, judge_gates, judged
+from .names import complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
+from .output import draw, drawn_kinds, exit_of, figure_files, keep_files, show, tolerate_write_errors
+from .progress import progress_bar
+from .streams import answer, echo, note
+
+if TYPE_CHECKING:
+    from ..gates.check import Gate
 
 NAMES = "names"  # of methods, as arguments
 NO_FIGURE = "none"
 HELP_ALL = "--help-all"
+ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
 ORDINARY = {  # options that --help explains; the others are named there
     *("method", "theorem", "of", "task", "metric", "n", "d", "epsilon", "delta", "rows", "matrix", "repeats", "kind"),
     *("layer", "head", "windows", "phase", "per-layer", "steps", "seeds", "rounds", "backward", "errors"),
@@ -179,10 +194,6 @@ def _run(experiment: Experiment, **_: Any) -> None:
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
     check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
-    from .gating import gates_of
-    from .measuring import measure_and_show
-    from .streams import answer
-
     if getattr(output, "listing", False):
         answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
         return
@@ -201,3 +212,66 @@ def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
     if hasattr(output, "plots"):
         return kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
     return experiment.plots if output.plot else ()
+
+
+def measure_and_show(
+    experiment: Experiment, request: Any, output: Any, kinds: Collection[str], gates: Sequence[Gate], begin: float
+) -> None:
+    """Measure a request, print its tables, write tables and figures to its folder, and judge its gates.
+
+    Args:
+        output: how the results are shown. kinds: the requested kinds of figures.
+        gates: that the run's rows are held to. begin: when the command began, by `perf_counter`.
+
+    Raises:
+        Exit: with the code that the run ends with.
+    """
+    timings = Timings()
+    # an older picture is drawn again
+    keeps = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
+    with progress_bar("loading torch") as (progress, notify):
+        announced: list[str] = []
+
+        def tell(line: str) -> None:
+            announced.append(line)
+            if not told_before(line):
+                notify(line)
+
+        session = experiment.measure(request, notify=tell, progress=progress, timings=timings, **keeps)
+    from ..gates.results import gates_markdown
+    from ..report import open_run, views
+
+    records = session.outcome.records
+    if not records:
+        note(f"no cell falls to this part of the run; {session.path} is as it was")
+        raise exit_of(records, ())
+    [view] = views(open_run(session.path, measured=records), drawing=output.drawing)
+    results = judged(view.judged, gates)
+    with tolerate_write_errors(session.path) as lost:
+        show(view, session.path, output, announced, gates_markdown(results))
+        keep_files(view, session.path)
+        draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
+    if getattr(output, "show_timings", False):
+        from ..tables.terminal import timings_table
+
+        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
+    failed = judge_gates(results, gates, getattr(output, "junit", None))
+    raise exit_of(records, lost, failed)
+
+
+def told_before(line: str) -> bool:
+    """Whether an earlier command on this machine said the same of the hub. The folder of the cache remembers it."""
+    if not line.endswith(ONCE):
+        return False
+    from ..sources.cache import default_cache
+
+    with suppress(OSError, UsageError):
+        cache = default_cache(lambda line: None, "told")
+        if cache.largest == 0:
+            return False
+        cache.folder.mkdir(parents=True, exist_ok=True)
+        mark = cache.folder / hashlib.sha256(line.encode()).hexdigest()[:16]
+        if mark.exists():
+            return True
+        mark.touch()
+    return False

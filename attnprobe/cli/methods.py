@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from .completion import complete_methods, plugin_names
-from .method_index import method_list
+from .names import complete_methods, method_list, plugin_names
 from .options import debug_option, format_option
 
 EPILOG = """\b

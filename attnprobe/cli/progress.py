@@ -30,7 +30,7 @@ class Pace:
     def left(self, done: float, total: int) -> float | None:
         """The estimated seconds left; None before there is a rate.
 
-        The cells done hold fractions by the work of each (see `attnprobe.run.ledger.Ledger`).
+        The cells done hold fractions by the work of each (see `attnprobe.run.loop.Ledger`).
         """
         if self.before is None:
             self.before = self.first = done

@@ -8,8 +8,8 @@ import click
 
 from ..run.option import options_of
 from ..run.topics.reading import Layers, SomeQueries, Source
-from .completion import complete_methods
 from .extract import check_out, file_options
+from .names import complete_methods
 from .options import debug_option, taking
 
 EPILOG = """\b

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .topics.running import RunRequest
-
 import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..files import JsonObject, path_of
@@ -25,22 +20,46 @@ from ..records.ownership import refuse_foreign
 from ..records.read import malformed_notes, read_typed
 from ..records.shards import Shard, parse_shard
 from .cells import Cells
-from .ledger import Outcome
 from .option import Option, options_of
 from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
     from ..records.shapes import Record
+    from .topics.running import RunRequest
 
 
-def recorded(
-    request: RunRequest,
-    cells: Cells,
-    notify: Callable[[str], None],
-    measure: Callable[[RecordWriter, Mapping[str, Record], str], Outcome],
-) -> tuple[Outcome, Path]:
-    """Open or resume the run's folder, call ``measure(writer, done, run)``, and complete the manifest and the locks on
-    success, error or Ctrl-C.
+@dataclass
+class Outcome:
+    """The result of a run: the records of all its cells, earlier ones and new ones.
+
+    ``processes`` has the facts of the other processes that measured, and ``deaths`` the reasons why some of them ended.
+    """
+
+    records: list[Any] = field(default_factory=list)
+    done_before: int = 0
+    measured: int = 0
+    processes: list[JsonObject] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RunFolder:
+    """An open folder of a run.
+
+    Attributes:
+        path: the folder. writer: of its records. done: its earlier records that count, by key.
+        outcome: the result of the run, set before the folder is closed.
+    """
+
+    path: Path
+    writer: RecordWriter
+    done: Mapping[str, Any]
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+@contextmanager
+def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None]) -> Iterator[RunFolder]:
+    """Open or resume a run's folder for a block. Its manifest and its locks are complete on success, error or Ctrl-C.
 
     A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
@@ -59,21 +78,21 @@ def recorded(
     manifest = _manifest(request, cells, start)
     with _in_order(path, made, manifest, notify, shard):
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
-            outcome = measure(writer, done, path.name)
+            folder = RunFolder(path, writer, done)
+            yield folder
+        outcome = folder.outcome
         for name in ("processes", "deaths"):
             if facts := getattr(outcome, name):
                 manifest[name] = facts
         if not cells.may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
-        requested = {record["key"] for record in outcome.records}
-        others = earlier - requested
+        others = earlier - {record["key"] for record in outcome.records}
         if others and shard is not None:
             others -= cells.all_keys()
         if others:
             manifest["other_settings"] = sorted(others)  # a report can show only this run's records
     if others:
         notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
-    return outcome, path
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
     A block that takes longer raises it at its end at the latest, even if it caught the first one. Python handles the
     alarm signal between two instructions, so a call into compiled code ends first. A block that catches every
-    ``BaseException`` does not end; then its process is killed (see `Crewed`). Only the main thread of a POSIX process
+    ``BaseException`` does not end; then its process is killed (see `Crew`). Only the main thread of a POSIX process
     gets the signal. Elsewhere the limit is checked only at the end of the block.
     """
     if seconds is None:

@@ -3,8 +3,7 @@
 import pytest
 
 from attnprobe.cli import cli
-from attnprobe.cli.factory import options_in
-from attnprobe.cli.once import told_before
+from attnprobe.cli.factory import options_in, told_before
 from attnprobe.experiments import EXPERIMENTS, experiment
 
 

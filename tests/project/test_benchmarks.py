@@ -76,7 +76,7 @@ def test_both_sides_of_the_grid_have_the_same_errors(module, tmp_path):
 def test_the_overhead_of_records_is_that_of_a_backend(jobs, module, monkeypatch, tmp_path):
     scale = module("scale")
     monkeypatch.setattr(scale, "GROUPS", 2)
-    assert 0 < scale.overhead({"status": "ok"}, str(tmp_path), Alone() if jobs is None else scale.pool(jobs)) < 1
+    assert 0 < scale.overhead({"status": "ok"}, str(tmp_path), Alone() if jobs is None else scale.Processes(jobs)) < 1
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 2 * scale.CELLS
 
 

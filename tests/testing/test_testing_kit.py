@@ -17,8 +17,7 @@ from torch import softmax
 
 import attnprobe
 from attnprobe import QKV, Approximation, method
-from attnprobe.cli.completion import NAMES
-from attnprobe.cli.method_index import INDEX
+from attnprobe.cli.names import INDEX, NAMES
 from attnprobe.errors import UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
 from attnprobe.operators import LowRank, Scaled

@@ -1,21 +1,29 @@
-"""Groups of work, in this process or in a crew of processes that are replaced when they die."""
+"""Groups of work, in this process or in a crew of processes that are replaced when they die.
+
+Work is pickled; each process calls its ``start`` once (see `GroupWork`). A listener receives the results in the process
+that started the work (see `Ledger`). All backends give the same results, bit for bit at equal thread counts.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import reason as reason_of
+
+if TYPE_CHECKING:
+    from ..group_work import GroupWork
+    from ..loop import Ledger
 
 TRIES = 3  # of a group whose process dies
 GRACE = 5.0  # seconds beyond its time limit that a process has to end it
 FALSE_STARTS = 3  # processes in a row that die before they can begin
 SHARE = 4  # bundles of groups for each process: few enough to share forwards, enough to end together
-Send = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
@@ -26,55 +34,11 @@ class Limit:
     seconds: float
 
 
-class Work(Protocol):
-    """Work on groups. It is pickled; each process builds the other objects that it needs."""
-
-    def start(self, number: int, send: Send) -> tuple[Any, Callable[[Any, Any], None]]:
-        """Called once in the ``number``-th process. Returns the facts of the process and a function that does a group.
-
-        That function is called with a group and its facts. ``send(kind, value)`` passes each result to the listener at
-        once. ``send("limit", value)`` is for the backend, with a `Limit` or None.
-        """
-        ...
-
-
-class Listener(Protocol):
-    """The receiver of results, in the process that started the work."""
-
-    def done_keys(self, group: Any, /) -> Any:
-        """The message for a process that gets the group."""
-
-    def received(self, group: Any, kind: str, value: object, /) -> None:
-        """Called with each message of the work; ``end`` follows a finished group."""
-
-    def died(self, reason: str) -> None:
-        """Called when a working process died. Another process repeats its group."""
-
-    def lost(self, group: Any, reason: str, /) -> None:
-        """Called with a group that is given up."""
-
-    def overran(self, group: Any, limit: Limit, /) -> None:
-        """Called when a process exceeded a limit and was ended. Another process does the rest of its group."""
-
-    def began(self, facts: Any) -> None:
-        """Called with the facts of a process before its first group."""
-
-
-class Backend(Protocol):
-    """A way to run groups. All backends give the same results, bit for bit at equal thread counts."""
-
-    def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
-        """Do every group. Errors of the work and Ctrl-C are raised here, after all processes have ended."""
-
-    def bundle(self, count: int) -> int:
-        """How many of ``count`` groups one process may take at once, so that they share inputs."""
-        ...
-
-
 class Alone:
     """This process, one group after the other. It cannot end work that exceeds a `Limit`."""
 
-    def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
+    def run(self, groups: Iterable[Any], work: GroupWork, listener: Ledger) -> None:
+        """Do every group."""
         groups = deque(groups)
         if not groups:
             return
@@ -98,14 +62,10 @@ class Member:
     """A process of a crew: its number, its group, whether it is ready, and its time limit."""
 
     number: int
-    group: Hashable | None = None
+    group: Any = None
     ready: bool = False
     limit: Limit | None = None
     since: float = 0.0
-
-    @property
-    def late(self) -> bool:
-        return self.limit is not None and time.monotonic() > self.since + self.limit.seconds + GRACE
 
 
 @dataclass(frozen=True)
@@ -115,33 +75,8 @@ class Died:
     reason: str
 
 
-One = TypeVar("One", bound=Member)
-
-
-class Crew(Protocol[One]):
-    """Processes that work on groups, on any machine.
-
-    What `hear` gives of a member is ``("ready", facts)`` once, then what its work sends, ``("end", None)`` after each
-    group, ``("raised", error)`` where work raised, and `Died` in the place of a pair.
-    """
-
-    def hire(self, work: Work, number: int) -> One:
-        """Start a new process."""
-        ...
-
-    def give(self, member: One, group: object, done: object) -> None:
-        """Give a ready process a group."""
-
-    def hear(self, members: Sequence[One]) -> Iterable[tuple[One, Any]]:
-        """Wait for messages, and yield them."""
-        ...
-
-    def dismiss(self, members: Sequence[One]) -> None:
-        """End every process: idle ones by a message, the others at once."""
-
-
-class Crewed:
-    """A crew of ``size`` processes. Only this process receives results.
+class Crew(ABC):
+    """``size`` processes on any machine. Only this process receives results.
 
     A process that dies is replaced, and its group is repeated, `TRIES` times in all; then the group is lost. A process
     that continues `GRACE` seconds beyond a limit is ended and replaced, and the rest of its group is measured. Results
@@ -151,60 +86,76 @@ class Crewed:
         hint: where to look when processes die before they can begin.
     """
 
-    def __init__(self, crew: Crew[Any], size: int, hint: str) -> None:
-        self.crew, self.size, self.hint = crew, size, hint
+    members: list[Any]
+
+    def __init__(self, size: int, hint: str) -> None:
+        self.size, self.hint = size, hint
+
+    @abstractmethod
+    def hire(self, work: GroupWork, number: int) -> Any:
+        """Start a new process, a `Member`."""
+
+    @abstractmethod
+    def give(self, member: Any, group: object, done: object) -> None:
+        """Give a ready process a group."""
+
+    @abstractmethod
+    def hear(self) -> Iterator[tuple[Any, Any]]:
+        """Wait for messages of the members, and yield them.
+
+        A member sends ``("ready", facts)`` once, then what its work sends, ``("end", None)`` after each group,
+        ``("raised", error)`` where work raised. `Died` stands in the place of a pair.
+        """
+
+    @abstractmethod
+    def dismiss(self, members: Sequence[Any]) -> None:
+        """End every process: idle ones by a message, the others at once."""
 
     def bundle(self, count: int) -> int:
+        """How many of ``count`` groups one process may take at once, so that they share inputs."""
         return max(1, count // (SHARE * self.size))
 
-    def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
-        """As `Backend.run`.
+    def run(self, groups: Iterable[Any], work: GroupWork, listener: Ledger) -> None:
+        """Do every group. Errors of the work and Ctrl-C are raised here, after all processes have ended.
 
         Raises:
             UsageError: processes die before they can begin.
         """
-        shift = _Shift(self, groups, work, listener)
-        try:
-            shift.run()
-        finally:
-            self.crew.dismiss(shift.members)
-
-
-class _Shift:
-    """One run of a crew: the waiting groups, and the members at work."""
-
-    def __init__(self, crewed: Crewed, groups: Iterable[Any], work: Work, listener: Listener) -> None:
-        self.crew, self.hint, self.work, self.listener = crewed.crew, crewed.hint, work, listener
+        self.work, self.listener = work, listener
         self.waiting, self.members = deque(groups), []
-        self.free = list(range(crewed.size - 1, -1, -1))
+        self.free = list(range(self.size - 1, -1, -1))
         self.tries: Counter[Any] = Counter()
         self.false_starts = 0
         self.timed_out: set[tuple[Any, Limit]] = set()  # groups, by the limits beyond which their processes went on
+        try:
+            while self.waiting or any(one.group is not None for one in self.members):
+                self._turn()
+        finally:
+            self.dismiss(self.members)
 
-    def run(self) -> None:
-        while self.waiting or any(one.group is not None for one in self.members):
-            for member in self.members:
-                self._give(member)
-            starting = sum(not one.ready for one in self.members)
-            for _ in range(min(len(self.free), len(self.waiting) - starting)):
-                self.members.append(self.crew.hire(self.work, self.free.pop()))
-            silent = {one.number: one for one in self.members}  # others may have left their limit behind
-            for member, heard in self.crew.hear(self.members):
-                silent.pop(member.number, None)
-                if isinstance(heard, Died):
-                    self._died(member, heard.reason)
-                else:
-                    self._heard(member, *heard)
-                    self._give(member)  # before anyone else is heard
-            for member in silent.values():
-                if member.limit is not None and member.late:
-                    self._overran(member, member.limit)
+    def _turn(self) -> None:
+        """Give the free members groups, hire others, and hear all."""
+        for member in self.members:
+            self._give(member)
+        starting = sum(not one.ready for one in self.members)
+        for _ in range(min(len(self.free), len(self.waiting) - starting)):
+            self.members.append(self.hire(self.work, self.free.pop()))
+        silent = {one.number: one for one in self.members}  # others may have left their limit behind
+        for member, heard in self.hear():
+            silent.pop(member.number, None)
+            if isinstance(heard, Died):
+                self._died(member, heard.reason)
+            else:
+                self._heard(member, *heard)
+                self._give(member)  # before anyone else is heard
+        for member in silent.values():
+            if member.limit is not None and time.monotonic() > member.since + member.limit.seconds + GRACE:
+                self._overran(member, member.limit)
 
     def _give(self, member: Member) -> None:
-        """Give a free member the next group."""
         if self.waiting and member.ready and member.group is None:
             member.group = self.waiting.popleft()
-            self.crew.give(member, member.group, self.listener.done_keys(member.group))
+            self.give(member, member.group, self.listener.done_keys(member.group))
 
     def _heard(self, member: Member, kind: str, value: Any) -> None:
         if kind == "ready":
@@ -231,7 +182,7 @@ class _Shift:
 
     def _overran(self, member: Member, limit: Limit) -> None:
         """End a member that exceeded its limit. The listener gives up the cell; another member does the rest."""
-        self.crew.dismiss([member])
+        self.dismiss([member])
         self._left(member)
         self.listener.overran(member.group, limit)
         if (member.group, limit) in self.timed_out:

@@ -11,19 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...grammar.foreign import diverted
 from ...processes import follow_parent
-from .backends import Crewed, Died, Member, Work, raisable
+from .backends import Crew, Died, Member, raisable
+
+if TYPE_CHECKING:
+    from ..group_work import GroupWork
 
 GRACE = 5.0  # seconds that a process has to end
 LOOK = 1.0  # seconds between two checks for dead processes
-
-
-def pool(jobs: int) -> Crewed:
-    """``jobs`` spawned processes that work on groups (see `Crewed`)."""
-    return Crewed(Processes(), jobs, "drop --jobs and --cell-timeout to see why")
 
 
 @dataclass
@@ -32,13 +30,14 @@ class _Process(Member):
     connection: Any = None  # a pipe's end, of another class on each system
 
 
-class Processes:
+class Processes(Crew):
     """Spawned processes, each with a pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        super().__init__(size, "drop --jobs and --cell-timeout to see why")
         self.spawn = multiprocessing.get_context("spawn")
 
-    def hire(self, work: Work, number: int) -> _Process:
+    def hire(self, work: GroupWork, number: int) -> _Process:
         ours, other = self.spawn.Pipe()
         process = self.spawn.Process(
             target=_serve, args=(other, work, number), name=f"attnprobe-{number}"
@@ -57,9 +56,9 @@ class Processes:
         with suppress(OSError):  # it died: the next look at its pipe says so
             member.connection.send((group, done))
 
-    def hear(self, members: Sequence[_Process]) -> Iterator[tuple[_Process, Any]]:
-        ready = wait([member.connection for member in members], LOOK)
-        for member in list(members):
+    def hear(self) -> Iterator[tuple[_Process, Any]]:
+        ready = wait([member.connection for member in self.members], LOOK)
+        for member in list(self.members):
             dead = member.process.exitcode is not None  # its pipe stays open where it forked another
             try:
                 if member.connection in ready or (dead and member.connection.poll()):
@@ -121,7 +120,7 @@ def _exit_text(member: _Process) -> str:
     return f"its process ended with exit code {code}"
 
 
-def _serve(connection: Connection, work: Work, number: int) -> None:
+def _serve(connection: Connection, work: GroupWork, number: int) -> None:
     """The main function of a process of the pool. It ends when its parent ends."""
     follow_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A crew of actors on a Ray cluster."""
+"""A crew of actors on a Ray cluster, and the room that the cluster has for them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,72 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UsageError
 from ..provenance import versions
-from .backends import Died, Member, Work, raisable
-from .ray_room import Room, room_of
+from .backends import Crew, Died, Member, raisable
+
+if TYPE_CHECKING:
+    from ..group_work import GroupWork
 
 POLL = 0.25  # seconds between two looks at what was sent
 SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
 PATIENCE = 60.0  # seconds without a process that could be, before the run gives up
+
+
+@dataclass(frozen=True)
+class Room:
+    """The size of each process, and how many of them the nodes of a cluster can hold.
+
+    Attributes:
+        nodes: CPUs and GPUs of each node that is alive.
+    """
+
+    cpus: int
+    gpus: float
+    nodes: tuple[tuple[float, float], ...]
+
+    @property
+    def places(self) -> int:
+        """How many processes fit. No process is split over two nodes."""
+        return sum(self._on(*node) for node in self.nodes)
+
+    def _on(self, cpus: float, gpus: float) -> int:
+        by_cpus = int(cpus // self.cpus)
+        if self.gpus > 1:  # whole GPUs
+            return min(by_cpus, int(gpus // self.gpus))
+        return min(by_cpus, int(gpus) * int(1 / self.gpus + 1e-9)) if self.gpus else by_cpus
+
+    def refuse(self, jobs: int | None) -> int:
+        """The number of processes.
+
+        Raises:
+            UsageError: more than fit, or none does.
+        """
+        size = f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+        has = f"{len(self.nodes)} nodes" if len(self.nodes) != 1 else "one node"
+        most = ", ".join(
+            f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in enumerate(("CPU", "GPU"))
+        )
+        if not self.places:
+            way = "a smaller --gpus-per-task, or 0 for CPUs alone" if self.gpus else "a smaller --cpus-per-task"
+            raise UsageError(
+                f"ray: no node has room for a process of {size}: the cluster has {has}, the largest with "
+                f"{most}; give {way}"
+            )
+        if jobs is not None and jobs > self.places:
+            raise UsageError(
+                f"ray: jobs={jobs} processes of {size} each do not fit: the cluster has {has}, with room "
+                f"for {self.places}; give --jobs {self.places} or less"
+            )
+        return jobs or self.places
+
+
+def room_of(ray: Any, cpus: int, gpus: float) -> Room:
+    """How many processes of so many CPUs and GPUs the cluster can hold now."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return Room(cpus, gpus, tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes))
 
 
 class Mailbox:
@@ -41,7 +97,7 @@ class Worker:
         self.mailbox, self.folder, self.version = mailbox, folder, version
         self.shown = 0.0
 
-    def start(self, work: Work, number: int) -> tuple[str, Any]:
+    def start(self, work: GroupWork, number: int) -> tuple[str, Any]:
         """The first message of a process to its `Crew`."""
         version_here = versions()["attnprobe"]
         if self.version != version_here:
@@ -80,10 +136,11 @@ class _Actor(Member):
     call: Any = None  # what it does now
 
 
-class Actors:
+class Actors(Crew):
     """Actors of Ray, each with its CPUs and GPUs. Their messages come through a mailbox."""
 
-    def __init__(self, ray: Any, room: Room) -> None:
+    def __init__(self, ray: Any, room: Room, size: int) -> None:
+        super().__init__(size, "run it without --backend ray to see why")
         self.ray, self.room = ray, room
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -93,7 +150,7 @@ class Actors:
         self.numbers: dict[int, _Actor] = {}
         self.without_room_since: float | None = None
 
-    def hire(self, work: Work, number: int) -> _Actor:
+    def hire(self, work: GroupWork, number: int) -> _Actor:
         actor = self.make.remote(self.mailbox, os.getcwd(), versions()["attnprobe"])
         self.numbers[number] = _Actor(number, actor=actor, call=actor.start.remote(work, number))
         return self.numbers[number]
@@ -101,8 +158,8 @@ class Actors:
     def give(self, member: _Actor, group: object, done: object) -> None:
         member.call = member.actor.work.remote(group, done)
 
-    def hear(self, members: Sequence[_Actor]) -> Iterator[tuple[_Actor, Any]]:
-        calls = {member.call: member for member in members if member.call is not None}
+    def hear(self) -> Iterator[tuple[_Actor, Any]]:
+        calls = {member.call: member for member in self.members if member.call is not None}
         try:
             over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
             results = [(calls[call], self._result(call)) for call in over]
@@ -122,7 +179,7 @@ class Actors:
                 self.numbers.pop(member.number, None)
                 self.dismiss([member])  # it may be out of reach only
             yield member, heard
-        self._refuse_to_wait(members)
+        self._refuse_to_wait()
 
     def _result(self, call: Any) -> Any:
         """The result of a call, or how its process died."""
@@ -133,9 +190,9 @@ class Actors:
         except self.ray.exceptions.RayError as error:
             return Died(f"its process on the cluster died: {_reason(str(error))}")
 
-    def _refuse_to_wait(self, members: Sequence[_Actor]) -> None:
+    def _refuse_to_wait(self) -> None:
         """Give up if no process is left and no node has room for one."""
-        if any(member.ready for member in members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
+        if any(member.ready for member in self.members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
             self.without_room_since = None
             return
         self.without_room_since = self.without_room_since or time.monotonic()

@@ -12,8 +12,8 @@ import torch
 from ...errors import UsageError, unknown
 from ...sources.spec import choose_device
 from ..topics.running import RunRequest
-from .backends import Alone, Backend
-from .pool import pool
+from .backends import Alone, Crew
+from .pool import Processes
 
 BACKENDS = ("local", "ray")
 MOST = 1024  # processes
@@ -27,7 +27,7 @@ class Site:
         threads, devices: as `GroupWork` takes them. device: where this process keeps Q, K and V, None is the request's.
     """
 
-    backend: Backend
+    backend: Alone | Crew
     threads: int | None = None
     devices: tuple[str, ...] = ()
     device: str | None = None
@@ -79,13 +79,13 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
     if jobs == 1 and request.cell_timeout is None:
         yield Site(Alone())
     elif jobs == 1:
-        yield Site(pool(1), threads)  # what goes on beyond its limit is ended with its process
+        yield Site(Processes(1), threads)  # what goes on beyond its limit is ended with its process
     elif exclusive:
         if jobs > (visible or 1):
             notify(f"jobs={jobs}: one process at a time measures on each device, {visible or 1} in all")
-        yield Site(pool(min(jobs, visible or 1)), threads, devices)
+        yield Site(Processes(min(jobs, visible or 1)), threads, devices)
     else:
-        yield Site(pool(jobs), max(1, threads // jobs), devices)
+        yield Site(Processes(jobs), max(1, threads // jobs), devices)
 
 
 def _refuse(request: RunRequest) -> None:

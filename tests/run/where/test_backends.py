@@ -29,11 +29,9 @@ from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions
 from attnprobe.run.where.backends import TRIES, Alone, Limit
-from attnprobe.run.where.pool import Processes, pool
-from attnprobe.run.where.ray_actors import Actors, Worker
-from attnprobe.run.where.ray_cluster import cluster
-from attnprobe.run.where.ray_probe import refuse_silence
-from attnprobe.run.where.ray_room import Room
+from attnprobe.run.where.pool import Processes
+from attnprobe.run.where.ray_actors import Actors, Room, Worker
+from attnprobe.run.where.ray_cluster import cluster, refuse_silence
 from attnprobe.run.where.sites import site_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -261,7 +259,7 @@ def backend_of(name, request):
         with cluster(request.getfixturevalue("address"), 2, 1, 0, "cpu", print) as (backend, _):
             yield backend
     else:
-        yield Alone() if name == "alone" else pool(2)
+        yield Alone() if name == "alone" else Processes(2)
 
 
 def gone():
@@ -396,7 +394,7 @@ class Forking:
 @pytest.mark.slow
 def test_the_end_of_a_process_is_heard_though_it_left_another_behind(tmp_path):
     heard = Heard()
-    pool(1).run("a", Forking(tmp_path), heard)
+    Processes(1).run("a", Forking(tmp_path), heard)
     left = [int(path.name) for path in tmp_path.iterdir()]
     for pid in left:
         os.kill(pid, signal.SIGKILL)  # it is there still
@@ -433,9 +431,9 @@ class Started(Dying):
 
 def test_no_group_starts_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr(Started, "starts", 0)
-    hired, backend, heard = [], pool(2), Heard()
-    hire = backend.crew.hire
-    monkeypatch.setattr(backend.crew, "hire", lambda work, number: hired.append(number) or hire(work, number))
+    hired, backend, heard = [], Processes(2), Heard()
+    hire = backend.hire
+    monkeypatch.setattr(backend, "hire", lambda work, number: hired.append(number) or hire(work, number))
     backend.run(iter(()), Dying(tmp_path, {}), heard)
     Alone().run(iter(()), Started(tmp_path, {}), heard)
     assert (hired, Started.starts, heard.everything, heard.begun) == ([], 0, [], [])
@@ -557,9 +555,9 @@ def test_processes_share_a_gpu_and_see_no_other(address):
 def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.run.where.ray_actors.PATIENCE", 1.0)
     with cluster(address, 2, 1, 0, "cpu", print) as (backend, _):
-        backend.crew = Actors(backend.crew.ray, Room(64, 0, ()))
+        without_room = Actors(backend.ray, Room(64, 0, ()), 2)
         with pytest.raises(UsageError, match="no node of the cluster had room"):
-            backend.run("ab", Dying(tmp_path, {}), Heard())
+            without_room.run("ab", Dying(tmp_path, {}), Heard())
 
 
 def test_places_that_share_a_forward_are_bundled():
@@ -575,7 +573,7 @@ def test_places_that_share_a_forward_are_bundled():
         assert [place for bundle in actual for place in bundle] == places
         assert all(len({(place.source, place.group) for place in bundle}) == 1 for bundle in actual)
         assert [len(bundle) for bundle in actual] == ([1] * 5 if most == 1 else [2, 2, 1] if most == 2 else [5]) * 8
-    assert (Alone().bundle(40), pool(2).bundle(40), pool(2).bundle(3)) == (40, 5, 1)
+    assert (Alone().bundle(40), Processes(2).bundle(40), Processes(2).bundle(3)) == (40, 5, 1)
 
 
 def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
@@ -748,4 +746,4 @@ def test_a_process_that_cannot_start_says_why():
     def closure(): ...
 
     with pytest.raises((AttributeError, pickle.PicklingError), match="closure"):
-        Processes().hire(closure, 0)
+        Processes(1).hire(closure, 0)
