@@ -190,6 +190,15 @@ def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:
     return reading(name, UsageError, ": cannot be written")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors into one that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error
+
+
 def _refuse(path: str | os.PathLike[str], facts: os.stat_result, limit: int | None) -> None:
     if not stat.S_ISREG(facts.st_mode):
         kind = KINDS.get(stat.S_IFMT(facts.st_mode), "something else")

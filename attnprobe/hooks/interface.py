@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
 from ..grammar.lists import numbers
-from .quiet import quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -149,6 +148,27 @@ class Selection:
             if not any(fnmatchcase(path, pattern) for _, path in seen):
                 return f"'{pattern}'"
         return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A context in which transformers writes no log lines, progress bars and warnings."""
+    import warnings
+    from logging import CRITICAL
+
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _configurations(model: PreTrainedModel) -> Iterator[Any]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from ..files import Fields
-from .file import SCHEMA, STATUSES, naming, strict_json
+from ..files import Fields, naming
+from .file import SCHEMA, STATUSES, strict_json
 
 try:
     import fcntl

@@ -6,12 +6,17 @@ Beside ``d``, an entry of ``budgets`` has ``no_counterexample`` (`HeadBudget`), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from ..errors import UsageError
 from ..files import MIB, Fields, path_of, read_json, reading
+from .shapes import Budget, Count, Facts, Shape
 
 SCHEMA = 1
 LARGEST = 64 * MIB
@@ -46,6 +51,34 @@ class Budgets:
         return f"{self.method}:{options}" if options else self.method
 
 
+class Entry(TypedDict):
+    """The budget of a head."""
+
+    layer: Count
+    head: Count
+    d: Budget | None
+
+
+class Contents(TypedDict):
+    """The checked fields of a file of budgets; it has others."""
+
+    schema: NotRequired[Annotated[int, Field(ge=1, le=SCHEMA)]]
+    method: Annotated[str, Field(min_length=1)]
+    options: NotRequired[Facts | None]
+    budgets: Annotated[list[Entry], Field(min_length=1)]
+
+
+def _repeated(contents: Contents) -> Iterator[str]:
+    seen: set[tuple[int, int]] = set()
+    for number, entry in enumerate(contents["budgets"]):
+        if (place := (entry["layer"], entry["head"])) in seen:
+            yield f"field budgets[{number}]: layer {place[0]}, head {place[1]} is listed twice"
+        seen.add(place)
+
+
+CONTENTS = Shape(Contents, _repeated)
+
+
 def read_budgets(path: str | Path) -> Budgets:
     """Read a file of budgets: ``{"schema": 1, "method": …, "options": {…}, "budgets": [{"layer", "head", "d"}, …]}``.
 
@@ -56,40 +89,8 @@ def read_budgets(path: str | Path) -> Budgets:
     """
     with reading(path):
         contents = read_json(path_of(path), LARGEST)
-    if not isinstance(contents, dict):
-        raise UsageError(f"{path}: expected an object with method and budgets")
-    schema, method, options = contents.get("schema", SCHEMA), contents.get("method"), contents.get("options") or {}
-    if not _is_count(schema) or not 1 <= schema <= SCHEMA:
-        raise UsageError(f"{path}: schema {schema!r} is not {SCHEMA}, which this version reads")
-    if not isinstance(method, str) or not method:
-        raise UsageError(f"{path}: method: expected a name, got {method!r}")
-    if not isinstance(options, dict):
-        raise UsageError(f"{path}: options: expected an object, got {options!r}")
-    entries = contents.get("budgets")
-    if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path}: budgets: expected a list of {{layer, head, d}}")
-    budgets: dict[tuple[int, int], int | None] = {}
-    for number, entry in enumerate(entries):
-        place, d = _entry(entry, f"{path}: budgets[{number}]")
-        if place in budgets:
-            raise UsageError(f"{path}: budgets[{number}]: layer {place[0]}, head {place[1]} is listed twice")
-        budgets[place] = d
-    about = {name: value for name, value in contents.items() if name not in ("schema", "method", "options", "budgets")}
-    return Budgets(method, options, budgets, about)
-
-
-def _entry(entry: object, where: str) -> tuple[tuple[int, int], int | None]:
-    """One entry: its (layer, head) and its budget."""
-    if not isinstance(entry, dict):
-        raise UsageError(f"{where}: expected an object, got {entry!r}")
-    for name in ("layer", "head"):
-        if not _is_count(entry.get(name)) or entry[name] < 0:
-            raise UsageError(f"{where}: {name}: expected the number of a {name}, got {entry.get(name)!r}")
-    d = entry.get("d", "nothing")
-    if d is not None and (not _is_count(d) or d < 1):
-        raise UsageError(f"{where}: d: expected a budget or null, got {d!r}")
-    return (entry["layer"], entry["head"]), d
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    if (problem := CONTENTS.problem(contents)) is not None:
+        raise UsageError(f"{path}: {problem}")
+    d = {(entry["layer"], entry["head"]): entry["d"] for entry in contents["budgets"]}
+    about = {name: value for name, value in contents.items() if name not in CONTENTS.fields}
+    return Budgets(contents["method"], contents.get("options") or {}, d, about)

@@ -11,17 +11,16 @@ or ``"-inf"`` (`encode_inf`, `decode_inf`), and null is NaN.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, Fields, JsonObject, read_json, replacing
+from ..files import MIB, Fields, JsonObject, naming, read_json, replacing
 from ..grammar.foreign import printable
 
 SCHEMA = 1
@@ -215,12 +214,3 @@ def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: s
                 if not Path(base).is_dir():
                     raise
         attempt += 1
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into one that names the path."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error

@@ -17,7 +17,7 @@ import torch
 
 from ..errors import SourceError, UsageError
 from ..files import MIB, reading
-from ..hooks.quiet import quiet
+from ..hooks.interface import quiet
 from .cache import TITLE, Cache, key_of
 from .folder import ModelFolder, Seal, refuse_settings
 from .gguf_file import Header, read_header

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..files import path_of, save_tensors, writing
+from ..files import naming, path_of, replacing, save_tensors, writing
 from .files import ENTRY, EXTRA, SCHEMA
 from .spec import Source
 
@@ -33,9 +31,10 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     with writing(path):
         path = path_of(path).resolve()
         if path.exists() and not path.is_file():
-            raise UsageError(f"cannot write {path}: it is not a regular file")
+            raise UsageError(f"{path}: not a regular file")
     source.check(n, windows, layers)
-    with _replacing(path) as write:
+    with naming(path), replacing(path) as temporary:
+        temporary.touch()  # a folder that takes no file is refused before the forward
         tensors: dict[str, Tensor] = {}
         storages: set[int] = set()
         scales: dict[str, float] = {}
@@ -65,7 +64,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         entry |= {"causal": True} if True in causal else {}
         entry |= {"sliding_window": widths} if widths else {}
         entry |= {"sinks": sinks} if sinks else {}
-        write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
+        save_tensors(temporary, tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
 
 
@@ -75,29 +74,3 @@ def _alone(tensor: Tensor, storages: set[int]) -> Tensor:
         tensor = tensor.clone()
     storages.add(tensor.untyped_storage().data_ptr())
     return tensor
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, str]], None]]:
-    """Yields a function that writes ``path`` by a temporary file next to it. The temporary file is created at once."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-    def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-        try:
-            save_tensors(temporary, tensors, metadata)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise _unwritable(path, error) from error
-
-    try:
-        temporary.touch()
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        yield write
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
 from ..files import MIB, path_of, read_json, read_regular, reading
-from ..hooks.quiet import quiet
+from ..hooks.interface import quiet
 from .hub import SENTENCEPIECE, fetch
 from .packaged import is_gguf, local_model
 from .text import Text

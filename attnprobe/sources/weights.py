@@ -15,7 +15,7 @@ import torch
 
 from ..errors import SourceError, UsageError, cut
 from ..grammar.foreign import first_line, message
-from ..hooks.quiet import quiet
+from ..hooks.interface import quiet
 from ..rng import generator
 from .folder import ModelFolder
 

@@ -17,7 +17,6 @@ from ..qkv import QKV
 from .entries import Bound, Entries, EntryErrors, entry_blocks, entry_errors, entry_findings, least_bound
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are computed
 
@@ -59,7 +58,7 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     wide = qkv.to(dtype=torch.float64)
     promise = "‖N - N~‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_c √(u_cᵀ h u_c)"
-    for d, approx in runs(setting, "thinformer"):
+    for d, approx in setting.runs("thinformer"):
         heads = [_entry_errors(wide.head(row), approx, row, qkv.dtype) for row in range(wide.h)]
         yield from entry_findings("thinformer-entry", d, promise, heads)
 

@@ -23,7 +23,6 @@ from ..qkv import QKV
 from ..reference import exact, exact_output
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -98,7 +97,7 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     noise = 8 * small * EPS * values[:, 0]
     output_values = tail_singular_values(output).cpu()
     for method in setting.methods:
-        approximations = list(runs(setting, method))
+        approximations = list(setting.runs(method))
         operators = [approx.operator.to(torch.float64) for _, approx in approximations if approx.operator is not None]
         errors = iter(shared_matrix_errors(target, operators) if operators else ())
         for d, approx in approximations:

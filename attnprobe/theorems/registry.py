@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..approximation import Approximation
 from ..arguments import checked
-from ..errors import unknown
+from ..errors import Unsupported, unknown
 from ..qkv import QKV
 from ..rng import Streams
 from .finding import Finding
@@ -40,6 +40,24 @@ class Setting:
     methods: tuple[str, ...]
     quadrature: bool | None = None
     target: str = "softmax"
+
+    def runs(self, method: str) -> Iterator[tuple[int, Approximation]]:
+        """Yields ``(d, approximation)`` for every budget that ``method`` can take, with the first seed.
+
+        Raises:
+            Unsupported: the method can take none of the budgets. The message is that of the last.
+        """
+        unsupported, any_run = None, False
+        for d in self.budgets:
+            try:
+                approx = self.run(method, d, self.seeds[0])
+            except Unsupported as error:
+                unsupported = error
+            else:
+                any_run = True
+                yield d, approx
+        if unsupported is not None and not any_run:
+            raise unsupported
 
 
 Check = Callable[[QKV, Setting], Iterable[Finding]]

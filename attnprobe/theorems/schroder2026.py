@@ -19,7 +19,6 @@ from ..qkv import QKV
 from .entries import Bound, Entries, EntryErrors, entry_blocks, entry_errors, entry_findings, least_bound
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 ROUNDING = 64  # eps of float64, times the root of the core's condition, within which an error is 0
 
@@ -76,7 +75,7 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     wide = qkv.to(dtype=torch.float64)
     promise = "‖A - L W‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j"
-    for d, approx in runs(setting, "wildcat"):
+    for d, approx in setting.runs("wildcat"):
         parts = [_entry_errors(wide.head(row), approx, row) for row in range(wide.h)]
         amplified = torch.tensor([factor for _, factor in parts], dtype=torch.float64)
         rounding = ROUNDING * torch.finfo(torch.float64).eps * amplified

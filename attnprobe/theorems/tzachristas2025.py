@@ -21,7 +21,6 @@ from ..qkv import QKV
 from ..reference import exact, exact_output
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 PAPER = "Tzachristas et al. 2025 (top-k theory)"
 ROUNDING = 64  # eps of the dtype of Q, K and V, within which two sides of an identity are equal
@@ -60,7 +59,7 @@ def largest_distance(values: Tensor) -> Tensor:
 def topk_tv(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The largest difference of the two sides over the rows of a head, for both identities, against rounding."""
     wide = qkv.to(dtype=torch.float64)
-    for d, approx in runs(setting, "topk"):
+    for d, approx in setting.runs("topk"):
         measured = row_metrics(exact(wide), approx, wide)
         lost = 1 - measured["mass"]
         sides = {"tau": (measured["tv"], lost), "kl": (measured["tv"], -torch.expm1(-measured["kl"]))}
@@ -85,7 +84,7 @@ def topk_output(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     wide = qkv.to(dtype=torch.float64)
     diameter = largest_distance(wide.v).cpu()
     sizes = exact_output(wide).norm(dim=-1).cpu()
-    for d, approx in runs(setting, "topk"):
+    for d, approx in setting.runs("topk"):
         measured = {name: values.cpu() for name, values in row_metrics(exact(wide), approx, wide).items()}
         difference = (measured["row_error"] - measured["tv"] * measured["tail_gap"]).abs().amax(1)
         yield _at_most("topk-output", d, difference, _equal(qkv), "factorisation")

@@ -32,7 +32,6 @@ from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 EPS = torch.finfo(torch.float64).eps
 ROWS = 256  # rows of B in memory at a time
@@ -95,7 +94,7 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
     At full rank ``missing`` is 0, and the literal δ is 0/0. Vacuous if rounding exceeds tr A itself.
     """
-    for d, approx in runs(setting, "mss-literal"):
+    for d, approx in setting.runs("mss-literal"):
         core = approx.cores["A"].double().cpu()
         numerator, rounding = verma2021_delta_numerator(core)
         trace = core.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -128,7 +127,7 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     derivation. Vacuous if the bound is at least 1, the error of ``B~ = 0``: with plus always.
     """
     target = exact(qkv.to(dtype=torch.float64))
-    for d, approx in runs(setting, "mss:inverse=schulz,identity=false"):
+    for d, approx in setting.runs("mss:inverse=schulz,identity=false"):
         core, inverse = (x["A"].double() for x in (approx.cores, approx.inverses))
         pinv = truncated_pinv(core)
         sizes = [torch.linalg.matrix_norm(x, float("inf")).cpu() for x in (pinv, pinv - inverse, inverse)]

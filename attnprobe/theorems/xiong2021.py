@@ -25,7 +25,6 @@ from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding
 from .registry import Setting, theorem
-from .runs import runs
 
 EPS = torch.finfo(torch.float64).eps
 MOST_STEPS = 60
@@ -100,7 +99,7 @@ def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``steps`` is the number of steps to a residual of 1e-8, ``after_6`` the residual after the paper's six; both follow
     from g.
     """
-    for d, approx in runs(setting, "nystromformer"):
+    for d, approx in setting.runs("nystromformer"):
         core = approx.cores["A"].double().cpu()
         gap = xiong2021_gap(core)
         yield Finding(
@@ -131,7 +130,7 @@ def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``order`` is the slope of ln e_{k+1} in ln e_k for e_k ≤ ½, ``after_6`` the measured residual after the paper's six
     steps, ``residuals`` (h, steps) all residuals. Late residuals grow again by rounding in the small directions of A.
     """
-    for d, approx in runs(setting, "nystromformer"):
+    for d, approx in setting.runs("nystromformer"):
         core = approx.cores["A"].double().cpu()
         series, noise = _series(core)  # (h, K) each
         least, most, slope = (torch.stack(x) for x in zip(*map(_order, series, noise), strict=True))

@@ -115,7 +115,7 @@ def test_paths_that_cannot_be_written(tiny_bert, text_file, tmp_path):
     for path in (tmp_path, tmp_path / "no" / "such" / "place", tmp_path / "file" / "below"):
         with pytest.raises(UsageError) as caught:
             save_qkv(path, source, 8, [0])
-        assert f"cannot write {path}" in str(caught.value)
+        assert str(caught.value).startswith(f"{path}: ")
     assert source._model is None  # found out before any work
     assert sorted(os.listdir(tmp_path)) == ["file"]
 

@@ -7,7 +7,6 @@ from attnprobe import approximate
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.rng import Streams
 from attnprobe.theorems.registry import THEOREMS, Setting, get_theorem, theorem
-from attnprobe.theorems.runs import runs
 
 
 def test_a_theorem_is_found_by_its_name_and_a_misspelt_one_is_answered_with_the_nearest():
@@ -35,10 +34,10 @@ def test_runs_are_those_of_the_budgets_that_a_method_takes_with_the_first_seed()
         requests.append((method, d, seed))
         return approximate(method, make(n=12), d, seed=seed)
 
-    actual = list(runs(setting((4, 100, 8), run), "svd"))
+    actual = list(setting((4, 100, 8), run).runs("svd"))
     assert [d for d, _ in actual] == [4, 8] and requests == [("svd", 4, 3), ("svd", 100, 3), ("svd", 8, 3)]
 
 
 def test_a_method_that_takes_no_budget_is_refused_with_its_last_reason():
     with pytest.raises(Unsupported, match="d=200"):
-        list(runs(setting((100, 200), lambda method, d, seed: approximate(method, make(n=12), d)), "svd"))
+        list(setting((100, 200), lambda method, d, seed: approximate(method, make(n=12), d)).runs("svd"))
