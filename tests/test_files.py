@@ -89,7 +89,7 @@ def test_a_name_that_cannot_be_a_path_is_refused_wherever_one_is_given(name, mon
     from attnprobe.report.run import open_run
     from attnprobe.sources import SourceSpec, resolve
     from attnprobe.sources.cache import default_cache
-    from attnprobe.sweeps.packaged import sweep_file
+    from attnprobe.sweeps.yaml_file import sweep_file
 
     def cached():
         monkeypatch.setattr("os.environ", {**os.environ, "ATTNPROBE_CACHE_DIR": name})

@@ -11,8 +11,7 @@ import click
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..run.option import Option, options_of
-from ..sweeps.packaged import packaged_sweeps, sweep_file
-from ..sweeps.yaml_file import Config, read_config
+from ..sweeps.yaml_file import Config, packaged_sweeps, read_config, sweep_file
 from .factory import options_in
 from .options import request_and_output
 from .streams import answer

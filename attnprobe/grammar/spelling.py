@@ -1,4 +1,6 @@
-"""The spelling of methods: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``PATH.py:FUNCTION``."""
+"""The spelling of methods, ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``selection:FILE``, ``PATH.py:FUNCTION``, and of
+texts that mean Wikitext-2.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +45,17 @@ def short_name(name: str) -> str:
         return name
     file = re.split(r"[/\\]", where[0])[-1]
     return f"{file}:{where[1]}"
+
+
+#: the names of Wikitext-2, and the configuration of the data set that each is
+WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
+
+
+def wikitext_name(name: str) -> str | None:
+    """The canonical name of Wikitext-2 for ``name``, in British or American spelling; None for another text.
+
+    >>> wikitext_name("wikitext-2:tokenized"), wikitext_name("./tokenized.txt")
+    ('wikitext-2:tokenised', None)
+    """
+    name = name.replace("tokenized", "tokenised")
+    return name if name in WIKITEXT else None

@@ -1,4 +1,4 @@
-"""Cells of methods at their budgets, which several commands measure each in its way."""
+"""Cells of methods at their budgets, which several commands measure each in its way, and how a method ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..approximation import Approximation
 from ..files import Fields, JsonObject
+from ..qkv import QKV
 from .cells import Place, PlannedCells, key_of
 from .plan import ErrorPlan, Group, MethodRequest, method_facts
 
@@ -51,3 +53,14 @@ def head_of(cells: PlannedCells, place: Place, cell: MethodCell) -> JsonObject:
         "seed": plan.seed,
         "requested": cell.request is not None,
     }
+
+
+NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
+
+
+def ending(approx: Approximation, qkv: QKV) -> JsonObject:
+    """The status and reason of a method that ran: ``diverged`` if an output is not finite."""
+    if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
+        return {}
+    broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
+    return {"status": "diverged", "reason": f"the output is not finite in head {', '.join(broken)}"} if broken else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..environment import variable
 from ..errors import UsageError
-from ..grammar.texts import wikitext_name
+from ..grammar.spelling import wikitext_name
 from ..records.shards import parse_shard
 from ..run.option import Option
 from .yaml_file import Config

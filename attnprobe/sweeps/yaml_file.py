@@ -1,7 +1,11 @@
-"""A sweep's YAML file: long names of a command's options with values, checked before heavy modules load."""
+"""A sweep's YAML file: long names of a command's options with values, checked before heavy modules load.
+
+It is a user's or one of the packaged ones: `configs/` in a clone, and inside the package in a wheel.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,11 +13,15 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
+import yaml
+
 from ..errors import UsageError, nearest
-from ..files import MIB, read_regular, reading
+from ..files import MIB, path_of, read_regular, reading
 from ..run.option import Option
 
 LARGEST = 4 * MIB  # of a file
+DIGITS = re.compile("[-+]?[0-9_]+")
+IN_WHEEL, IN_CLONE = Path(__file__).with_name("configs"), Path(__file__).parents[2] / "configs"
 
 
 @dataclass(frozen=True)
@@ -94,10 +102,6 @@ def _gate(entry: Any, where: str) -> Any:
 
 def _pairs(path: Path) -> dict[str, _Entry]:
     """The top-level keys with their lines and values."""
-    import yaml
-
-    from .loader import Loader, OtherBase
-
     with reading(path):
         text = read_regular(path, LARGEST).decode("utf-8")
     with reading(path, UsageError, ": no YAML"):
@@ -183,3 +187,69 @@ def _method(value: Mapping[str, Any], where: str) -> str:
             raise UsageError(f"{where}: option {key} of {name} takes one value, not {shown(item)}")
         given.append(f"{key}={str(item).lower() if isinstance(item, bool) else item}")
     return f"{name}:{','.join(given)}" if given else name
+
+
+class OtherBase(ValueError):
+    """A number such as ``010``, which YAML 1.1 reads as 8, or ``1:30``, which it reads as 90.
+
+    Attributes:
+        line: where it stands.
+    """
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.1 without numbers that it would read in another base than they are written in: `OtherBase`."""
+
+    def integer(self, node: yaml.ScalarNode) -> int:
+        """An integer; ``0x10`` and ``0b10`` say their base."""
+        value = self.construct_yaml_int(node)
+        if DIGITS.fullmatch(node.value):
+            decimal = int(node.value.replace("_", ""))
+            if decimal != value:
+                raise OtherBase(
+                    node.start_mark.line + 1, f"YAML reads {node.value} as octal; write {decimal}, or {value}"
+                )
+        return self._outside_base_60(node, value)
+
+    def number(self, node: yaml.ScalarNode) -> float:
+        """A float."""
+        return self._outside_base_60(node, self.construct_yaml_float(node))
+
+    def _outside_base_60(self, node: yaml.ScalarNode, value: Any) -> Any:
+        if ":" in node.value:
+            way_out = f"write {value}, or '{node.value}' in quotes"
+            raise OtherBase(node.start_mark.line + 1, f"YAML reads {node.value} in base 60; {way_out}")
+        return value
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.integer)
+Loader.add_constructor("tag:yaml.org,2002:float", Loader.number)
+
+
+def packaged_sweeps() -> dict[str, str]:
+    """The names of the packaged sweeps, with the first line of each file, its description."""
+    first = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in _folder().glob("*.yaml")}
+    return {name: first[name].removeprefix("# ") for name in sorted(first)}
+
+
+def sweep_file(name: str) -> Path:
+    """The file that a sweep names: a path, else the packaged sweep of this name.
+
+    Raises:
+        UsageError: there is neither; the message offers the nearest name.
+    """
+    path = path_of(name)
+    if path.exists() and not path.is_dir():
+        return path
+    if name in packaged_sweeps():
+        return _folder() / f"{name}.yaml"
+    kind = "is a directory" if path.is_dir() else "no such file"
+    raise UsageError(f"{name}: {kind}, and no packaged sweep{nearest(path.stem, packaged_sweeps())}")
+
+
+def _folder() -> Path:
+    return IN_WHEEL if IN_WHEEL.is_dir() else IN_CLONE

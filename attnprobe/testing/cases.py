@@ -1,8 +1,8 @@
-"""One run of a method on small seeded inputs, with the allowed errors of its results."""
+"""One run of a method on small seeded inputs, with the allowed errors of its results; the registry of properties."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..operators import Operator
 from ..qkv import QKV
 from ..rng import generator
 from .bands import entry_band, eps, output_band
-from .inputs import make
+from .inputs import DTYPES, SCORES, make
 
 BY_OUTPUT = ("user", "kernel")  # kinds whose computation is not known
 
@@ -163,3 +163,34 @@ def _half_the_digits(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _named(place: list[int]) -> str:
     return f"head {place[0]}, " + (f"row {place[1]}, column {place[2]}" if len(place) == 3 else f"row {place[1]}")
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property of methods.
+
+    Attributes:
+        name: its name on the command line. says: its statement. hold: the function that checks a case.
+        scores, dtypes: the cases on which it is checked.
+        tag: the tag of the methods that it applies to; None for all methods.
+    """
+
+    name: str
+    says: str
+    hold: Callable[[Case], None]
+    scores: Sequence[float] = SCORES
+    dtypes: Sequence[torch.dtype] = DTYPES
+    tag: str | None = None
+
+
+PROPERTIES: dict[str, Property] = {}
+
+
+def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """A decorator that adds a function to `PROPERTIES`. Further keywords are fields of `Property`."""
+
+    def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
+        PROPERTIES[name] = Property(name, says, function, **where)
+        return function
+
+    return put

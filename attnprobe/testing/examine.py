@@ -15,8 +15,7 @@ from ..errors import Unsupported, UsageError, unknown
 from ..grammar.foreign import first_line, message, reason
 from ..grammar.spelling import parts
 from ..methods import Method, get, line_of
-from .cases import Case, Fault, Skip
-from .registry import PROPERTIES, Property
+from .cases import PROPERTIES, Case, Fault, Property, Skip
 
 SIZES = ("n", "h", "p", "p_v", "d")
 FIXED = (*SIZES, "score", "dtype", "seed")

@@ -4,8 +4,7 @@ import pytest
 
 from attnprobe.errors import UsageError
 from attnprobe.grammar.lists import available_ones, numbers, positives
-from attnprobe.grammar.spelling import file_and_function, parts, short_name
-from attnprobe.grammar.texts import wikitext_name
+from attnprobe.grammar.spelling import file_and_function, parts, short_name, wikitext_name
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacke
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.run import loop as running
-from attnprobe.run.row_devices import row_devices
+from attnprobe.run.where.sites import row_devices
 
 CPU = torch.device("cpu")
 F64 = torch.float64

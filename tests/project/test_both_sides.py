@@ -27,7 +27,7 @@ from attnprobe.sources.folder import ModelFolder, combined_sha256
 from attnprobe.sources.positions import _batches
 from attnprobe.sources.weights import language_kind, with_head
 from attnprobe.sweeps import yaml_file
-from attnprobe.sweeps.packaged import packaged_sweeps, sweep_file
+from attnprobe.sweeps.yaml_file import packaged_sweeps, sweep_file
 from attnprobe.tables.formats import Header, markdown
 from attnprobe.tables.labels import file_tag
 

@@ -16,7 +16,7 @@ from paths import ROOT
 import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.sources.text import EMBEDDED_FILE
-from attnprobe.sweeps.packaged import IN_WHEEL, packaged_sweeps, sweep_file
+from attnprobe.sweeps.yaml_file import IN_WHEEL, packaged_sweeps, sweep_file
 
 URL = "https://github.com/attnprobe/attnprobe"
 SAFE: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 has filters
@@ -76,7 +76,7 @@ def test_the_wheels_sweeps_are_found_by_name_outside_of_a_clone(built, tmp_path)
     _, wheel = built
     wheel.extractall(tmp_path)
     code = (
-        "from attnprobe.sweeps.packaged import *; from attnprobe.sources.text import embedded;"
+        "from attnprobe.sweeps.yaml_file import *; from attnprobe.sources.text import embedded;"
         "print(sweep_file('smoke')); print(*packaged_sweeps()); print(embedded().sha256)"
     )
     words = [sys.executable, "-c", code]

@@ -15,10 +15,9 @@ from ...metrics.guarantees import GuaranteeReference
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
-from ...run.ending import NOT_FINITE
-from ...run.method_cells import MethodCell, head_of, method_cells
+from ...run.method_cells import NOT_FINITE, MethodCell, head_of, method_cells
 from ...run.plan import ErrorPlan, Group, refused
-from ...run.prepare import draft_plan, prepared
+from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from .record import SHAPE
 from .request import AuditRequest

@@ -19,9 +19,9 @@ from ...records.file import cell_key, identity_facts
 from ...reference import exact_output
 from ...run.cells import Cells, Done, Place, Result, title
 from ...run.costs import Cost, work_of_method
-from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
+from ...run.method_cells import ending
 from ...run.plan import (
     Group,
     MethodRequest,

@@ -15,7 +15,7 @@ from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
-from ...run.prepare import draft_plan, prepared
+from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from .bisect import coarse_budgets
 from .record import SHAPE

@@ -18,8 +18,8 @@ from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_error
 from ...metrics.residual import head_residuals, why_no_block
 from ...qkv import QKV
 from ...reference import exact, exact_output
-from ...run.ending import NOT_FINITE
 from ...run.limits import with_smaller_blocks
+from ...run.method_cells import NOT_FINITE
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from ...tables.metrics import METRICS
 from .bisect import Errors, HeadBudget, search, seeds_needed

@@ -27,10 +27,9 @@ from ...qkv import QKV
 from ...reference import exact, exact_output
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
-from ...run.ending import ending
-from ...run.method_cells import MethodCell, head_of, method_cells
+from ...run.method_cells import MethodCell, ending, head_of, method_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused
-from ...run.prepare import draft_plan, prepared
+from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from .record import ERROR, SHAPE
 from .request import ConditionRequest

@@ -37,12 +37,12 @@ from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
 from ...run.cells import Done, Place, PlannedCells, Progress, Result
 from ...run.costs import Cost, work_of_method, work_of_norms
-from ...run.ending import NOT_FINITE, ending
 from ...run.inputs import exact_norms_of
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
+from ...run.method_cells import NOT_FINITE, ending
 from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_identity, refused
-from ...run.prepare import draft_plan, prepared
-from ...run.row_devices import row_devices
+from ...run.sources import draft_plan, prepared
+from ...run.where.sites import row_devices
 from ...timings import Timings
 from .maps import keep_maps
 from .record import SHAPE

@@ -13,8 +13,7 @@ from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...replacement import Budget
 from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
-from ...run.prepare import draft_plan, prepared
-from ...run.sources import left_out
+from ...run.sources import draft_plan, left_out, prepared
 from ...sources.weights import language_kind
 from ...timings import Timings
 from .policy import why_not_kept

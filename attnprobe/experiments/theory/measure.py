@@ -18,7 +18,7 @@ from ...records.file import encode_inf
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
-from ...run.prepare import draft_plan, prepared
+from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
 from .record import SHAPE
