@@ -29,8 +29,6 @@ def click_settings(option: Option) -> dict[str, Any]:
         settings |= {"multiple": True}
     elif option.parse is None:
         settings |= {"type": option.kind}
-    if option.above is not None:
-        settings["type"] = click.FloatRange(min=option.above, min_open=True)
     if option.bare is not None:
         settings |= {"is_flag": False, "flag_value": option.bare}
     if option.complete:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .topics.running import RunRequest
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import thread_time
@@ -17,6 +12,7 @@ from ..timings import Timings
 from .cells import Cells
 from .costs import Work
 from .folder import held_already
+from .topics.running import RunRequest
 
 PRODUCTS = 8  # timed for the speed of the machine
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done

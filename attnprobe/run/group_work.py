@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .topics.running import RunRequest
-
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +14,7 @@ from ..timings import Timings
 from .cells import Cells, Done, OpenCells, Place, Send, record_of
 from .inputs import InputKeeper, keeper_of
 from .provenance import device_name, versions
+from .topics.running import RunRequest
 
 VERSIONS = ("torch", "transformers", "numpy")
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .topics.running import RunRequest
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,6 +20,7 @@ from ..records.shards import Shard, parse_shard
 from ..reference import exact
 from ..timings import Timings
 from .limits import attempt, with_smaller_blocks
+from .topics.running import RunRequest
 
 if TYPE_CHECKING:
     import torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from ..errors import NotFinite, Unsupported, UsageError
+from ..errors import NotFinite, Unsupported
 from ..grammar.foreign import message
 from ..methods import error_text
 from ..operators import BLOCK_MEMORY
@@ -21,23 +20,12 @@ from ..operators import BLOCK_MEMORY
 HALVINGS = 4
 AGAIN = 1.0  # seconds after which a block that continues is interrupted again
 TIMEOUT = "timeout"  # the first word of the reason of a cell that ran out of time
-LONGEST = 1e7  # seconds, four months
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
 class CellTimeout(BaseException):
     """A cell ran longer than its limit. It is not an `Exception`, so ``except Exception`` in a method misses it."""
-
-
-def check_limit(seconds: float | None) -> None:
-    """Refuse an impossible time limit.
-
-    Raises:
-        UsageError: a number that is not above 0 and at most `LONGEST`.
-    """
-    if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= LONGEST):
-        raise UsageError(f"cell-timeout={seconds:g}: choose seconds above 0 and up to {LONGEST:g}")
 
 
 @contextmanager

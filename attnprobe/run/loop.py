@@ -18,7 +18,7 @@ from .estimate import in_gflops, speed
 from .folder import Outcome, run_folder
 from .group_work import VERSIONS, GroupWork
 from .inputs import InputKeeper, keeper_of
-from .limits import TIMEOUT, check_limit
+from .limits import TIMEOUT
 from .provenance import versions
 from .sources import once
 from .topics.running import RunRequest
@@ -59,7 +59,6 @@ def measure_cells(
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
-    check_limit(request.cell_timeout)
     timings, notify = timings or Timings(), once(notify)
     if open_cells.in_one_process(request):
         request = replace(request, jobs=1)

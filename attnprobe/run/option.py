@@ -66,7 +66,7 @@ class Option:
         words: texts that are values themselves, such as ``all``.
         role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
         among: the values that there are. between: the least and the most; the message is ``choose`` and words.
-        inside: the same without the ends. above: a lower limit that click checks.
+        inside: the same without the ends.
         complete: whether its items are methods, whose names the shell completes.
         bare: the value of the option without one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
@@ -93,7 +93,6 @@ class Option:
     between: tuple[float, float] | None = None
     inside: tuple[float, float] | None = None
     choose: str | None = None
-    above: float | None = None
     complete: bool = False
     bare: str | None = None
     later: bool = False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...run.option import FOLDER, OUTPUT, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import MOST as MOST_DEVICES
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, Timed, gates_option
 
@@ -63,6 +64,7 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         "the same for every N, and agree to rounding with a run without this option. On a CPU, N threads.",
         metavar="N",
         role=FOLDER,
+        between=(1, MOST_DEVICES),
     )
 
 

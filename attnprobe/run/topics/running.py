@@ -14,6 +14,9 @@ from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
 if TYPE_CHECKING:
     from ...sources import SourceSpec
 
+LONGEST = 1e7  # seconds, four months
+MOST = 1024  # processes, and devices
+
 in_run, elsewhere = partial(opt, group=RUN), partial(opt, group=ELSEWHERE)
 
 
@@ -35,7 +38,8 @@ class Folder:
         "Time limit of a cell. A cell that takes longer fails, and the run continues. Cells are measured in a worker "
         "process, which is ended if a cell does not stop within 5 s after the limit.",
         metavar="SECONDS",
-        above=0,
+        inside=(0, LONGEST),
+        choose=f"seconds above 0 and below {LONGEST:g}",
     )
 
 
@@ -55,11 +59,13 @@ class Elsewhere:
         "Run N worker processes. They share the GPUs and torch's threads; bench runs one at a time on each device. "
         "[default: one per visible GPU; 1 on a CPU and for bench; with ray as many as fit]",
         metavar="N",
+        between=(1, MOST),
     )
     backend: str = elsewhere(
         "local",
         "Run the processes on this machine or on a Ray cluster. ray needs pip install 'attnprobe[ray]'.",
         metavar="local|ray",
+        among=("local", "ray"),
         reads={"ray": ("ray_address", "gpus_per_task", "cpus_per_task")},
     )
     ray_address: str | None = elsewhere(
@@ -75,7 +81,10 @@ class Elsewhere:
         metavar="F",
     )
     cpus_per_task: int | None = elsewhere(
-        None, "CPUs, and so threads, of each process with --backend ray. [default: 1]", metavar="N"
+        None,
+        "CPUs, and so threads, of each process with --backend ray. [default: 1]",
+        metavar="N",
+        between=(1, MOST),
     )
 
 

@@ -9,14 +9,11 @@ from typing import Any
 
 import torch
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...sources.spec import choose_device
 from ..topics.running import RunRequest
 from .backends import Alone, Crew
 from .pool import Processes
-
-BACKENDS = ("local", "ray")
-MOST = 1024  # processes, and devices that share rows
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,8 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
         exclusive: at most one process on each device, with all threads; several only where the request says so.
 
     Raises:
-        UsageError: an impossible number, or a cluster that does not exist or is too small for the request.
+        UsageError: options of a cluster without one, or a cluster that does not exist or is too small for the request.
     """
-    _refuse(request)
     if request.backend == "ray":
         if exclusive:
             raise UsageError("backend ray: times belong to one machine; give --jobs, or run a --shard on each machine")
@@ -72,6 +68,9 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
         ) as (backend, device):
             yield Site(backend, request.cpus_per_task, (device,), device="cpu")
         return
+    for name in ("ray_address", "gpus_per_task", "cpus_per_task"):
+        if getattr(request, name) is not None:
+            raise UsageError(f"{name.replace('_', '-')} needs backend ray, but the backend is {request.backend}")
     device = choose_device(request.source.device)
     visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
     devices, threads = tuple(f"cuda:{i}" for i in range(visible)), torch.get_num_threads()
@@ -88,32 +87,16 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
         yield Site(Processes(jobs), max(1, threads // jobs), devices)
 
 
-def _refuse(request: RunRequest) -> None:
-    if request.backend not in BACKENDS:
-        raise unknown("backend", request.backend, BACKENDS)
-    if request.jobs is not None and not 1 <= request.jobs <= MOST:
-        raise UsageError(f"jobs={request.jobs}: choose a number from 1 to {MOST}")
-    if request.cpus_per_task is not None and not 1 <= request.cpus_per_task <= MOST:
-        raise UsageError(f"cpus-per-task={request.cpus_per_task}: choose a number from 1 to {MOST}")
-    if request.backend == "ray":
-        return
-    for name in ("ray_address", "gpus_per_task", "cpus_per_task"):
-        if getattr(request, name) is not None:
-            raise UsageError(f"{name.replace('_', '-')} needs backend ray, but the backend is {request.backend}")
-
-
 def row_devices(request: Any) -> tuple[torch.device, ...] | None:
     """The devices of ``request.split_rows``: the first of the visible GPUs, or that many threads of the one CPU.
 
     Raises:
-        UsageError: a number that cannot be, more than the visible GPUs, one GPU by its number, or several processes.
+        UsageError: more than the visible GPUs, one GPU by its number, or several processes.
         SourceError: a device that this machine does not have.
     """
     number = request.split_rows
     if number is None:
         return None
-    if not 1 <= number <= MOST:
-        raise UsageError(f"split-rows={number}: choose a number from 1 to {MOST}")
     if request.jobs not in (None, 1):
         raise UsageError(f"split-rows={number} and jobs={request.jobs} exclude each other: both spread over devices")
     if request.backend == "ray":
