@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnprobe.errors import NotFinite, Unsupported, UsageError
+from attnprobe.experiments.error import ErrorRequest
 from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.run.limits import CellTimeout, attempt, time_limit
