@@ -27,9 +27,9 @@ class Style:
     fixed: bool
     size: float
 
-    def inches(self, across: int) -> float:
-        """The width of a figure with so many panels in a row."""
-        return self.narrow if across == 1 else self.wide
+    def inches(self, across: int, width: float = 0.0) -> float:
+        """The width of a figure with so many panels of this width, in inches, in a row."""
+        return self.narrow if across == 1 and width <= self.narrow else self.wide
 
     def across(self, width: float) -> int:
         """How many panels of at least this width, in inches, fit in a row.
@@ -39,9 +39,9 @@ class Style:
         """
         return max(1, int(self.wide / width))
 
-    def down(self, height: float, headings: float = 0.0) -> int:
-        """How many panels of this height, in inches, fit below headings; title and legend take an inch."""
-        return max(1, int((self.tall - 1 - headings) / height))
+    def down(self, height: float) -> int:
+        """How many panels of this height, in inches, fit in a column; title and legend take an inch."""
+        return max(1, int((self.tall - 1) / height))
 
 
 # Paper: the widths of a column and of the text, 8 points. Slide: 16:9, whose type is large because the sheet is small.

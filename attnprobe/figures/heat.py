@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .kit import Sheet, plain_ticks
+from .kit import Sheet, log_ticks
 
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite
-DENSE = 300  # a scale whose ends are less apart has numbers between the powers of ten too
 
 
 @dataclass(frozen=True)
@@ -65,4 +64,4 @@ def colour_bar(sheet: Sheet, panels: Sequence[Any], scale: Scale) -> None:
     bar = sheet.figure.colorbar(ScalarMappable(**scale.look), extend=scale.extend, **place)
     bar.set_label(scale.label)
     bar.outline.set_visible(False)
-    plain_ticks(bar.ax.yaxis, (scale.low, scale.high), DENSE)
+    log_ticks(bar.ax.yaxis)

@@ -14,6 +14,8 @@ from .drawing import Drawing
 
 LEADING = 1.35  # of lines, over the size of their type
 LEGEND_LINE = 0.161  # inches of a line of a legend
+DENSE = {"x": 60.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
+PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
 
@@ -48,7 +50,7 @@ def canvas(
     drawing: Drawing,
     title: str,
     caption: Sequence[str],
-    tall: float,
+    size: tuple[float, float],
     shape: tuple[int, int],
     panels: int | None = None,
     **sharing: Any,
@@ -57,14 +59,14 @@ def canvas(
 
     Args:
         title: what is drawn, and which statistic. caption: sentences that say the rest.
-        tall: inches without the title, where the style leaves that free.
+        size: width and height in inches without the title; a style may fix the height.
         shape: rows and columns of panels. panels: how many are used, the others are hidden; all by default.
         sharing: of matplotlib's ``subplots``.
     """
     from matplotlib.figure import Figure
 
     style = drawing.sizes
-    inches = style.inches(shape[1])
+    inches, tall = size
     lines = title_lines(title, inches, style.size)
     lines = lines if drawing.titled else []
     height = style.tall if style.fixed else tall + title_inches(lines, style.size)
@@ -117,14 +119,41 @@ def plain_math(label: str) -> str:
 # --- axes
 
 
-def logarithmic(axis: Any) -> None:
-    """Make both axes logarithmic, with labels at powers of ten only."""
-    from matplotlib.ticker import NullFormatter
+def logarithmic(panel: Any, names: str = "xy") -> None:
+    """Make axes of a panel logarithmic (see `log_ticks`); ``names`` are of the letters x and y."""
+    for name in names:
+        getattr(panel, f"set_{name}scale")("log", nonpositive="clip")
+        log_ticks(getattr(panel, f"{name}axis"))
 
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.yaxis.set_minor_formatter(NullFormatter())
+
+def log_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 times them where few powers are in its range."""
+    from matplotlib.ticker import Formatter, LogLocator, NullFormatter
+
+    class Ticks(LogLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            self.set_params(subs=(1.0, 2.0, 5.0) if vmax < DENSE[axis.axis_name] * vmin else (1.0,))
+            return super().tick_values(vmin, vmax)
+
+    class Numbers(Formatter):
+        def __call__(self, value: float, _: Any = None) -> str:
+            low, high = sorted(axis.get_view_interval())
+            return f"{value:g}" if PLAIN[0] <= low and high <= PLAIN[1] else power_of_ten(value)
+
+    axis.set_major_locator(Ticks())
+    axis.set_major_formatter(Numbers())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def power_of_ten(value: float) -> str:
+    r"""A round number with a power of ten.
+
+    >>> print(power_of_ten(1e6), power_of_ten(2e-7))
+    $10^{6}$ $2\cdot10^{-7}$
+    """
+    digit, _, power = f"{value:.0e}".partition("e")
+    factor = "" if digit == "1" else rf"{digit}\cdot"
+    return f"${factor}10^{{{int(power)}}}$"
 
 
 def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None = None) -> None:
@@ -135,13 +164,3 @@ def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None
     axis.xaxis.set_major_locator(FixedLocator(values))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(values, labels or [str(value) for value in values])
-
-
-def plain_ticks(axis: Any, ends: tuple[float, float], dense: float = 60) -> None:
-    """Ticks of a logarithmic axis without exponents; at 1, 2 and 5 if its range is below a factor ``dense``."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = ends
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < dense * low else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())

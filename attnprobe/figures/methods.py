@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..files import Fields
 from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
+from .kit import logarithmic
 from .looks import looks_of
 from .words import escaped, sentence
 
+R = TypeVar("R", bound=Fields)
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 CROSSES = {
@@ -27,6 +29,7 @@ CROSSES = {
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
+DEEP = 1e4  # from the largest value on an axis of errors to the least
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn family by family
 MOST_OF_FAMILY = 4  # methods of a panel of a family
 
@@ -36,27 +39,25 @@ def scale(
 ) -> None:
     """Make an error axis logarithmic if the values span more than a factor of 20; else it starts at zero.
 
-    Values outside ``low`` to ``high`` do not stretch it. With a finite ``high``, equal values give equal axes.
+    Values outside ``low`` to ``high``, and those below the `floor` of all, do not stretch it. With a finite ``high``,
+    equal values give equal axes.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     inside = [value for value in map(drawable, values) if low <= value <= high and 0 < value < HUGE]
+    kept = [value for value in inside if value >= floor(inside)]
     bounded = math.isfinite(high)
-    axis, set_scale, set_ends = (
-        (panel.xaxis, panel.set_xscale, panel.set_xlim) if dots else (panel.yaxis, panel.set_yscale, panel.set_ylim)
-    )
+    set_ends = panel.set_xlim if dots else panel.set_ylim
     panel.grid(False, axis="y" if dots else "x")
-    if not inside or max(inside) <= 20 * min(inside):
-        set_ends(0, (1.1 if bounded else 1.06) * max(inside, default=1.0))
+    if not kept or max(kept) <= 20 * min(kept):
+        set_ends(0, (1.1 if bounded else 1.06) * max(kept, default=1.0))
         return
-    set_scale("log")
-    if bounded:
-        set_ends(min(inside) / 1.5, max(inside) * 1.5)
-    decades = math.log10(max(inside) / min(inside))
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-    if decades < 2.5 or (max(inside) <= 1e4 and min(inside) >= 1e-3):  # else powers of ten
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    logarithmic(panel, "x" if dots else "y")
+    if bounded or len(kept) < len(inside):
+        set_ends(min(kept) / 1.5, max(kept) * 1.5)
+
+
+def floor(values: Iterable[float]) -> float:
+    """The least value that an axis shows: what is much smaller than the largest is the rounding of exact methods."""
+    return max(values, default=0.0) / DEEP
 
 
 def styles_of(rows: Sequence[Fields], shown: Iterable[Fields] | None = None) -> dict[str, dict[str, Any]]:
@@ -132,7 +133,27 @@ def shared_legend(rows: Sequence[Fields], styles: Mapping[str, Mapping[str, Any]
     looks = {label: {**style, "marker": None} if label in flat else style for label, style in styles.items()}
     order = sorted(looks, key=lambda label: looks[label]["marker"] is None)
     crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
-    return {legend_text(label, marked): looks[label] for label in order} | crosses
+    notes = outside([row for row in rows if has(row, name)], lambda row: [row["metrics"][name]["median"]])
+    return {legend_text(label, marked) + notes.get(label, ""): looks[label] for label in order} | crosses
+
+
+def outside(rows: Sequence[R], values: Callable[[R], Sequence[float | None]]) -> dict[str, str]:
+    """The notes of a legend (see `beyond`) on methods whose values all lie below the `floor`, by `text_label`."""
+    lowest = floor(value for row in rows for value in values(row) if value is not None)
+    groups = gathered(rows, text_label)
+    return {text_label(group[0]): beyond([x for row in group for x in values(row)], lowest) for group in groups}
+
+
+def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -> str:
+    """What a legend adds to the name of a curve that lies outside its panel.
+
+    >>> beyond([2e-9, 1e-8, None], 0.01), beyond([0.1], 0.01)
+    (' (below, 1e-08)', '')
+    """
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if known and max(known) < low:
+        return f" (below, {max(known):.0e})"
+    return f" (above, {min(known):.0e})" if known and min(known) > high else ""
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:

@@ -30,9 +30,7 @@ class Panels:
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that all panels share, by label.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
-        headings: inches above the first row of a page for its titles; panels below are of the same column and
-            have none. 0 if every panel has its own title. sharing: of matplotlib's ``subplots``; by default all
-            panels have the same axes. scale: of maps.
+        sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
     """
 
     stem: str
@@ -46,13 +44,12 @@ class Panels:
     width: float = 2.1
     height: float = 2.2
     columns: int | None = None
-    headings: float = 0.0
     sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
     scale: Scale | None = None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
         """The panels of each page."""
-        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height, self.headings))
+        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height))
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
@@ -60,20 +57,18 @@ class Panels:
 
         across = min(self._across(drawing), len(page))
         shape = (math.ceil(len(page) / across), across)
-        inches = drawing.sizes.inches(across)
+        inches = drawing.sizes.inches(across, self.width)
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
-        tall = self.height * shape[0] + self.headings + PAD + legend_inches([*self.legend], inches)
-        sheet, axes = canvas(drawing, title, self.caption, tall, shape, len(page), **self.sharing)
+        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches)
+        sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: list[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.grid(color="#dddddd", linewidth=0.6)
-            own = self.draw(axis, rows) or {}
-            below = self.headings and place >= across
-            small = {"fontsize": "small"} if self.headings else {}
-            axis.set_title("" if one or below else name, parse_math=False, **small)
             axis.tick_params(labelbottom=True)
+            own = self.draw(axis, rows) or {}
+            axis.set_title("" if one else name, parse_math=False)
             if self.x and (own or place + across >= len(page)):
                 axis.set_xlabel(self.x)
             if self.y and place % across == 0:

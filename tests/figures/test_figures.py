@@ -110,7 +110,7 @@ def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tall", [1.3, 3.0])
 def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
-    sheet, (axis,) = canvas(Drawing(), "T", (), tall, (1, 1))
+    sheet, (axis,) = canvas(Drawing(), "T", (), (3.3, tall), (1, 1))
     (line,) = axis.plot([1, 2], [1, 2])
     axis.set_xlabel("budget d")
     legend_below(axis, {"one": line})

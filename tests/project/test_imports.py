@@ -96,7 +96,7 @@ MAY_HEAVY = {
 # modules of a command that read records and never measure
 VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record", "shapes"}
 VIEWS |= {"columns", "papers", "result"}
-VIEWS |= {"cost_figure", "error_figure", "heads_figure", "maps_figure", "paper_figure"}
+VIEWS |= {"cost", "error_figure", "maps_figure"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

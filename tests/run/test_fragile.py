@@ -10,9 +10,9 @@ import torch
 from inputs import make
 from safetensors.torch import save_file
 
-from attnprobe.experiments.error.cost_figure import cost_figure
+from attnprobe.experiments.error.cost import cost_figure
 from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.paper_figure import paper_figure
+from attnprobe.experiments.error.papers import paper_figure
 from attnprobe.experiments.error.view import errors_view, summarise
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing

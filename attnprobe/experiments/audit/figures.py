@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.kit import logarithmic
 from ...figures.looks import COLOURS, GREY
 from ...figures.methods import where
 from ...figures.panels import Panels, draw_figures, panels_of
@@ -61,9 +62,11 @@ def _figure(rows: Sequence[Row]) -> Panels:
         panels_of(rows, lambda row: f"{at_budget(row)}\n{row['quantity']}"),
         partial(_panel, colours),
         "promised δ",
-        "measured",
+        "share of seeds above ε",
         {**verdicts, **squares, "more than promised": BROKEN},
-        sharing={},
+        width=1.6,
+        columns=len({row["quantity"] for row in rows}),
+        sharing={"sharey": True},
     )
 
 
@@ -71,7 +74,7 @@ def _panel(colours: Mapping[float, str], axis: Any, group: Sequence[Row]) -> Non
     """The heads of one method and quantity, side by side above each δ; a share of zero lies on the lower edge."""
     deltas = sorted({row["delta"] for row in group})
     least = min(1 / (2 * max(row["trials"] for row in group)), deltas[0] / 3)
-    axis.set_yscale("log")
+    logarithmic(axis, "y")
     axis.set_ylim(least, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
     for place, delta in enumerate(deltas):

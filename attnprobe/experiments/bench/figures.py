@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...figures.costs import Point, cloud, costs_legend, prominent
 from ...figures.drawing import Drawing
-from ...figures.kit import plain_ticks, powers_of_two
+from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, LOOKS
 from ...figures.methods import MOST_IN_PANEL, family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
@@ -23,7 +24,6 @@ COSTS = {  # heading, factor, label
     "peak_bytes": ("memory", 2.0**-20, "peak memory beyond Q, K, V, MiB"),
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
-    "scored": ("scores", 1.0, "scores computed to\nchoose the keys of a row"),
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
 EXACT_LABEL = "exact attention, fused"
@@ -32,8 +32,6 @@ LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.4, "zorder": 1}  # of the cost 
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
-MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
-FRONTIER = {"drawstyle": "steps-post", "color": "#222222", "linewidth": 1.0, "alpha": 0.8, "zorder": 1.5}
 
 
 def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -42,7 +40,7 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
     shows exact attention in black, and dotted guides of slopes 1 and 2 through its last point. The legend has each
     method's exponent. More than 8 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
-    error against time, memory, products, and the keys that a row reads and scores, if errors and these costs were
+    error against time, memory, products, and the keys that a row reads, if errors and these costs were
     measured. A point is a budget, larger for larger ones; steps are the frontier.
 
     Returns:
@@ -133,8 +131,7 @@ def _curve(rows: Sequence[Row], cost: str, factor: float) -> list[tuple[int, flo
 def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
     short = [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in lengths]
     powers_of_two(axis, lengths, short)
-    axis.set_yscale("log")
-    plain_ticks(axis.yaxis, (1, math.inf))
+    logarithmic(axis, "y")
 
 
 def _is_drawn(row: Row) -> bool:
@@ -148,22 +145,23 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
     errors = sorted(row["error"] for row in points)
     edge = SPAN * (vmean or errors[len(errors) // 2])  # errors beyond it are drawn there
     ends = errors[0] / 1.6, min(edge, 1.6 * max(vmean or 0, errors[-1]))
-    styles = styles_of(points)
+    clouds = {cost: _points(points, cost, 0.97 * edge) for cost in COSTS}
+    exact = next((row for row in rows if row["method"] == EXACT), {})
+    prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
+    limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
+    named = prominent((clouds[cost], limits[cost]) for cost in COSTS)
+    every = styles_of(points)
+    styles = {label: style for label, style in every.items() if label in named}
 
     def draw(axis: Any, cost: str) -> None:
-        _, factor, label = COSTS[cost]
-        _cloud(axis, [row for row in points if row[cost]], cost, 0.97 * edge, styles)
-        for row in rows:
-            if row["method"] == EXACT and row[cost]:
-                axis.axvline(factor * row[cost], **LINE)
+        cloud(axis, clouds[cost], styles, limits[cost])
+        if cost in prices:
+            axis.axvline(prices[cost], **LINE)
         if vmean:
             axis.axhline(vmean, **VMEAN)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        logarithmic(axis)
         axis.set_ylim(ends)
-        plain_ticks(axis.xaxis, axis.get_xlim())
-        plain_ticks(axis.yaxis, ends)
-        axis.set_xlabel(label)
+        axis.set_xlabel(COSTS[cost][2])
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
@@ -171,48 +169,24 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             "A line joins the budgets of a method, whose d stand at its points.",
+            *(["Grey: methods that others beat at every cost."] * (len(styles) < len(every))),
             "The black line upright: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             _where(rows),
         ],
-        [("", cost) for cost in COSTS if any(row[cost] for row in points)],
+        [("", cost) for cost in COSTS if clouds[cost]],
         draw,
         y=symbol(ERROR),
         legend={label: {**style, "linestyle": ""} for label, style in styles.items()}
-        | {"frontier": {**FRONTIER, "drawstyle": "default"}}
-        | ({EXACT_LABEL: LINE} if any(row["method"] == EXACT for row in rows) else {})
+        | costs_legend(len(styles) < len(every))
+        | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),
         height=2.6,
         sharing={"sharey": True},
     )
 
 
-def _cloud(axis: Any, rows: Sequence[Row], cost: str, edge: float, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """The points of all methods, joined by method in the order of budgets, and the frontier."""
-    few = len(rows) <= MOST_NAMED
-    best: list[tuple[float, float]] = []
-    for group in gathered(rows, text_label):
-        style = styles[text_label(group[0])]
-        places = [(COSTS[cost][1] * row[cost], min(row["error"], edge)) for row in group]
-        axis.plot(*zip(*places, strict=True), color=style["color"], linewidth=0.9, alpha=0.45, zorder=2)
-        for row, place in zip(group, places, strict=True):
-            if row["d"] is not None and (few or row in (group[0], group[-1])):
-                beside = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": "xx-small"}
-                axis.annotate(str(row["d"]), place, color=style["color"], **beside)
-            look = {**style, "linestyle": "", "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-            axis.plot(*place, zorder=3, clip_on=False, **look)
-        best += places
-    axis.plot(*zip(*frontier(best), strict=True), **FRONTIER)
-
-
-def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (cost, error) pairs that no other pair beats in both, by cost.
-
-    >>> frontier([(1.0, 0.5), (2.0, 0.6), (3.0, 0.1), (3.0, 0.2)])
-    [(1.0, 0.5), (3.0, 0.1)]
-    """
-    best: list[tuple[float, float]] = []
-    for cost, error in sorted(points):
-        if not best or error < best[-1][1]:
-            best.append((cost, error))
-    return best
+def _points(rows: Sequence[Row], cost: str, edge: float) -> list[Point]:
+    """The points of one cost; errors above ``edge`` lie there."""
+    factor = COSTS[cost][1]
+    return [Point(text_label(row), row["d"], factor * row[cost], min(row["error"], edge)) for row in rows if row[cost]]

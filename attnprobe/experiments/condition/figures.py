@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.kit import logarithmic
 from ...figures.looks import COLOURS, GREY, LOOKS
 from ...figures.methods import styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
@@ -20,6 +21,9 @@ from ...tables.table import gathered, grouped_by
 
 EXACT = ("A", "B", "C")
 NAMES = {
+    "A": r"exact $A=\exp(S)$",
+    "B": r"exact $B$, softmax",
+    "C": r"exact $C$, Gaussian",
     "A_S": r"$A_S$",
     "SAS": r"$S^\top\bar{A}S$",
     "SCS": r"$S^\top\bar{C}S$",
@@ -76,11 +80,11 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
 
 def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     """Dots per head: a line for each matrix, a panel for each layer."""
-    several = len({method_label(row) for row in rows if row["method"] and row["matrix"] != "A_S"}) > 1
     lines = gathered(rows, _key)
+    matrices = [group[0]["matrix"] for group in lines]
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
     places = {_key(group[0]): place for place, group in enumerate(lines)}
-    labels = [_label(group[0], several) for group in lines]
+    labels = [_label(group[0], matrices.count(group[0]["matrix"]) > 1) for group in lines]
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
@@ -154,7 +158,7 @@ def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
             x = [row["cond"] or top ** BAND[1] for row in group]
             label = f"{_label(group[0], True)}, ρ = {word}"
             (own[label],) = axis.plot(x, [row["error"] for row in group], **look)
-        axis.set_yscale("log")
+        logarithmic(axis, "y")
         axis.margins(y=0.14)
         _axis(axis, top, singular)
         return own
@@ -198,7 +202,7 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
             low, middle, high = ([_drawn(x) for x in row["residuals"][name]] for name in ("p10", "median", "p90"))
             axis.fill_between(steps, low, high, color=look(row)["color"], alpha=0.08, linewidth=0)
             axis.plot(steps, middle, markevery=(number * every // len(panel), every), **look(row))
-        axis.set_yscale("log")
+        logarithmic(axis, "y")
         axis.set_ylim(least / 3, 30)
         axis.set_xlim(0, len(steps) - 1)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

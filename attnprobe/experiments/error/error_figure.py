@@ -15,6 +15,7 @@ from ...figures.methods import (
     CROSSES,
     HOLLOW,
     MOST_IN_PANEL,
+    beyond,
     cross_out,
     crossed,
     drawable,
@@ -166,7 +167,9 @@ def _families(
         lines = line_panel(axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets)
         scale(axis, _values([*rows, *_at(limits, panel[0])], name), False, low, high)
         marked = flagged(panel)
-        return {_beyond(legend_text(label, marked), lines[label], low, high): lines[label] for label in styles}
+        return {
+            legend_text(label, marked) + beyond(lines[label].get_ydata(), low, high): lines[label] for label in styles
+        }
 
     keys = styles_of(references)
     legend = {**keys, **({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})}
@@ -241,14 +244,6 @@ def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
     middle = middles[len(middles) // 2]
     return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
-
-
-def _beyond(label: str, line: Any, low: float, high: float) -> str:
-    """A legend's label. If the line lies outside the panel, the label gives its value."""
-    values = [value for value in line.get_ydata() if not math.isnan(value)]
-    if values and max(values) < low:
-        return f"{label} (below, {max(values):.0e})"
-    return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
 
 
 def _corner(row: Row) -> tuple[Any, ...]:

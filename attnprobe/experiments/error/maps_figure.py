@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UsageError
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.heat import Scale
+from ...figures.heat import EMPTY, Scale
 from ...figures.looks import GREY
 from ...figures.panels import Panels, draw_figures
 from ...figures.words import sentence
@@ -24,9 +24,11 @@ from ...tables.numbers import method_label
 from ...tables.table import gathered
 
 Record = Any
-Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), or the reason why there are none
+Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), that of a head, or the reason why there are none
 LARGEST = 256 * MIB  # of a file
-WIDTH, HEIGHT, LINE = 0.98, 0.9, 0.14  # inches of a panel, and of a line of its heading
+WIDTH, SIDES = 0.9, 1.1  # inches of a map, and of the label and the colour scale beside all
+SPARE, LINE = 0.1, 0.14  # inches between two heads, and of a line of the headings
+GAP = 0.07  # between two maps, of a map
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
 COLOURS = (
     "Orange: negative means of that size. White: smaller, or 0. Black: larger, or negative and larger. "
@@ -72,29 +74,41 @@ def map_figures(
             continue
         source, every = place(shown[0])[0], [record for record in records if place(record) == place(shown[0])]
         caption = [_place(every, shown, source, exact.shape), COLOURS, *_notes(shown, missing or {})]
-        for part in chunks(columns, drawing.sizes.across(WIDTH) - 1):
-            figures.append(_figure(shown[0], exact, part, caption, file_tag(source)))
+        pages = _pages(columns, drawing.sizes.across(WIDTH) - 1)
+        figures += [_figure(shown[0], exact, part, caption, file_tag(source), drawing) for part in pages]
     return draw_figures(figures, drawing, out_dir)
 
 
-def _figure(record: Record, exact: np.ndarray, columns: Sequence[Column], caption: Sequence[str], tag: str) -> Panels:
-    """A row of panels for each head: its exact map, and those of some methods and budgets."""
+def _pages(columns: Sequence[Column], most: int) -> list[Sequence[Column]]:
+    """The columns of each page, at most so many; the budgets of a method stay together if they fit on a page."""
+    each = max(map(len, gathered(columns, lambda column: column[0].partition("\nd = ")[0])))
+    return chunks(columns, most // each * each or most)
+
+
+def _figure(
+    record: Record, exact: np.ndarray, columns: Sequence[Column], caption: Sequence[str], tag: str, drawing: Drawing
+) -> Panels:
+    """A panel for each head: its exact map, and those of some methods and budgets."""
     matrix = "B" if record["target"] == "softmax" else "C"
     scale = _scale(exact, "mean weight of a block" if matrix == "B" else "mean entry of a block")
-    panels: list[tuple[str, Any]] = []
-    for place, head in enumerate(record["heads"]):
-        panels.append((f"exact {matrix}", (f"head {head}", exact[place])))
-        panels += [(heading, ("", maps if isinstance(maps, str) else maps[place])) for heading, maps in columns]
+    every = [(f"exact {matrix}", exact), *columns]
+    panels = [
+        ("", (f"head {head}", [(name, maps if isinstance(maps, str) else maps[place]) for name, maps in every]))
+        for place, head in enumerate(record["heads"])
+    ]
+    width = SIDES + WIDTH * len(every)
+    side = (drawing.sizes.inches(1, width) - SIDES) / len(every) / (1 + GAP)
+    height = min(side, WIDTH) * exact.shape[1] / exact.shape[2] + SPARE
+    headings = LINE * max(1 + heading.count("\n") for heading, _ in columns)
     return Panels(
         f"maps-layer{record['layer']}-n{record['n']}{tag}",
         f"Exact and approximate attention {matrix}, head by head",
         caption,
         panels,
         partial(_draw, scale),
-        width=WIDTH,
-        height=HEIGHT,
-        columns=1 + len(columns),
-        headings=LINE * max(1 + heading.count("\n") for heading, _ in columns),
+        width=width,
+        height=height + headings / min(len(panels), drawing.sizes.down(height)),
+        columns=1,
         sharing={},
         scale=scale,
     )
@@ -112,26 +126,39 @@ def _scale(exact: np.ndarray, label: str) -> Scale:
     return Scale(low, high, label, "both", "YlGnBu", {"under": "white", "over": "black"})
 
 
-def _draw(scale: Scale, axis: Any, panel: tuple[str, Any]) -> None:
-    """One head of one column, or the reason why it has no map."""
-    import matplotlib
+def _draw(scale: Scale, axis: Any, panel: tuple[str, Sequence[Column]]) -> None:
+    """The maps of one head side by side, or the reason why there is none; the first row of a page has the headings."""
+    from matplotlib.patches import Rectangle
 
-    head, values = panel
-    axis.set_ylabel(head)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set(visible=True, color="#999999", linewidth=0.5)
-    if isinstance(values, str):
-        look = {"ha": "center", "va": "center", "fontsize": "small", "color": GREY}
-        axis.text(0.5, 0.5, values, transform=axis.transAxes, **look)
-        axis.set_box_aspect(1)
-        return
-    negative = matplotlib.colormaps["Oranges"].with_extremes(bad=(0, 0, 0, 0), under="white", over="black")
-    sizes = np.maximum(np.abs(values), scale.low / 2)  # zero has no logarithm
-    broken = ~np.isfinite(values)
-    for colours, hidden in ((scale.look["cmap"], broken), (negative, broken | (values >= 0))):
-        axis.imshow(np.ma.array(sizes, mask=hidden), cmap=colours, norm=scale.look["norm"], interpolation="none")
+    head, columns = panel
+    tall, wide = columns[0][1].shape
+    lefts = [place * (1 + GAP) * wide for place in range(len(columns))]
+    for left, (_, values) in zip(lefts, columns, strict=True):
+        if isinstance(values, str):
+            look = {"ha": "center", "va": "center", "fontsize": "small", "color": GREY}
+            axis.text(left + wide / 2, tall / 2, values, **look)
+        else:
+            axis.imshow(_colours(scale, values), extent=(left, left + wide, tall, 0), interpolation="none")
+        axis.add_patch(Rectangle((left, 0), wide, tall, fill=False, edgecolor="#999999", linewidth=0.5, clip_on=False))
+    axis.set(xlim=(0, lefts[-1] + wide), ylim=(tall, 0), aspect="equal", ylabel=head, yticks=[], frame_on=False)
+    place = axis.get_subplotspec()
+    first = place is None or place.is_first_row()
+    axis.set_xticks([left + wide / 2 for left in lefts] if first else [])
+    axis.tick_params(labelbottom=False, labeltop=True, length=0, labelsize="small")
+    axis.set_xticklabels([name for name, _ in columns] if first else [], parse_math=False)
+    axis.grid(False)
+
+
+def _colours(scale: Scale, values: np.ndarray) -> np.ndarray:
+    """The colours of a map, (b_q, b_k, 4)."""
+    import matplotlib
+    from matplotlib.colors import to_rgba
+
+    norm, positive = scale.look["norm"], scale.look["cmap"]
+    negative = matplotlib.colormaps["Oranges"].with_extremes(under="white", over="black")
+    sizes = norm(np.maximum(np.abs(np.nan_to_num(values)), scale.low / 2))  # zero has no logarithm
+    colours = np.where(values[..., None] < 0, negative(sizes), positive(sizes))
+    return np.where(np.isfinite(values)[..., None], colours, to_rgba(EMPTY))
 
 
 def _read(path: Path, heads: int) -> np.ndarray | None:

@@ -72,11 +72,11 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = opt(
         (),
-        "Draw figures into the run's figures/: errors against d (--plot alone), maps of the exact and the "
-        "approximate matrices, or row metrics over position (with --rows); repeatable and comma-separated.",
+        "Draw figures into the run's figures/: errors against d (--plot alone), errors against cost, maps of the exact "
+        "and the approximate matrices, or row metrics over position (with --rows); repeatable and comma-separated.",
         group=OUTPUT,
         flag="--plot",
-        metavar="[errors|maps|positions]",
+        metavar="[errors|cost|maps|positions]",
         bare="errors",
         alias="figures",
         of_whole="figures",

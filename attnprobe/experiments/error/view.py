@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -32,20 +33,17 @@ from ...tables.table import Table, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS, KERNEL_COLUMNS, RELATIVE, error_columns, is_open, row_columns
-from .cost_figure import cost_figure
+from .cost import ROUNDING, cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
-from .heads_figure import head_figures
+from .figures import head_figures, positions_figure
 from .maps_figure import map_figures
-from .paper_figure import paper_figure
-from .papers import METRIC, reference_rows
-from .positions_figure import positions_figure
+from .papers import METRIC, paper_figure, reference_rows
 from .record import PER_HEAD, SHAPE
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
-ROUNDING = 1e-5  # relative errors below it may be rounding alone
 UNGATED = (  # metrics that no gate limits
     "realised_d",
     "realised_d_p10",
@@ -79,7 +77,9 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     rows, bounds = summarise(recorded.records)
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
-    return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers, recorded.duels)
+    figures = _figures(recorded, rows, bounds)
+    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.duels)
+    return replace(made, tables=[*made.tables, *frontier_tables(pooled(recorded.records), recorded.records)])
 
 
 def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
@@ -125,6 +125,13 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
     _compare_medians(rows)
     bounds = [row for row in rows if row["method"] == LOWER_BOUND]
     return [row for row in rows if row["method"] != LOWER_BOUND], bounds
+
+
+def pooled(records: Sequence[ErrorRecord]) -> list[Row]:
+    """The rows of records over all layers together, which are their ``layer``, as text."""
+    layers = ", ".join(map(str, sorted({record["layer"] for record in records})))
+    of_all: list[Any] = [{**record, "layer": layers} for record in records]
+    return summarise(of_all)[0]
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -250,7 +257,12 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
     heads = partial(head_figures, records, drawing, metric=metric or RELATIVE)
-    cost = partial(cost_figure, rows, drawing, metric=metric or RELATIVE)
+
+    def cost(folder: Path) -> list[Path]:
+        over_layers = pooled(records)
+        causal = bool(records[0]["source"].get("causal"))
+        return cost_figure(over_layers, drawing, folder, metric or judged_by(over_layers), causal)
+
     positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw; the notes below the table say why"
     figures = {

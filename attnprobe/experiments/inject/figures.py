@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import logarithmic, plain_ticks
-from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
+from ...figures.kit import logarithmic
+from ...figures.methods import HUGE, MOST_IN_PANEL, beyond, outside, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -23,7 +23,6 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
-LEAST = 1e-16  # a divergence of 0 is drawn here, on its logarithmic axis
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -47,7 +46,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     for group in grouped_by(decoded, "source", "n", "prefix"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         figures.append(_steps(group, f"inject-steps-{tag}"))
-        read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > LEAST]
+        read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > 0]
         figures += [_bytes(read, f"inject-bytes-{tag}")] if read else []
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
@@ -62,12 +61,14 @@ def _steps(rows: Sequence[Row], stem: str) -> Panels:
     """The KL divergence of each step of decoding, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
     looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles_of(rows).items()}
+    every = [value for row in rows for value in row["steps"]["kl"]]
+    notes = outside(rows, lambda row: row["steps"]["kl"])
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for row in panel:
-            kl = [nan if value is None else max(value, LEAST) for value in (row["steps"] or {})["kl"]]
+            kl = [nan if value is None else value for value in row["steps"]["kl"]]
             axis.plot(range(prefix, prefix + len(kl)), kl, **looks[text_label(row)])
-        axis.set_yscale("log")
+        scale(axis, every)
         axis.xaxis.get_major_locator().set_params(integer=True)
 
     return Panels(
@@ -81,8 +82,7 @@ def _steps(rows: Sequence[Row], stem: str) -> Panels:
         draw,
         "token that the step reads",
         "KL, nats",
-        looks,
-        width=2 * WIDTH,
+        {label + notes[label]: look for label, look in looks.items()},
         columns=1,
     )
 
@@ -91,6 +91,7 @@ def _bytes(rows: Sequence[Row], stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with bars of a standard error."""
     looks = styles_of(rows)
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
+    notes = outside(rows, lambda row: [mean(row, "kl")])
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         metric = panel[0]["drawn"]
@@ -100,11 +101,9 @@ def _bytes(rows: Sequence[Row], stem: str) -> Panels:
             y = [mean(row, metric) for row in ordered]
             bars = [row["metrics"][metric]["se"] or 0.0 for row in ordered]
             axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
-        axis.set_xscale("log")
-        plain_ticks(axis.xaxis, axis.get_xlim())
         if metric == "kl":
-            axis.set_yscale("log", nonpositive="clip")
-            plain_ticks(axis.yaxis, axis.get_ylim())
+            scale(axis, [mean(row, "kl") for row in rows])
+        logarithmic(axis, "x")
 
     return Panels(
         stem,
@@ -121,9 +120,8 @@ def _bytes(rows: Sequence[Row], stem: str) -> Panels:
         draw,
         "MiB of the prompt that a step reads",
         "nats",
-        looks,
+        {label + notes[label]: look for label, look in looks.items()},
         sharing={"sharex": True},
-        width=2 * WIDTH,
         columns=1,
     )
 
@@ -202,9 +200,9 @@ def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], plot: Plot) -> 
         group = [row for row in panel if text_label(row) == label]
         if group:
             words, line = plot(axis, group, style)
-            own[label + words + _beneath(group, lowest)] = line
+            own[label + words + beyond(map(_drift, group), lowest)] = line
     drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
-    axis.set_yscale("log")
+    logarithmic(axis, "y")
     axis.set_ylim(min(drifts) / 1.6, max(drifts) * 1.6)
     return own
 
@@ -232,9 +230,3 @@ def _lowest(rows: Sequence[Row]) -> float:
     """The smallest drift that is drawn."""
     ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN
-
-
-def _beneath(group: Sequence[Row], lowest: float) -> str:
-    """The legend's note on a method below its panel."""
-    most = max(_drift(row) for row in group)
-    return f" (below, {most:.0e})" if most < lowest else ""

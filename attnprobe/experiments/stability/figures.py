@@ -8,6 +8,7 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.kit import logarithmic
 from ...figures.methods import HUGE, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...figures.words import sentence
@@ -60,7 +61,7 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
             lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
             _line(axis, lists, look(group[0]), name in GEOMETRIC)
         if name in GEOMETRIC:
-            axis.set_yscale("log")
+            logarithmic(axis, "y")
         axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
         axis.xaxis.get_major_locator().set_params(integer=True)
 

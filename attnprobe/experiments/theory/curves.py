@@ -20,7 +20,6 @@ from ...tables.table import gathered, grouped_by
 Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
 
 MOST_TICKS = 6
-FEW_DECADES = 100  # an axis that spans less also has labels between the powers of ten
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 LINE = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
@@ -83,8 +82,6 @@ def _colours(values: Iterable[Any]) -> dict[Any, str]:
 
 def _dimension(points: Sequence[Row]) -> Panels:
     """d_stat against ε = λ/‖C‖, a line for each n."""
-    from matplotlib.ticker import LogLocator
-
     colours = _colours(point["n"] for point in points)
     ticks = sorted({point["at"]["epsilon"] for point in points})
 
@@ -96,11 +93,6 @@ def _dimension(points: Sequence[Row]) -> Panels:
         logarithmic(axis)
         if len(ticks) <= MOST_TICKS:
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        low, high = axis.get_ylim()
-        if high < FEW_DECADES * low:
-            axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-            axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
-            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
     return Panels(
         "theory-dimension",
@@ -167,7 +159,7 @@ def _failure(points: Sequence[Row]) -> Panels:
                 axis.step(steps, shares, where="post", **looks[_at_budget(group[0])])
         for delta in {point["at"]["delta"] for point in panel if "delta" in point["at"]}:
             axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
-        axis.set_xscale("log")
+        logarithmic(axis, "x")
         axis.set_ylim(-0.02, 1.02)
 
     return Panels(
@@ -205,7 +197,7 @@ def _collapse(points: Sequence[Row]) -> Panels:
         for name in names:
             _, colour, style = COLLAPSE[name]
             _line(axis, _curve(panel, lambda point: point["layer"], name), colour, style)
-        axis.set_yscale("log")
+        logarithmic(axis, "y")
         axis.xaxis.get_major_locator().set_params(integer=True)
 
     return Panels(

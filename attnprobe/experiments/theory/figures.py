@@ -104,7 +104,7 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
 
 def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
     """Measured values side by side in each layer, and their common bound as a line."""
-    from matplotlib.ticker import FixedLocator, NullFormatter
+    from matplotlib.ticker import FixedLocator
 
     bound = group[0]["bound"]
     values = [row["measured"] for row in group if math.isfinite(row["measured"])] or [bound]
@@ -115,27 +115,27 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
         low, high = low - spare, high + spare
     else:
         low, high = _range([*values, bound])
-        axis.set_yscale("log")
-        axis.yaxis.set_minor_formatter(NullFormatter())
+        logarithmic(axis, "y")
     edge = min(max(bound, low), high)
     axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
-    heads = sorted({row["head"] for row in group})
-    place = {id(row): layers.index(row["layer"]) + _beside(row["head"], heads) for row in group}
+    spots = sorted({(row["head"], row["d"] or 0) for row in group})
+    heads = sorted({head for head, _ in spots})
+    place = {id(row): layers.index(row["layer"]) + _beside((row["head"], row["d"] or 0), spots) for row in group}
     _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], low, high)))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
     axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
-    axis.set_xlabel(f"heads {heads[0]} to {heads[-1]}" if len(heads) > 1 else f"head {heads[0]}")
+    axis.set_xlabel(f"heads {heads[0]} to {heads[-1]} of a layer" if len(heads) > 1 else f"head {heads[0]}")
     axis.set_ylabel(f"measured, {sense} {bound:g}")
     if axis.get_yscale() == "linear":
         axis.ticklabel_format(axis="y", useOffset=False)
 
 
-def _beside(head: int, heads: Sequence[int]) -> float:
-    """The place of a head beside the middle of its layer, from left to right."""
-    return 0.8 * (heads.index(head) / (len(heads) - 1) - 0.5) if len(heads) > 1 else 0.0
+def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:
+    """The place of a head and budget beside the middle of its layer, from left to right."""
+    return 0.8 * (spots.index(spot) / (len(spots) - 1) - 0.5) if len(spots) > 1 else 0.0
 
 
 def _points(

@@ -18,9 +18,9 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
-from attnprobe.experiments.bench.figures import frontier
 from attnprobe.experiments.bench.timing import bench_summary, disturbances, exponent, faster_from, growth
 from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
+from attnprobe.figures.costs import Point, frontier
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
@@ -339,11 +339,12 @@ def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
 
 
 def test_no_point_of_the_frontier_is_beaten():
-    points = [tuple(pair) for pair in torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).tolist()]
+    pairs = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    points = [Point("x", place, *pair) for place, pair in enumerate(pairs)]
     best = frontier(points)
 
     def beaten(point):
-        return any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
+        return any(one.cost <= point.cost and one.error <= point.error and one != point for one in points)
 
     assert set(best) == {point for point in points if not beaten(point)}
 

@@ -273,13 +273,8 @@ def inside(axis):
     return [text.get_text() for text in axis.texts]
 
 
-def colours_of(axis):
-    """The colours of a panel's blocks, (b_q, b_k, 4), as its pictures lie above each other."""
-    shown = np.zeros((*axis.images[0].get_array().shape, 4))
-    for image in axis.images:
-        layer = image.cmap(image.norm(image.get_array()))
-        shown = np.where(layer[..., 3:] > 0, layer, shown)
-    return shown
+def headings_of(axis):
+    return [label.get_text() for label in axis.get_xticklabels()]
 
 
 def test_the_scale_is_that_of_the_exact_maps():
@@ -301,27 +296,28 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
     assert [path.name for path in paths] == files_of("maps-layer0-n70")
     (figure,) = pages
     panels = panels_of(figure)
-    assert len(panels) == 3 * (1 + 2 + 2 + 1)
-    headings = [axis.get_title().split("\n") for axis in panels]
-    assert headings[6:] == [[""]] * 12, "a heading stands once, above its column"
-    first = ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
-    assert [heading[0] for heading in headings[:6]] == first
-    assert headings[3][1] == "d = 8" and headings[1][1] == "sampler=iid"
-    assert [axis.get_ylabel() for axis in panels[::6]] == ["head 0", "head 1", "head 2"]
+    assert [panel.get_ylabel() for panel in panels] == ["head 0", "head 1", "head 2"]
+    headings, *below = map(headings_of, panels)
+    assert below == [[], []], "a heading stands once, above its column"
+    names = [heading.partition("\n")[0] for heading in headings]
+    assert names == ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
+    assert "d = 8" in headings[3] and "sampler=iid" in headings[1]
     caption = paths[-1].read_text(encoding="utf-8")
     assert "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in caption
     assert "nystromformer d = 100: skipped" in caption
-    assert [inside(panel) for panel in panels[4::6]] == [["skipped"]] * 3  # nystromformer at d = 100
-    assert sum(map(len, map(inside, panels))) == 3
-    assert panels[0].get_position().y0 > panels[6].get_position().y0 > panels[12].get_position().y0
-    for column, record in enumerate(mapped(session.outcome.records), 1):
-        if record["status"] == "ok":
-            maps = np.load(map_path(session.path, record["key"]))
-            for row, panel in enumerate(panels[column::6]):
-                picture = panel.images[0]
-                assert picture.origin == "upper" and panel.get_ylim()[0] > panel.get_ylim()[1]
-                sizes = np.maximum(np.abs(maps[row].astype(float)), picture.norm.vmin / 2)
-                assert np.array_equal(picture.get_array().data, sizes)
+    assert [inside(panel) for panel in panels] == [["skipped"]] * 3  # nystromformer at d = 100
+    assert panels[0].get_position().y0 > panels[1].get_position().y0 > panels[2].get_position().y0
+    exact_maps = np.load(exact_map_path(session.path, session.outcome.records[0])).astype(float)
+    drawn = [
+        np.load(map_path(session.path, one["key"])) for one in mapped(session.outcome.records) if one["status"] == "ok"
+    ]
+    scale = figure_file._scale(exact_maps, "")
+    for row, panel in enumerate(panels):
+        pictures = sorted(panel.images, key=lambda picture: picture.get_extent()[0])
+        assert all(picture.origin == "upper" and picture.get_extent()[2:] == [64, 0] for picture in pictures)
+        assert panel.get_ylim() == (64, 0)
+        for picture, maps in zip(pictures, [exact_maps, *drawn], strict=True):
+            assert np.array_equal(picture.get_array(), figure_file._colours(scale, maps[row].astype(float)))
 
 
 def kept(tmp_path, maps, exact_maps=None, **fields):
@@ -342,9 +338,9 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     exact_maps = np.array([[[0.1, 0.01], [0.02, 0.05]]] * 2)
     record = kept(tmp_path, values, exact_maps, status="diverged", reason="no such luck")
     paths = map_figures([record], tmp_path, Drawing(), tmp_path)
-    first, second = (colours_of(axis) for axis in panels_of(pages[0])[1::2])
+    first, second = (np.asarray(axis.images[1].get_array()) for axis in panels_of(pages[0]))
     blues, oranges = (matplotlib.colormaps[name] for name in ("YlGnBu", "Oranges"))
-    low = panels_of(pages[0])[0].images[0].norm.vmin
+    low = figure_file._scale(exact_maps, "").low
     negative = oranges(math.log(0.05 / low) / math.log(0.1 / low))
     assert first.reshape(4, 4) == pytest.approx(np.array([blues(1.0), blues(0), negative, to_rgba("white")]), abs=0.02)
     black, grey = to_rgba("black"), to_rgba(EMPTY)
@@ -353,16 +349,18 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     for words in ("Orange: negative", "White: smaller", "Black: larger", "Grey: not finite"):
         assert words in caption
     assert "skyformer d = 4: diverged, no such luck." in caption
-    assert panels_of(pages[0])[1].get_title() == "skyformer\nd = 4\n(used 3.5)"
+    assert headings_of(panels_of(pages[0])[0])[1] == "skyformer\nd = 4\n(used 3.5)"
 
 
 def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
     maps = np.full((8, 8, 8), 0.125)
     records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 8)]
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    shown = [[axis.get_title() for axis in panels_of(page)] for page in pages]
-    assert len(paths) == EACH * len(pages) and sum(map(len, shown)) == 8 * (7 + 2)
-    assert all(titles[0] == "exact B" for titles in shown)
+    panels = [panels_of(page) for page in pages]
+    headings = [headings_of(page[0]) for page in panels]
+    assert len(paths) == EACH * len(pages) and all(one[0] == "exact B" for one in headings)
+    assert {name for page in headings for name in page[1:]} == {f"skyformer\nd = {d}" for d in range(1, 8)}
+    assert {panel.get_ylabel() for page in panels for panel in page} == {f"head {head}" for head in range(8)}
     assert "every entry" in paths[-1].read_text(encoding="utf-8")
 
 

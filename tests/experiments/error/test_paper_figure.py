@@ -7,8 +7,13 @@ from error_records import a_run, cell
 from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error.paper_figure import paper_figure
-from attnprobe.experiments.error.papers import paper_values, read_reference, reference_notes, reference_rows
+from attnprobe.experiments.error.papers import (
+    paper_figure,
+    paper_values,
+    read_reference,
+    reference_notes,
+    reference_rows,
+)
 from attnprobe.experiments.error.view import summarise
 from attnprobe.figures.drawing import Drawing
 

@@ -1,4 +1,4 @@
-"""Errors head by head: one heat map of layers x heads for each method and budget, all on one colour scale."""
+"""Errors head by head, as heat maps, and row metrics over position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.heat import Scale, heat_map
-from ...figures.methods import text_label
-from ...figures.panels import Panels, draw_figures
+from ...figures.kit import logarithmic
+from ...figures.methods import HUGE, flagged, legend_text, panel_title, scale, styles_of, text_label, where
+from ...figures.panels import Panels, draw_figures, panels_of
 from ...figures.words import formula, in_words, sentence, symbol
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
+from ...tables.long import Row
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -25,6 +27,9 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS = 5  # budgets of a figure
 DECADES = 2.0  # of the colour scale on either side of the median, at most
+MOST = 6  # methods of a panel
+ALL = 1 - 1e-6  # the mass of methods that use every key
+PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
 
 
 def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
@@ -68,7 +73,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             continue
         stem = f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
         stem += "" if place[2] == "softmax" else file_tag(str(place[2]))
-        maps = {key: _matrix(cells, layers, heads) for key, cells in by_method.items()}
+        maps = {key: _means(cells, layers, heads) for key, cells in by_method.items()}
         place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
@@ -78,16 +83,16 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
         across = min(ACROSS, drawing.sizes.across(0.5 + 0.12 * max(len(heads), 7)))
         for part in chunks(budgets, across):
-            figures.append(_figure(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
+            figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
 
 
-def _matrix(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
+def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
     """The means, (layers, heads), NaN where there is none."""
     return np.array([[np.mean(cells.get((layer, head), math.nan)) for head in heads] for layer in layers])
 
 
-def _scale(maps: Any) -> tuple[float, float]:
+def _ends(maps: Any) -> tuple[float, float]:
     """The ends of the colour scale."""
     values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps] or [np.ones(1)])
     if not values.size:
@@ -97,7 +102,7 @@ def _scale(maps: Any) -> tuple[float, float]:
     return (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
 
 
-def _figure(
+def _heads(
     maps: Mapping[tuple[str, Any], Any],
     budgets: Sequence[Any],
     first: Any,
@@ -109,7 +114,7 @@ def _figure(
 ) -> Panels:
     """A map for each method and some budgets; methods without a budget stand in the column of the first one."""
     layers, heads = places
-    scale = Scale(*_scale(maps.values()), symbol(metric), "both")
+    scale = Scale(*_ends(maps.values()), symbol(metric), "both")
     wide = (drawing.sizes.inches(len(budgets)) - 0.9) / len(budgets)
     cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
     panels = []
@@ -138,3 +143,85 @@ def _figure(
         sharing={},
         scale=scale,
     )
+
+
+def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+    """Draw the mass and the row error of each method over the position of the query.
+
+    A row of panels for each (source, layer, n) and budget, and for each `MOST` methods of it. Points are means over
+    heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1. Methods that use every key
+    have no curve of mass, and without any other there is no panel of it. References are grey.
+
+    Args:
+        out_dir: where ``positions.svg`` and the like are written (``-2``, … where there are many panels).
+
+    Returns:
+        The files' paths; none if no requested method has row metrics.
+    """
+    shown = [row for row in rows if row.get("profile")]
+    if all(row.get("reference") for row in shown):
+        return []
+    styles = styles_of(rows, shown)
+    flags = flagged(shown)
+    names = [name for name in PANELS if any(_curve(row, name) for row in shown if not row.get("reference"))]
+    lengths = len({row["d"] for row in shown if row["d"] is not None})
+
+    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
+        name, group = panel
+        for row in group:
+            if points := _curve(row, name):
+                axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
+        logarithmic(axis, "x")
+        axis.set_ylabel(PANELS[name])
+        if name == "mass":
+            axis.set_ylim(-0.03, 1.03)
+        else:
+            values = [y for row in group for _, y in _curve(row, name)]
+            scale(axis, values, False, 0.0, HUGE)
+            axis.set_ylim(top=1.3 * max(values, default=1.0))
+
+    figure = Panels(
+        "positions",
+        "Mass and row error over position: means",
+        _of_positions(shown, names),
+        [(title, (name, group)) for title, group in _parts(shown, lengths > 1) for name in names],
+        draw,
+        "position of the query",
+        legend={legend_text(label, flags): style for label, style in styles.items()},
+        columns=2 if len(names) == 2 else None,
+        sharing={"sharex": True},
+    )
+    return draw_figures([figure], drawing, out_dir)
+
+
+def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
+    """The rows of each place and budget, in parts of at most `MOST` methods; references are in all."""
+    groups = []
+    for place, group in panels_of(rows, lambda row: panel_title({**row, "target": "softmax"})):
+        always = [row for row in group if row.get("reference")]
+        methods = [row for row in group if not row.get("reference")]
+        for d in sorted({row["d"] for row in methods if row["d"] is not None}) or [None]:
+            of_budget = [row for row in methods if row["d"] in (None, d)]
+            count = -(-len(of_budget) // MOST)
+            parts = chunks(of_budget, -(-len(of_budget) // count))
+            for number, part in enumerate(parts, 1):
+                title = f"{place}, d = {d}" if with_d else place
+                groups.append((f"{title}, {number} of {len(parts)}" if len(parts) > 1 else title, [*part, *always]))
+    return groups
+
+
+def _curve(row: Row, name: str) -> list[tuple[int, float]]:
+    """The points of a row's curve; none of a mass that is 1 everywhere."""
+    profile = row["profile"]
+    points = [(x, y) for x, y in zip(profile["keys"], profile.get(name, ()), strict=False) if y is not None]
+    return [] if name == "mass" and all(y > ALL for _, y in points) else points
+
+
+def _of_positions(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    lines = ["Mass is the exact weight of the keys that a method uses."] if "mass" in names else []
+    lines += ["Methods without a curve of mass use every key."] if "mass" in names else []
+    lines += [
+        "The error of a row is ‖o~ − o‖ / ‖o‖; what is 10,000 times smaller than the largest is below the axis.",
+        "Points are means over the queries at positions 2^a to 2^(a+1) − 1.",
+    ]
+    return [*lines, where(rows, "heads", "windows", "repeats")]

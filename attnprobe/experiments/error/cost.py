@@ -1,0 +1,290 @@
+"""Error against cost: the methods that no other beats at their cost, as tables, and a figure of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...figures.costs import Point, cloud, costs_legend, prominent
+from ...figures.drawing import Drawing
+from ...figures.kit import logarithmic
+from ...figures.looks import EXACT, LOOKS
+from ...figures.methods import (
+    HUGE,
+    flagged,
+    floor,
+    legend_text,
+    marks,
+    outside,
+    panel_title,
+    scale,
+    styles_of,
+    text_label,
+    where,
+)
+from ...figures.panels import Panels, draw_figures, panels_of
+from ...figures.words import SYMBOLS, formula, in_words, sentence, symbol
+from ...files import Fields
+from ...tables.long import Row, long_rows
+from ...tables.methods import caption, is_fragile, label, mark, rivals, statistic
+from ...tables.numbers import significant
+from ...tables.results import at_budget
+from ...tables.statistics import mean_interval
+from ...tables.table import Column, Table, grouped_by, method_key, table_of
+from .record import SHAPE
+
+if TYPE_CHECKING:
+    from .record import ErrorRecord
+
+Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
+
+MANY = 5  # requested methods from which on the tables are shown
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
+NEAR = 1.1  # costs within this factor are equal
+LEAST = 1e-300  # an error of 0, which has no logarithm
+MOST_TIES = 3  # methods that are named beside the one that they tie with
+RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
+WORDS = {
+    RESIDUAL: ("residual error", "size of a head's error beside the residual stream"),
+    OUTPUT: ("‖E‖₂ / ‖BV‖₂", "the relative error of the output"),
+}
+COSTS = {"visited_fraction": "scores or features computed", "kv_read": "keys and values read"}
+AXES = {  # of a metric: statistic, factor, label
+    "visited_fraction": ("mean", 100.0, "entries computed,\n% of queries times keys"),
+    "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
+}
+SOFTMAX = "softmax"  # the method that computes exact attention
+EXACT_LABEL = "exact attention"
+EXACT_LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.3, "zorder": 1}
+
+
+def judged_by(rows: Sequence[Row]) -> str:
+    """The metric that methods are judged by: the residual error where it was measured, else the output error."""
+    return RESIDUAL if any(statistic(row, RESIDUAL, "median") is not None for row in rows) else OUTPUT
+
+
+def exact_share(n: int, causal: bool) -> float:
+    """The share of the n x n entries that exact attention computes."""
+    return (1 + 1 / n) / 2 if causal else 1.0
+
+
+def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Table]:
+    """A table of the methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
+
+    There is none for fewer than `MANY` methods. Rows with a mark, medians that are not reproducible, and
+    errors of rounding alone do not compete.
+    """
+    requested = [record for record in records if record.get("requested")]
+    if len(set(map(method_key, requested))) < MANY:
+        return []
+    causal = any(record["source"].get("causal") for record in records)
+    tables = []
+    for group in grouped_by(rows, "source", "n", "target"):
+        metric = judged_by(group)
+        errors = _errors(records, metric)
+        known = [row for row in group if _competes(row, metric)]
+        for cost, words in COSTS.items():
+            limit = exact_share(group[0]["n"], causal) if cost == "visited_fraction" else math.inf
+            cheaper = [row for row in known if _cost(row, cost) < limit]
+            best = unbeaten(cheaper, cost, metric, errors)
+            if sum(not row["reference"] for row in best) > 1:
+                tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric)))
+    return tables
+
+
+def _competes(row: Row, metric: str) -> bool:
+    """Whether a row has a sound median, which is no rounding error of exact attention."""
+    sound = rivals(row) is not None or row["method"] == "vmean"
+    known = _median(row, metric) is not None and not is_fragile(row, metric, "median")
+    return sound and known and (_median(row, OUTPUT) or 0.0) > ROUNDING
+
+
+def unbeaten(rows: Sequence[Row], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors]) -> list[Row]:
+    """The rows by rising cost, each with a smaller error than the one before.
+
+    An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
+    ``ratio`` of a row is that to the row before, and ``ties`` names the rows after it that are neither better nor
+    worse.
+    """
+    best: list[Row] = []
+    priced = [row for row in rows if _cost(row, cost) or (row["reference"] and cost == "visited_fraction")]
+    for row in sorted(priced, key=lambda row: (_cost(row, cost), _median(row, metric))):
+        low, middle, high = ratio(errors, row, best[-1]) if best else (0.0, None, 0.0)
+        if high < 1:
+            if len(best) > 1 and _cost(row, cost) <= NEAR * _cost(best[-1], cost):
+                best.pop()
+                low, middle, high = ratio(errors, row, best[-1])
+            best.append({**row, "ratio": {"low": low, "mean": middle, "high": high}, "ties": []})
+        elif low <= 1:
+            best[-1]["ties"].append(at_budget(row, label))
+    return best
+
+
+def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Row, other: Row) -> tuple[float, float, float]:
+    """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval."""
+    ours, theirs = errors[_key(row)], errors[_key(other)]
+    logs = [math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)) for place in ours if place in theirs]
+    low, high = mean_interval(logs) or (-math.inf, math.inf)
+    return math.exp(low), math.exp(math.fsum(logs) / len(logs)), math.exp(min(high, 700.0))
+
+
+def _errors(records: Sequence[ErrorRecord], metric: str) -> dict[tuple[Any, ...], Errors]:
+    """The errors of each row by layer, window and head: means over repeats."""
+    values: dict[tuple[Any, ...], dict[tuple[Any, ...], list[float]]] = {}
+    for head in long_rows(records, SHAPE):
+        value = head.get(metric)
+        if value is not None and math.isfinite(value):
+            of_row = values.setdefault(_key(head), {})
+            of_row.setdefault((head["layer"], head["window"], head["head"]), []).append(value)
+    return {key: {place: sum(x) / len(x) for place, x in of_row.items()} for key, of_row in values.items()}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["source"], row["n"], row["target"], *method_key(row), row["d"]
+
+
+def _cost(row: Row, cost: str) -> float:
+    return statistic(row, cost, "mean") or 0.0
+
+
+def _median(row: Row, metric: str) -> float | None:
+    return statistic(row, metric, "median")
+
+
+def _of_above(row: Row) -> str:
+    low, middle, high = (significant(row["ratio"][name], 2) for name in ("low", "mean", "high"))
+    return f"{middle} [{low} – {high}]" if middle else ""
+
+
+def _ties(row: Row) -> str:
+    rest = len(row["ties"]) - MOST_TIES
+    return ", ".join([*row["ties"][:MOST_TIES], *([f"{rest} more"] if rest > 0 else [])])
+
+
+def _columns(metric: str) -> list[Column]:
+    heading, meaning = WORDS[metric]
+    of = f"metrics[{metric}]"
+    return [
+        Column("method", label, key=True),
+        Column("d", "{d}", key=True),
+        Column("visited\nof n_q·n_k", "{metrics[visited_fraction][mean]:share}", short="visited"),
+        Column("scored\na row", "{metrics[scored][mean]:3}", short="scored"),
+        Column("keys\nread", "{metrics[kv_read][mean]:3}", short="keys read"),
+        Column(
+            f"{heading}\nmedian [p10 – p90]",
+            f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",
+            f"{meaning}, over layers, heads, windows",
+            short=heading,
+        ),
+        Column(
+            "of the line above\n[95 % interval]", _of_above, "geometric mean of ratios, head by head", short="ratio"
+        ),
+        Column("as good", _ties, "cost less than the next line, and are neither better nor worse", spare=1),
+    ]
+
+
+def cost_figure(
+    rows: Sequence[Fields], drawing: Drawing, out_dir: str | Path, metric: str, causal: bool = False
+) -> list[Path]:
+    """Draw the median of ``metric`` against the entries that a method computes and the keys that it reads.
+
+    Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
+    is a line through its budgets in rising order; d stands at the points. Steps are the frontier: the points that no
+    other beats in error and cost. Of many methods, those that have no point on a frontier are grey. V-Mean computes no
+    entry and is dashed. Exact attention has error 0 and is a line at its cost. Errors of rounding are below the axis.
+
+    Args:
+        causal: whether exact attention computes half of the entries.
+        out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
+
+    Returns:
+        The files' paths; none if fewer than two points of requested methods have both an error and a cost.
+    """
+    shown = [row for row in rows if _drawn(row, metric) is not None]
+    shown.sort(key=lambda row: bool(row.get("reference")))
+    points = [row for row in shown if not (row.get("reference") or row["method"] == SOFTMAX) and _prices(row)]
+    if len(points) < 2:
+        return []
+    costs = [name for name in AXES if any(name in _prices(row) for row in points)]
+    places = [(title, group) for title, group in panels_of(shown, panel_title) if any(row in points for row in group)]
+    alone = len(places) == 1
+    panels = [("" if alone else title, (name, group)) for title, group in places for name in costs]
+    every = styles_of(rows, shown)
+    references = [row for row in shown if row.get("reference")]
+
+    def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
+        vmean = [_drawn(row, metric) for row in group if row["method"] == "vmean" and row.get("reference")]
+        exact = [price for row in group if row["method"] == SOFTMAX and (price := _prices(row).get(cost))]
+        exact += [100.0 * exact_share(group[0]["n"], causal)] if cost == "visited_fraction" else []
+        return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
+
+    named = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
+    styles = {label: every[label] for label in every if label in named}
+
+    def draw(axis: Any, panel: tuple[str, Sequence[Fields]]) -> None:
+        name, group = panel
+        drawn = _points(group, name, metric)
+        cloud(axis, drawn, styles, limits(group, name))
+        for row in group:
+            if row.get("reference"):
+                axis.axhline(_drawn(row, metric), **every[text_label(row)], zorder=1)
+        if drawn and limits(group, name)[0] < HUGE:
+            axis.axvline(limits(group, name)[0], **EXACT_LINE)
+        scale(axis, [_drawn(row, metric) for row in group if row["method"] != SOFTMAX])
+        axis.grid(axis="x")
+        logarithmic(axis, "x")
+        axis.set_xlabel(AXES[name][2])
+
+    flags, notes = flagged(shown), outside(shown, lambda row: [_drawn(row, metric)])
+    legend = {legend_text(label, flags) + notes[label]: style for label, style in styles.items()}
+    legend |= {text_label(row): every[text_label(row)] for row in references}
+    figure = Panels(
+        f"cost-{metric}",
+        f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
+        _caption(shown, metric),
+        panels,
+        draw,
+        y=symbol(metric),
+        legend={**legend, **costs_legend(len(styles) + len(references) < len(every)), EXACT_LABEL: EXACT_LINE},
+        width=1.6,
+        height=2.3,
+        columns=len(costs),
+        sharing={"sharey": "row"},
+    )
+    return draw_figures([figure], drawing, out_dir)
+
+
+def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
+    symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
+    lines = [
+        f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method computes, "
+        "and against other costs that methods state.",
+        "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
+        "The steps are the frontier: points that no other beats in both error and cost.",
+        "The black line upright: exact attention, which computes every entry that is not masked and has no error.",
+    ]
+    return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
+
+
+def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:
+    """The points of a panel: requested methods with this cost and an error above those of rounding."""
+    methods = [row for row in rows if not row.get("reference") and row["method"] != SOFTMAX]
+    lowest = floor(error for row in methods if (error := _drawn(row, metric)))
+    return [
+        Point(text_label(row), row["d"], price, error, mark(row) == "!")
+        for row in methods
+        if (price := _prices(row).get(cost)) and (error := _drawn(row, metric) or 0.0) > lowest
+    ]
+
+
+def _drawn(row: Fields, metric: str) -> float | None:
+    median = statistic(row, metric, "median")
+    return median if median is not None and median <= HUGE else None
+
+
+def _prices(row: Fields) -> dict[str, float]:
+    """A row's positive costs, by metric."""
+    known = {name: statistic(row, name, of) for name, (of, _, _) in AXES.items()}
+    return {name: AXES[name][1] * value for name, value in known.items() if value}

@@ -1,0 +1,112 @@
+"""Which method: the tables of those that no other beats at their cost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attnprobe.experiments.error import cost
+from attnprobe.experiments.error.view import pooled
+
+HEADS = [1.0, 2.0, 4.0, 8.0]  # the errors of heads; methods have multiples of them
+
+
+def cells(method, visited, factor, d=8, layers=(0, 1), **fields):
+    """Records of a method whose errors are those of `HEADS` times a factor, which differs a little between heads."""
+    errors = [factor * error * (1 + 0.02 * place) for place, error in enumerate(HEADS)]
+    metrics = {"output_spectral_relative": errors, "visited_fraction": [visited] * 4, **fields.pop("metrics", {})}
+    place = {"options": {}, "target": "softmax", "n": 64, "window": 0, "repeat": 0, "heads": [0, 1, 2, 3]}
+    state = {"status": "ok", "reason": None, "source": {}, "family": "x", "requested": True, "reference": False}
+    record = {**place, **state, "method": method, "d": d, "metrics": metrics, **fields}
+    return [{**record, "layer": layer} for layer in layers]
+
+
+VMEAN = cells("vmean", 0.0, 1.0, None, requested=False, reference=True)
+FIVE = [
+    *cells("dear", 0.9, 0.1),
+    *cells("cheap", 0.1, 0.5),
+    *cells("beaten", 0.5, 0.7),
+    *cells("worse", 0.05, 1.5),
+    *cells("more", 1.0, 0.001),
+]
+
+
+def frontier_tables(records):
+    return cost.frontier_tables(pooled(records), records)
+
+
+def names(table):
+    return [line[0] for line in table.lines]
+
+
+def test_a_table_has_what_nothing_cheaper_beats():
+    (table,) = frontier_tables([*FIVE, *VMEAN])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"], "more costs as much as exact attention"
+    assert table.caption.startswith("unbeaten in scores or features computed · layer 0, 1 · n = 64")
+
+
+def test_fewer_than_five_methods_have_no_table():
+    assert frontier_tables([*FIVE[2:], *VMEAN]) == []
+
+
+def test_methods_are_compared_head_by_head():
+    """Heads differ by a factor of eight, which would hide a difference of a tenth that each of them has."""
+    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("tenth", 0.3, 0.45)])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "tenth", "dear"]
+    ratios = table.headings.index("of the line above [95 % interval]")
+    assert table.lines[2][ratios] == "0.90 [0.90 – 0.90]"
+
+
+def test_what_is_neither_better_nor_worse_is_as_good():
+    mixed = cells("mixed", 0.3, 0.5)
+    for record in mixed:
+        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
+    (table,) = frontier_tables([*FIVE, *VMEAN, *mixed])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"] and table.lines[1][-1] == "mixed d = 8"
+
+
+def test_a_better_method_of_about_the_same_cost_takes_the_place():
+    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("near", 0.109, 0.4), *cells("far", 0.13, 0.3)])
+    assert names(table) == ["V-Mean (ref.)", "near", "far", "dear"]
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"status": "failed"},
+        {"metrics": {"bad_rows": [0, 1, 0, 0]}},
+        {"metrics": {"output_spectral_relative": [1e-8] * 4}},  # exact but for rounding
+    ],
+)
+def test_rows_that_do_not_compete(spoiled):
+    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("spoiled", 0.1, 0.01, **spoiled)])
+    assert "spoiled" not in names(table)
+
+
+def test_a_causal_mask_halves_the_cost_of_exact_attention():
+    causal = [{**record, "source": {"causal": True}} for record in [*FIVE, *VMEAN, *cells("half", 0.45, 0.2)]]
+    (table,) = frontier_tables(causal)
+    assert names(table) == ["V-Mean (ref.)", "cheap", "half"]
+
+
+def test_the_residual_error_decides_where_it_was_measured():
+    some = [*FIVE, *VMEAN]
+    for place, record in enumerate(some):
+        better = 1e-6 if record["method"] == "beaten" else 1e-3
+        record = some[place] = {**record, "metrics": {**record["metrics"], "residual_error": [better] * 4}}
+    (table,) = frontier_tables([*some, *cells("other", 0.2, 0.3, metrics={"residual_error": [1e-4] * 4})])
+    assert names(table) == ["V-Mean (ref.)", "other", "beaten"]
+
+
+def test_keys_read_have_a_table_of_their_own():
+    some = [*cells("reads", 0.3, 0.45, metrics={"kv_read": [8.0] * 4})]
+    some += cells("reads more", 0.4, 0.2, metrics={"kv_read": [16.0] * 4})
+    _, table = frontier_tables([*FIVE, *VMEAN, *some])
+    assert names(table) == ["reads", "reads more"] and "keys and values read" in table.caption
+
+
+def test_pooled_rows_are_over_all_layers():
+    (row,) = pooled(cells("a", 0.5, 1.0, layers=(0, 3)))
+    assert row["layer"] == "0, 3" and row["metrics"]["output_spectral_relative"]["count"] == 8
+    assert math.isclose(row["metrics"]["output_spectral_relative"]["max"], 8.48)
