@@ -128,7 +128,7 @@ def logarithmic(panel: Any, names: str = "xy") -> None:
 
 def log_ticks(axis: Any) -> None:
     """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 times them where few powers are in its range."""
-    from matplotlib.ticker import Formatter, LogLocator, NullFormatter
+    from matplotlib.ticker import Formatter, LogLocator, NullLocator
 
     class Ticks(LogLocator):
         def tick_values(self, vmin: float, vmax: float) -> Any:
@@ -142,7 +142,7 @@ def log_ticks(axis: Any) -> None:
 
     axis.set_major_locator(Ticks())
     axis.set_major_formatter(Numbers())
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())  # making minor ticks takes as long as the rest of a layout
 
 
 def power_of_ten(value: float) -> str:

@@ -97,7 +97,7 @@ def family_panels(rows: Sequence[Fields]) -> dict[str, str]:
         labels = list(dict.fromkeys(map(text_label, members)))
         count = math.ceil(len(labels) / MOST_OF_FAMILY)
         for place, label in enumerate(labels):
-            number = place * count // len(labels) + 1  # panels of about equal size
+            number = place % count + 1  # relatives, which are of one hue, stand beside each other in the order
             titles[label] = family(members[0]) + (f", {number} of {count}" if count > 1 else "")
     return titles
 

@@ -57,7 +57,8 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
     ends = (low, high) if high > low else (low / 1.5, high * 1.5)
-    scale = Scale(*ends, "smallest d")
+    hatched = any(row["d"] is None for row in rows)
+    scale = Scale(*ends, "smallest d" + f"\n(hatched: none up to {most})" * hatched)
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         values = _marked(axis, panel, layers, heads)
