@@ -137,7 +137,7 @@ def _lines(
         return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets)
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_several(styles))
         scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name))
 
     return Panels(
@@ -164,7 +164,9 @@ def _families(
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         styles = styles_of(panel)
-        lines = line_panel(axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets)
+        lines = line_panel(
+            axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets, bands=False
+        )
         scale(axis, _values([*rows, *_at(limits, panel[0])], name), False, low, high)
         marked = flagged(panel)
         return {
@@ -223,7 +225,7 @@ def _caption(
 ) -> list[str]:
     """The sentences of the caption."""
     spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
-    several = sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
+    several = _are_several(styles)
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
     lines.append(spread.format("bars" if dots or several else "bands"))
     lines += ["Bars of one d stand side by side."] if several and not dots else []
@@ -231,6 +233,11 @@ def _caption(
     if any(row["d"] in budgets for row in bounds):
         lines.append("Dotted: the error of the best matrix of rank d, where it is not far below all methods.")
     return [*lines, where(rows, "heads", "windows", "repeats")]
+
+
+def _are_several(styles: Styles) -> bool:
+    """Whether there are too many methods for bands."""
+    return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
 
 
 def _median(row: Row, name: str) -> float:
@@ -252,9 +259,15 @@ def _corner(row: Row) -> tuple[Any, ...]:
 
 
 def line_panel(
-    axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles, budgets: Sequence[int]
+    axis: Any,
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    styles: Styles,
+    budgets: Sequence[int],
+    bands: bool,
 ) -> dict[str, Any]:
-    """Error against budget: a line per method with its band, or with bars side by side if there are many methods.
+    """Error against budget: a line per method with its band, or with bars side by side.
 
     A tick is the maximum. A hollow marker is a row with bad rows. Returns the line of each method.
     """
@@ -263,7 +276,6 @@ def line_panel(
     powers_of_two(axis, budgets)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     curves = [label for label, style in styles.items() if style["marker"]]
-    bands = len(curves) <= MOST_BANDS
     step = 0 if bands else min(0.09, 0.5 / len(curves)) * min(gap, 1.0)
     margin = 1.4 * 2 ** (step * len(curves) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)

@@ -455,7 +455,9 @@ def test_plot_draws_what_it_names(command, tmp_path, args, expected):
     assert drawn == {f"{name}, and .png, .pdf, .txt" for name in expected if name.endswith(".svg")}
 
 
-@pytest.mark.parametrize(("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, cost, maps")])
+@pytest.mark.parametrize(
+    ("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, cost, maps")]
+)
 def test_an_unknown_plot_is_one_line_with_a_way_out(command, tmp_path, kind, says):
     code, out, err = command("--plot", kind)
     assert code == 2 and not out and says in err and len(err.strip().splitlines()) == 1
