@@ -53,7 +53,7 @@ _PUBLIC = {
     "findings": "experiments.theory.setting",
     "injected": "inject",
     "input_statistics": "metrics",
-    "instability": "experiments.stability.trajectory",
+    "instability": "experiments.stability.training",
     "kernel_errors": "metrics",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .approximation import Approximation
     from .errors import AttnprobeError, BadResult, SourceError, Unsupported, UsageError
     from .experiments.budget.search import budgets
-    from .experiments.stability.trajectory import instability
+    from .experiments.stability.training import instability
     from .experiments.theory.setting import findings
     from .inject import injected, register_attention
     from .methods import approximate, method

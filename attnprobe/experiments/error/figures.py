@@ -165,12 +165,15 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     flags = flagged(shown)
     names = [name for name in PANELS if any(_curve(row, name) for row in shown if not row.get("reference"))]
     lengths = len({row["d"] for row in shown if row["d"] is not None})
+    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST  # each row of panels has its legend
 
-    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
+    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> Mapping[str, Any]:
         name, group = panel
+        own = {}
         for row in group:
             if points := _curve(row, name):
-                axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
+                (line,) = axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
+                own[legend_text(text_label(row), flags)] = line
         logarithmic(axis, "x")
         axis.set_ylabel(PANELS[name])
         if name == "mass":
@@ -179,6 +182,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             values = [y for row in group for _, y in _curve(row, name)]
             scale(axis, values, False, 0.0, HUGE)
             axis.set_ylim(top=1.3 * max(values, default=1.0))
+        return own if crowded and name == names[-1] else {}
 
     figure = Panels(
         "positions",
@@ -187,7 +191,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         [(title, (name, group)) for title, group in _parts(shown, lengths > 1) for name in names],
         draw,
         "position of the query",
-        legend={legend_text(label, flags): style for label, style in styles.items()},
+        legend={} if crowded else {legend_text(label, flags): style for label, style in styles.items()},
         columns=2 if len(names) == 2 else None,
         sharing={"sharex": True},
     )

@@ -17,8 +17,7 @@ from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, un
 from .record import SHAPE, STEP_METRICS
 from .request import StabilityRequest
 from .tasks import TASKS, TaskSource
-from .training import Step
-from .trajectory import Training
+from .training import Step, Training
 
 HEADS = (0, 1)
 

@@ -19,8 +19,7 @@ from ...errors import SourceError, UsageError, unknown
 from ...files import GIB, open_regular, path_of, reading
 from ...rng import generator
 from ...sources.spec import DTYPES, SourceSpec, choose_device
-from .labelled import Documents, labelled_text
-from .listops import CLASSES, SYMBOLS, expression
+from .data import CLASSES, SYMBOLS, Documents, expression, labelled_text
 
 LEAST = 256  # bytes of a document, or n if that is less; shorter documents have too few tokens
 MOST_BATCH = 100_000

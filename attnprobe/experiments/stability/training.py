@@ -10,17 +10,31 @@ the instability of step i. A smaller value means that a step of a given length c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...arguments import checked
+from ...errors import Unsupported
+from ...linalg.condition import condition
+from ...methods import approximate, get
+from ...metrics import core_matrices, exact_matrices
+from ...qkv import QKV
+from ...run.plan import MethodRequest
+from ...sources import SourceSpec
 from .classifier import HEAD, Classifier, Weights
+from .plan import LAYERS, OWN, check_condition_tokens, own_target, unsupported_reason
+from .record import STEP_METRICS
+from .request import StabilityRequest
+from .tasks import TaskSource, open_task
 
 BETAS = (0.9, 0.999)
+SHOWN = ("B", "C")  # exact matrices, on the Q and K of a method's own training
 
 Examples = Sequence[tuple[Sequence[Tensor], int]]
 AttendAt = Callable[[int, int, int, Tensor, Tensor, Tensor], Tensor]  # step, sequence, layer, q, k, v
@@ -120,3 +134,153 @@ def _moved(
             total[place] += float((now - then).double().square().sum())
         before[number] = ()  # frees its memory
     return total[0], total[1]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The measurements of one training, one number for each step.
+
+    Attributes:
+        tau: the instability τ_i. tau_before_norm, loss, gradient_norm, weight_change, embedding_change: as in
+            `Step`.
+        conditions: one entry for each matrix, layer and head of the first sequence of each batch, at W_{i-1}:
+            ``matrix``, ``inverted`` (whether the method inverts it), ``layer``, ``head``, ``tokens``, and lists over
+            the steps: ``cond`` (None if the matrix is numerically singular), ``cond_eff`` and ``rank``. ``B`` and ``C``
+            are of the first ``tokens`` tokens, cores of all.
+    """
+
+    tau: tuple[float, ...]
+    tau_before_norm: tuple[float, ...]
+    loss: tuple[float, ...]
+    gradient_norm: tuple[float, ...]
+    weight_change: tuple[float, ...]
+    embedding_change: tuple[float, ...]
+    conditions: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass
+class Training:
+    """One training, and the condition numbers of its matrices."""
+
+    task: TaskSource
+    one: MethodRequest
+    target: str
+    d: int | None
+    seed: int
+    tokens: int
+    conditions_by_place: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, steps: int, eps: float) -> Iterator[Step]:
+        task = self.task
+        model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=LAYERS)
+        weights = model.initial(self.seed, task.dtype, task.device)
+
+        def batches(step: int) -> list[tuple[Sequence[Tensor], int]]:
+            return [(one.sequences, one.label) for one in task.batch_of(self.seed, step)]
+
+        yield from training_steps(model, weights, batches, self.attend, steps=steps, rate=task.rate, eps=eps)
+
+    def attend(self, step: int, number: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention of one layer on one sequence, (h, n, p)."""
+        each = self.task.batch * self.task.pairs
+        qkv = QKV(q, k, v, label={"layer": layer, "window": step * each + number})
+        approx = approximate(self.one.entry, qkv, self.d, seed=self.seed, target=self.target, **self.one.options)
+        if torch.is_grad_enabled() and not approx.output.requires_grad:
+            raise Unsupported(f"{self.one.label} does not differentiate: no gradient reaches its output")
+        if self.tokens and number == 0 and torch.is_grad_enabled():
+            with torch.no_grad():
+                self._observe(layer, qkv, approx)
+        return approx.output
+
+    def _observe(self, layer: int, qkv: QKV, approx: Any) -> None:
+        """Condition numbers of B and C on the first tokens, and of the method's cores on all."""
+        few = QKV(*(x.detach()[:, : self.tokens] for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for row, head in enumerate(qkv.heads):
+            for name, matrix, _ in exact_matrices(few, row):
+                if name in SHOWN:
+                    self._keep(name, False, layer, head, few.n, matrix)
+        detached = QKV(*(x.detach() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for core in core_matrices(detached, approx, self.one.options) if approx.cores else ():
+            for head, matrix in zip(qkv.heads, core.matrix.detach(), strict=True):
+                self._keep(core.name, core.inverted, layer, head, qkv.n, matrix)
+
+    def _keep(self, name: str, inverted: bool, layer: int, head: int, tokens: int, matrix: Tensor) -> None:
+        place = {"matrix": name, "inverted": inverted, "layer": layer, "head": head}
+        empty = {key: [] for key in ("tokens", "cond", "cond_eff", "rank")}
+        entry = self.conditions_by_place.setdefault((name, layer, head), place | empty)
+        measured = condition(matrix)
+        values = {"cond": measured.value, "cond_eff": measured.cond_eff, "rank": measured.rank}
+        for key, value in {"tokens": tokens, **values}.items():
+            entry[key].append(value)
+
+    def trajectory(self, steps: list[Step]) -> Trajectory:
+        lists = {name: tuple(getattr(step, name) for step in steps) for name in STEP_METRICS}
+        return Trajectory(**lists, conditions=tuple(self.conditions_by_place.values()))
+
+
+@checked()
+def instability(
+    method: str,
+    task: str | TaskSource = "listops",
+    d: int | None = 128,
+    *,
+    seed: int = 0,
+    steps: int = 20,
+    n: int | None = None,
+    batch: int | None = None,
+    rate: float | None = None,
+    eps: float = 1e-6,
+    target: str = OWN,
+    condition_tokens: int = 0,
+    text: str | None = None,
+    data: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    progress: Callable[[int], None] = lambda step: None,
+    **options: Any,
+) -> Trajectory:
+    """Train a small transformer with ``method`` as its attention, and measure how far each step moves its embedding.
+
+    ``τ_i = ‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F / ‖W_i - W_{i-1}‖²_F`` of Chen et al. 2021 (Skyformer), appendix F: f is
+    the embedding after two layers and the last layer norm, x_i the i-th batch, W_i the weights of f. The model has two
+    layers of width 64 and hidden width 128 with 2 heads, and mean pooling; it is trained by Adam. Two methods with the
+    same seed have the same initial weights and batches, so a ratio of their τ is a paired ratio.
+
+    The weights, the batches and the method's draws are random, all from ``seed``. The draws differ between steps and
+    sequences, and are the same at W_{i-1} and W_i. Cost of a step: two forwards and a backward of the batch. Memory is
+    that of one sequence.
+
+    Args:
+        method, d, options: as in `approximate`; a method without a budget ignores d.
+        task: ``listops``, ``text``, ``retrieval``, ``pathfinder``, ``image``, or a result of `open_task`.
+        n, batch, rate: the most tokens of a sequence, the batch size and the learning rate; None is the paper's.
+        target: ``softmax``, ``gaussian``, or ``own``: the target of the method in its own model.
+        condition_tokens: the number of tokens for condition numbers of attention; 0 computes no condition numbers.
+        text, data: of the task. device, dtype: of the training; the dtype is ``float32`` or ``float64``.
+        progress: called with the number of each step.
+
+    Raises:
+        Unsupported: the method is not differentiable or does not support the sequences. UsageError: unknown names or
+            impossible values. SourceError: a text or file is absent or damaged.
+
+    >>> result = instability("skyformer", "listops", d=8, n=64, batch=2, steps=3)
+    >>> len(result.tau), all(value > 0 for value in result.tau)
+    (3, True)
+    """
+    StabilityRequest(steps=steps, eps=eps)  # which refuses impossible ones
+    check_condition_tokens(condition_tokens)
+    if isinstance(task, str):
+        spec = SourceSpec(text=text, device=device, dtype=dtype)
+        task = open_task(task, spec, n=n, batch=batch, rate=rate, data=data)
+    entry = get(method)
+    target = own_target(MethodRequest(method)) if target == OWN else target
+    one = MethodRequest(method, entry.check(target, options))
+    d = None if entry.budget is None else d
+    if (why := unsupported_reason(one, target, task, d)) is not None:
+        raise Unsupported(why)
+    training = Training(task, one, target, d, seed, condition_tokens)
+    measured = []
+    for number, step in enumerate(training.run(steps, eps)):
+        measured.append(step)
+        progress(number)
+    return training.trajectory(measured)

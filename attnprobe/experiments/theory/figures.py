@@ -130,7 +130,7 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     axis.set_xlabel(f"heads {heads[0]} to {heads[-1]} of a layer" if len(heads) > 1 else f"head {heads[0]}")
     axis.set_ylabel(f"measured, {sense} {bound:g}")
     if axis.get_yscale() == "linear":
-        axis.ticklabel_format(axis="y", useOffset=False)
+        axis.ticklabel_format(axis="y", useOffset=False, style="plain")
 
 
 def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:

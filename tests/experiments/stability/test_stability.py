@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from attnprobe import instability
 from attnprobe.errors import SourceError, Unsupported, UsageError
-from attnprobe.experiments.stability import trajectory
+from attnprobe.experiments.stability import training
 from attnprobe.experiments.stability.classifier import Classifier
-from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, expression
+from attnprobe.experiments.stability.data import DEPTH, SYMBOLS, evaluated, expression
 from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.read import read_records
@@ -193,14 +193,14 @@ def test_what_is_exact_has_the_scores_of_self_attention(words):
 def test_draws_are_those_of_the_step_and_the_sequence(monkeypatch):
     """The same at W_{i-1} and at W_i, others at each step, sequence and layer."""
     seen = []
-    real = trajectory.approximate
+    real = training.approximate
 
     def spy(name, qkv, d, **rest):
         approx = real(name, qkv, d, **rest)
         seen.append((torch.is_grad_enabled(), qkv.layer, qkv.window, approx.draws_hash()))
         return approx
 
-    monkeypatch.setattr(trajectory, "approximate", spy)
+    monkeypatch.setattr(training, "approximate", spy)
     instability("linformer", "listops", d=6, n=40, batch=3, steps=2)
     before, after = ([one[1:] for one in seen if one[0] is graded] for graded in (True, False))
     assert before == after and len(before) == len(set(before)) == 2 * 3 * 2
@@ -209,7 +209,7 @@ def test_draws_are_those_of_the_step_and_the_sequence(monkeypatch):
 
 def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
     kept = []
-    real = trajectory.approximate
+    real = training.approximate
 
     def spy(name, qkv, d, **rest):
         approx = real(name, qkv, d, **rest)
@@ -217,7 +217,7 @@ def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
             kept.append((qkv, approx))
         return approx
 
-    monkeypatch.setattr(trajectory, "approximate", spy)
+    monkeypatch.setattr(training, "approximate", spy)
     actual = instability("skyformer", "listops", d=8, n=60, batch=2, steps=2, condition_tokens=9, dtype="float64")
     entries = {(one["matrix"], one["layer"], one["head"]): one for one in actual.conditions}
     first = [pair for place, pair in enumerate(kept) if place % 2 == 0]  # the first sequence of each batch
@@ -340,7 +340,7 @@ def test_a_text_without_labels_says_so(words):
 
 
 def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
-    monkeypatch.setattr("attnprobe.experiments.stability.labelled.hub_reachable", lambda: False)
+    monkeypatch.setattr("attnprobe.experiments.stability.data.hub_reachable", lambda: False)
     notes = []
     actual = open_task("text", SourceSpec(device="cpu"), n=500, batch=2, notify=notes.append)
     assert actual.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]
@@ -468,7 +468,7 @@ def test_gates(small, run):
 
 
 def test_cells_that_fail_are_rows(small, monkeypatch):
-    real = trajectory.approximate
+    real = training.approximate
 
     def faulty(method, qkv, d, **rest):
         if method.name == "performer":
@@ -478,7 +478,7 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
             object.__setattr__(approx, "output", approx.output * float("inf"))
         return approx
 
-    monkeypatch.setattr(trajectory, "approximate", faulty)
+    monkeypatch.setattr(training, "approximate", faulty)
     ask = ("--method", "performer,linear,bigbird,kernelized", "--seeds", "1", "--out", "r")
     code, out, err = small(*ask, tasks="listops")
     assert code == 4, err
@@ -492,12 +492,12 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
     }
     assert "no luck" in actual["performer"]["reason"] and actual["linear"]["reason"].startswith("step 2")
     assert len(actual["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
-    monkeypatch.setattr(trajectory, "approximate", real)
+    monkeypatch.setattr(training, "approximate", real)
     assert small(*ask, "--retry-failed", "--plot", tasks="listops")[0] == 4  # what diverged stays
 
 
 def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
-    real = trajectory.approximate
+    real = training.approximate
 
     def detached(method, *args, **rest):
         approx = real(method, *args, **rest)
@@ -505,7 +505,7 @@ def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
             object.__setattr__(approx, "output", approx.output.detach())
         return approx
 
-    monkeypatch.setattr(trajectory, "approximate", detached)
+    monkeypatch.setattr(training, "approximate", detached)
     code, out, err = small("--method", "linear,kernelized", "--seeds", "1", "--out", "r", tasks="listops")
     assert code == 0 and "linear does not differentiate: no gradient reaches its output" in out, err
 
