@@ -128,7 +128,7 @@ def command(
         note(line)
     for verdict in ("only in A", "only in B"):
         if alone := sum(row["cells"] for row in comparison.rows if row["verdict"] == verdict):
-            note(f"{verdict}, not in any mean: {alone} cell{'s' if alone > 1 else ''}")
+            note(f"in no mean, because {verdict}: {alone} cell{'s' if alone > 1 else ''}")
     for row in comparison.regressions:
         note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
     undecided = [row for row in comparison.compared if row["verdict"] == "undecided"]

@@ -72,7 +72,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
             parts.append("interval: the differences that the test of this row alone does not refuse.")
         parts += [f"{test}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
-        parts.append("Rows without p: the same inputs and draws in both runs, or equal values, so no chance.")
+        parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
     return parts
 
 

@@ -17,9 +17,7 @@ from ..tables.numbers import method_label
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
-UNDECIDED = (
-    "the {stat} {value:.3g} is not reproducible, rows whose normaliser rounding decides carry it; gate the median"
-)
+UNDECIDED = "the {stat} {value:.3g} is not reproducible, as rounding decides rows that it depends on; gate the median"
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")  # of a gate in a sweep's file
 
 

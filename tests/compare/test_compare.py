@@ -746,7 +746,7 @@ def test_what_was_requested_and_not_compared_is_named_first_and_fails_with_stric
             "attnprobe: not compared: v1.py:blr d=8, 16 is only in A",
             "attnprobe: not compared: blr.py:blr d=16 is only in B",
             "attnprobe: not compared: mss d=16 is only in B",
-            "attnprobe: only in A, not in any mean: 2 cells",
+            "attnprobe: in no mean, because only in A: 2 cells",
             "attnprobe: no regression in 1 rows, 4 not compared",
         ]
     write("c", [cell(method="vmean", d=None), cell(), cell(window=1)])  # V-Mean and windows were not requested

@@ -42,7 +42,7 @@ MATRIX = (
     Column("d", "{d}", key=True),
 )
 COND = "σ₁/σ_m, median over heads and windows"
-FLOAT64 = "in float64; a matrix whose smallest singular value is rounding has no value and counts as singular"
+FLOAT64 = "in float64; if rounding decides the smallest singular value, the matrix has no value and counts as singular"
 CONDITIONS = (
     *MATRIX,
     Column("cond", "{cond[median]:brief}", COND, more=FLOAT64),
@@ -50,11 +50,11 @@ CONDITIONS = (
     Column(
         "singular",
         lambda row: f"{row['flagged']}/{row['count']}" if row["flagged"] else "",
-        "heads where σ_m is rounding",
+        "heads where rounding decides σ_m",
     ),
     Column("rank", "{rank:g}/{size}", "σ > m eps σ₁, of m", 1, more="median"),
     Column("effective", "{cond_eff:brief}", "σ₁/σ_rank", 3),
-    Column("at m/2", "{cond_at_half:brief}", "σ₁/σ_{m/2}", 5),
+    Column("at m/2", "{cond_at_half:brief}", "σ₁/σ_{m/2}", 5, more="without the smaller half of the values"),
     Column("repeated", "{duplicates:g}", "equal rows, median", 4),
     Column("error", "{error:3}", "‖E‖₂/‖BV‖₂ of the method"),
     Column("ρ", _rho, "Spearman's, of cond and error (heads)"),
