@@ -44,14 +44,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.quick)
 
 
-@pytest.fixture(autouse=True)
-def no_columns(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def no_columns():
     """A pipe has no width, whatever the process that runs the tests exports."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    os.environ.pop("COLUMNS", None)
 
 
-@pytest.fixture(autouse=True)
-def typed_records(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def typed_records():
     """Whatever a command writes is what its type says."""
     from attnprobe.experiments.shapes import shape_of
 
@@ -63,7 +63,9 @@ def typed_records(monkeypatch):
         shape = shape_of(written.get("command", ""))
         assert shape is None or shape.problem(written) is None, shape.problem(written)
 
-    monkeypatch.setattr(RecordWriter, "append", checked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordWriter, "append", checked)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -83,25 +85,26 @@ def fonts_are_subset_once():
     backend.get_glyphs_subset = subset
 
 
-@pytest.fixture
-def every_file():
-    """For a test of PNG and PDF: they are written as for a user."""
-
-
-@pytest.fixture(autouse=True)
-def svg_alone(request, monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def svg_alone():
     """PNG and PDF of figures are empty files without `every_file`: they take longer than all else."""
     from matplotlib.figure import Figure
 
-    if "every_file" in request.fixturenames:
-        return
     save = Figure.savefig
 
     def saved(*to, **how):
         if how.get("format") not in ("png", "pdf"):
             save(*to, **how)
 
-    monkeypatch.setattr(Figure, "savefig", saved)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", saved)
+        yield save
+
+
+@pytest.fixture
+def every_file(monkeypatch, svg_alone):
+    """PNG and PDF are written as for a user."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", svg_alone)
 
 
 @pytest.fixture

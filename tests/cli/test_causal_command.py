@@ -37,10 +37,8 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     answer = json.loads(out)
     rows = {row["method"]: row for row in answer["rows"]}
     assert code == 0 and answer["source"]["causal"] is True
-    assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == (
-        "skipped",
-        "attention is causal, and linformer has no causal form",
-    )
+    expected = ("skipped", "attention is causal, and linformer has no causal form")
+    assert (rows["linformer"]["status"], rows["linformer"]["reason"]) == expected
     qkv = loaded(decoder, n=100)
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
     for name in ("window", "performer", "svd", "vmean"):
@@ -136,10 +134,8 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     code, out, _ = run("theory", *decoder, "--n 64 --d 16 --theorem topk-tv,rank-collapse --format json")
     status = {row["theorem"]: (row["status"], row["reason"]) for row in json.loads(out)["rows"]}
     assert code == 0 and status["topk-tv"][0] == "ok"
-    assert status["rank-collapse"] == (
-        "skipped",
-        "attention is causal, but the theorem is about attention to all tokens",
-    )
+    wanted = ("skipped", "attention is causal, but the theorem is about attention to all tokens")
+    assert status["rank-collapse"] == wanted
     options = "--n 64 --d 16 --method performer,linformer --rounds 1 --no-memory"
     code, out, _ = run("bench", "--source model", *decoder, options)
     assert code == 0 and "attention is causal, and linformer has no causal form" in out

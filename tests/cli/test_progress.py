@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
 from attnprobe.cli.progress import Pace
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
 from attnprobe.run.estimate import CellEstimate, estimate_cells
@@ -113,25 +113,6 @@ def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes.clear()
     measure_errors(request, notify=notes.append)
     assert not [line for line in notes if line.startswith("about")], "everything is there already"
-
-
-@pytest.mark.parametrize("command", EXPERIMENTS)
-def test_every_command_has_a_dry_run(command, file, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    arguments = {
-        "bench": ["--n", "64", "--p", "8"],
-        "stability": ["--task", "listops:n=64,batch=2", "--seeds", "1"],
-        "inject": ["--weights", "initialized", "--n", "64"],
-    }
-    with pytest.raises(SystemExit) as stop:
-        main([command, *arguments.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run"])
-    out, err = capsys.readouterr()
-    assert not stop.value.code, err
-    assert re.search(r"^\d+ cells$", out, re.M) and re.search(r"about .* MiB", out)
-    with pytest.raises(SystemExit) as stop:
-        main([command, *arguments.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run", "--n", "x"])
-    assert stop.value.code == 2
-    assert not (tmp_path / "outputs").exists() and {path.name for path in tmp_path.iterdir()} == {"qkv.safetensors"}
 
 
 @pytest.mark.parametrize("columns", [80, 100])

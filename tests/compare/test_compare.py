@@ -25,19 +25,9 @@ from attnprobe.tables.console import Header
 from attnprobe.tables.metrics import METRICS as TABLE
 from attnprobe.tables.view import FORMATS
 
-SOURCE = {
-    "model": "minilm",
-    "model_sha256": "53aa" * 16,
-    "weights": "pretrained",
-    "weights_seed": None,
-    "text": "embedded",
-    "text_sha256": "71f2" * 16,
-    "tokenizer_sha256": "be50" * 16,
-    "positions": "segment",
-    "dtype": "float32",
-    "unk_fraction": 0.0,
-    "fallback": [],
-}
+SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None}
+SOURCE |= {"text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment"}
+SOURCE |= {"dtype": "float32", "unk_fraction": 0.0, "fallback": []}
 METRIC = "output_spectral_relative"
 
 
@@ -332,12 +322,8 @@ def test_a_cosine_is_worse_where_it_is_smaller():
     def judged(x, y):
         return only(run([x], metric=name), run([y], metric=name), name)["verdict"]
 
-    assert [judged(0.5, 0.4), judged(0.5, 0.6), judged(-0.5, -0.6), judged(-0.5, -0.4)] == [
-        "worse",
-        "better",
-        "worse",
-        "better",
-    ]
+    expected = ["worse", "better", "worse", "better"]
+    assert [judged(0.5, 0.4), judged(0.5, 0.6), judged(-0.5, -0.6), judged(-0.5, -0.4)] == expected
     assert judged(-0.5, -0.51) == "same"
 
 
@@ -517,10 +503,8 @@ def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
             assert (missing["reason"], missing["metric"], missing["cells"]) == (where, None, 1)
             assert len(comparison.compared) == 2
     renamed = compare_runs([cell(), cell(method="v1.py:blr")], [cell(), cell(method="blr.py:blr")])
-    assert [(row["method"], row["reason"]) for row in renamed.missing] == [
-        ("v1.py:blr", "only in A"),
-        ("blr.py:blr", "only in B"),
-    ]
+    expected = [("v1.py:blr", "only in A"), ("blr.py:blr", "only in B")]
+    assert [(row["method"], row["reason"]) for row in renamed.missing] == expected
 
 
 def test_options_in_another_order_are_the_same():
@@ -610,18 +594,14 @@ def test_several_sources_stay_apart():
     a = [cell([1.0]), cell([10.0], source=random)]
     b = [cell([10.0], source=random), cell([1.0])]
     comparison = compare_runs(a, b)
-    assert [(row["a"], row["weights"], row["verdict"]) for row in comparison.rows] == [
-        (1.0, "pretrained", "same"),
-        (10.0, "initialized", "same"),
-    ]
+    expected = [(1.0, "pretrained", "same"), (10.0, "initialized", "same")]
+    assert [(row["a"], row["weights"], row["verdict"]) for row in comparison.rows] == expected
     assert comparison.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
     text = comparison_view(comparison.rows, Header()).text("md")
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
-    assert [(row["weights"], row["verdict"]) for row in part.rows] == [
-        ("pretrained", "undecided"),
-        ("initialized", "same"),
-    ]
+    expected = [("pretrained", "undecided"), ("initialized", "same")]
+    assert [(row["weights"], row["verdict"]) for row in part.rows] == expected
     other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
     with pytest.raises(UsageError, match="weights pretrained in A, initialized in B; weights_seed null in A, 7 in B"):
         compare_runs(a, other)

@@ -1,6 +1,7 @@
 """What every command promises: a folder that a report rebuilds, resuming, formats, failures, sweeps, refusals."""
 
 import json
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -144,6 +145,9 @@ def test_a_sweep_is_the_command_and_tells_its_plan(ask, run, name):
     Path("c.yaml").write_text("\n".join(lines) + "\n")
     code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
     assert code == 0 and ", 0 done in r" in out and not Path("r").exists(), err
+    code, out, err = ask(name, "--dry-run")
+    assert code == 0 and re.search(r"^\d+ cells$", out, re.M) and re.search(r"about .* MiB", out), err
+    assert not Path("outputs").exists()
     assert run("sweep", "c.yaml", "--out", "r")[0] == 0
     before = records("r")
     assert f"{len(before)} cells, {len(before)} done in r" in run("sweep", "c.yaml", "--dry-run", "--out", "r")[1]

@@ -137,10 +137,8 @@ def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
     assert messages(records, Gate("output_spectral", min=0.51, max=0.6)) == ["0.5 is below 0.51"]
     assert messages(records, Gate("output_spectral", min=0.1, max=0.4)) == ["0.5 is above 0.4"]
     results = check(summarise(records)[0], [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
-    assert [(result.value, result.limit, result.passed) for result in results] == [
-        (0.5, "<= 0.49", False),
-        (0.25, "<= 1", True),
-    ]
+    expected = [(0.5, "<= 0.49", False), (0.25, "<= 1", True)]
+    assert [(result.value, result.limit, result.passed) for result in results] == expected
     for part in ("output_spectral.max", "0.49", "skyformer", "d=16", "n=64", "layer=0"):
         assert part in results[0].name
     assert results[0].line == f"{results[0].name}: 0.5 is above 0.49"

@@ -11,23 +11,9 @@ import torch
 from hostile_cases import VALUES
 from safetensors.torch import save, save_file
 
-SWEEP = {
-    "command": "error",
-    "qkv": "../qkv.safetensors",
-    "method": "vmean",
-    "n": 16,
-    "d": 4,
-    "layer": 0,
-    "head": "all",
-    "windows": 1,
-    "seed": 0,
-    "target": "softmax",
-    "tol": 0.001,
-    "matrix": True,
-    "repeats": 1,
-    "cell-timeout": 60,
-    "gates": ["output_spectral=1"],
-}
+SWEEP = {"command": "error", "qkv": "../qkv.safetensors", "method": "vmean", "n": 16, "d": 4, "layer": 0}
+SWEEP |= {"head": "all", "windows": 1, "seed": 0, "target": "softmax", "tol": 0.001, "matrix": True, "repeats": 1}
+SWEEP |= {"cell-timeout": 60, "gates": ["output_spectral=1"]}
 YAML = (
     *(json.dumps(value) for value in VALUES if value.isprintable() and len(value) < 100),
     "null",
@@ -232,12 +218,6 @@ PANIC = {  # a pattern that gives up on a long line, which is a panic in Rust
 
 def test_a_tokenizer_that_panics_is_refused(tries_models):
     assert tries_models("tokenizer.json", json.dumps(PANIC).encode()) == 3
-
-
-def test_there_are_hundreds_of_cases(good):
-    assert len(list(sweeps())) > 500
-    assert len(list(damaged_tensors())) + len(list(damaged_headers())) > 100
-    assert len(list(configs(good))) > 350
 
 
 @pytest.fixture

@@ -281,10 +281,6 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_there_are_hundreds_of_cases():
-    assert len(list(cases(functions()))) > 800
-
-
 @pytest.mark.slow
 def test_every_public_function_is_among_them(tmp_path):
     classes = {name for name in attnprobe.__all__ if isinstance(getattr(attnprobe, name), type)}

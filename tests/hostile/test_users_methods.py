@@ -426,10 +426,6 @@ def _holds(capsys: pytest.CaptureFixture[str], *args: str) -> None:
             raise Broken(f"{args[0]}: code {code}, and stdout is no JSON: {out[:80]!r}") from None
 
 
-def test_there_are_hundreds_of_cases():
-    assert len(list(bodies())) > 300
-
-
 def test_a_method_prints_to_stderr_and_moves_no_cursor(run, qkv):
     Path("loud.py").write_text("print('loaded')\ndef f(v):\n    print('\\x1b[31mcalled')\n    return v\n")
     code, out, err = run("error", "./loud.py:f", "--qkv", qkv, "--d", "4", "--out", "r", "--format", "json")

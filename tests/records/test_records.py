@@ -301,8 +301,6 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
 
 def test_the_first_malformed_lines_are_named_and_the_others_counted():
     lines = [Malformed(Path("r.jsonl"), number, None, "wrong") for number in range(6)]
-    assert malformed_notes(lines, "is left out")[-2:] == [
-        "r.jsonl:4: wrong; it is left out",
-        "1 more lines are no records",
-    ]
+    expected = ["r.jsonl:4: wrong; it is left out", "1 more lines are no records"]
+    assert malformed_notes(lines, "is left out")[-2:] == expected
     assert malformed_notes(lines[:5], "is left out")[-1] == "r.jsonl:4: wrong; it is left out"

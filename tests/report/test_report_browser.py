@@ -8,6 +8,7 @@ import re
 import pytest
 from browser import BROWSER, NAMES, Browser
 from golden.rewrite import RUNS
+from PIL import Image
 from report_pages import EVIL, a_folder, an_evil_folder, page_of, records
 from text_tables import text_table
 
@@ -90,7 +91,8 @@ def test_words_of_a_run_do_not_run(browser, tmp_path, guarded):
 def test_a_policy_refuses_what_would_have_slipped_through(browser, report, tmp_path):
     """The second line of defence: an element that runs code is refused, and so is an address, a file's included."""
     text = report.read_text(encoding="utf-8")
-    picture = next((report.parent / "figures").glob("*.png")).as_uri()
+    Image.new("RGB", (200, 100)).save(tmp_path / "picture.png")
+    picture = (tmp_path / "picture.png").as_uri()
     slip = f"<script>document.title='owned'</script><img src='{picture}' onload=\"document.title='owned'\">"
     for policy, title, width in ((True, "r · attnprobe", 0), (False, "owned", 100)):
         shown = text.replace("<main>", f"<main>{slip}")

@@ -96,10 +96,5 @@ def test_a_sweep_that_is_killed_ends_as_one_that_was_not(kills, seed, jobs, tmp_
     whole = bits(tmp_path / "whole")
     folders = sorted(tmp_path.glob("r*"))
     assert folders and all(bits(folder) == whole for folder in folders)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "sweep.yaml",
-        "beside",
-        "stderr",
-        "whole",
-        *(f.name for f in folders),
-    }
+    expected = {"sweep.yaml", "beside", "stderr", "whole", *(f.name for f in folders)}
+    assert {path.name for path in tmp_path.iterdir()} == expected

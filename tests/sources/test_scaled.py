@@ -185,12 +185,8 @@ def test_gates_narrow_by_factor():
         [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], EXPERIMENT.gated
     )
     actual = check(rows, gates)
-    assert [(one.gate.scale_inputs, one.passed) for one in actual] == [
-        ((1,), True),
-        ((1, 4), True),
-        ((1, 4), False),
-        ((2,), False),
-    ]
+    expected = [((1,), True), ((1, 4), True), ((1, 4), False), ((2,), False)]
+    assert [(one.gate.scale_inputs, one.passed) for one in actual] == expected
     assert "no row with scale_inputs=2; the rows have 1,4" in actual[-1].message
     assert (
         impossible_reason(gates[2], {"scale_inputs": (1.0, 4.0)}, {})
@@ -217,10 +213,8 @@ def test_a_sweeps_file_has_them_as_an_axis(key, file, tmp_path, capsys):
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):
     request = ErrorRequest(qkv=file, device="cpu", d=(4,), scale_inputs=(1, 2))
-    assert {cell.place[0] for cell in estimate_cells(experiment("error").cells, request)} == {
-        "file",
-        "file, scores x 2",
-    }
+    expected = {"file", "file, scores x 2"}
+    assert {cell.place[0] for cell in estimate_cells(experiment("error").cells, request)} == expected
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1,,2", "inf"])

@@ -72,12 +72,8 @@ def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
         environment = clean_environment(tmp_path, HF_ENDPOINT=endpoint)
         online = ask(environment, *expected)
     first, second, third = online["answers"]
-    assert (first["model"], first["revision"], first["text"], first["split"]) == (
-        "me/tiny",
-        COMMIT,
-        "wikitext-2",
-        "test",
-    )
+    wanted = ("me/tiny", COMMIT, "wikitext-2", "test")
+    assert (first["model"], first["revision"], first["text"], first["split"]) == wanted
     assert (second["text"], second["split"]) == ("wikitext-2:tokenised", "validation")
     assert first["text_sha256"] != second["text_sha256"] and first["fallback"] == second["fallback"] == []
     assert third[1:] == [3, "the hub has no model 'me/no-such-model' (or it is private)"]

@@ -21,11 +21,8 @@ def test_a_record_has_a_row_for_each_head_and_one_without_any():
     errors = {"output_spectral_relative": [0.5, 0.25]}
     measured, failed = record(0, **errors), record(1, "failed", "no memory")
     rows = long_rows([measured, failed], SHAPE)
-    assert [(row["window"], row["head"], row.get("error"), row["status"]) for row in rows] == [
-        (0, 0, 0.5, "ok"),
-        (0, 3, 0.25, "ok"),
-        (1, None, None, "failed"),
-    ]
+    expected = [(0, 0, 0.5, "ok"), (0, 3, 0.25, "ok"), (1, None, None, "failed")]
+    assert [(row["window"], row["head"], row.get("error"), row["status"]) for row in rows] == expected
 
 
 def test_a_group_has_the_worst_status_the_first_reason_and_its_numbers_of_heads_and_windows():

@@ -467,15 +467,8 @@ def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, **fields):
     """Records of performer and of exact attention, which is timed twice, in five rounds of one machine."""
     steps = [-2 * spread, -spread, 0.0, spread, 2 * spread]  # half the range of their quartiles is the spread
     place = {"schema": 1, "command": "bench", "target": "softmax", "n": 64, "layer": 0, "backward": False}
-    state = {
-        "source": {},
-        "options": {},
-        "heads": [0, 1],
-        "status": "ok",
-        "reason": None,
-        "family": "x",
-        "cost": "n d p",
-    }
+    state = {"source": {}, "options": {}, "heads": [0, 1], "status": "ok", "reason": None, "family": "x"}
+    state |= {"cost": "n d p"}
     facts = {"device": "cpu", "cpu": "any", "threads": 2, "cores": 2, "system": "any"}
     known = {"torch": "2", "python": "3", "attnprobe": "0"}
     here = {**place, **state, "machine": facts, "versions": known, "load": 0.5} | fields
@@ -506,11 +499,8 @@ def test_a_time_within_the_noise_is_undecided():
         return compare_runs(benched(**a), benched(**b), [metric]).rows[0]
 
     noisy = judge({"spread": 0.2}, {"ratio": 2.3, "spread": 0.2})
-    assert (noisy["verdict"], noisy["test"], noisy["reason"]) == (
-        "undecided",
-        "rounds",
-        "within the noise of the rounds, 0.4",
-    )
+    expected = ("undecided", "rounds", "within the noise of the rounds, 0.4")
+    assert (noisy["verdict"], noisy["test"], noisy["reason"]) == expected
     assert judge({"spread": 0.1}, {"ratio": 2.3, "spread": 0.1})["verdict"] == "worse"
     assert judge({"floor": 1.17}, {"ratio": 2.3})["verdict"] == "undecided"  # 0.17 of 2
     assert judge({"floor": 1.17}, {"ratio": 2.3}, "seconds")["verdict"] == "worse"
@@ -575,10 +565,8 @@ def gated(method, n, seconds, **rest):
 def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
     rows = [gated("linear", n, [t, 3 * t, 2 * t]) for n, t in ((2048, 1e-3), (4096, 4e-3))]
     rows.append(gated("vmean", 4096, [9.0] * 3, reference=True, requested=False))
-    assert judged("ratio_to_exact.median=2.1", rows) == {
-        "linear d=8 n=2048 layer=0": True,
-        "linear d=8 n=4096 layer=0": False,
-    }
+    expected = {"linear d=8 n=2048 layer=0": True, "linear d=8 n=4096 layer=0": False}
+    assert judged("ratio_to_exact.median=2.1", rows) == expected
     assert list(judged("ratio_to_exact.max=11.9", rows).values()) == [True, False]
     assert list(judged("kv_read=6.9", rows).values()) == [False, False]
     assert list(judged("scored=3.1", rows).values()) == [True, True]

@@ -457,28 +457,10 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
 
 
 def test_a_summary_counts_a_singular_head_as_infinite():
-    place = {
-        "matrix": "N",
-        "method": "skyformer",
-        "options": {},
-        "target": "softmax",
-        "layer": 0,
-        "n": 8,
-        "d": 4,
-        "window": 0,
-        "status": "ok",
-        "reason": None,
-        "size": 4,
-        "inverted": True,
-        "cond_at": {"2": 1.0},
-        "rank": 4,
-        "cond_eff": 2.0,
-        "duplicates": 0,
-        "gradient": 1.0,
-        "weights": None,
-        "source": None,
-        "scale_inputs": 1.0,
-    }
+    place = {"matrix": "N", "method": "skyformer", "options": {}, "target": "softmax", "layer": 0, "n": 8, "d": 4}
+    place |= {"window": 0, "status": "ok", "reason": None, "size": 4, "inverted": True, "cond_at": {"2": 1.0}}
+    place |= {"rank": 4, "cond_eff": 2.0, "duplicates": 0, "gradient": 1.0, "weights": None, "source": None}
+    place |= {"scale_inputs": 1.0}
     rows = [
         {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
         for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])

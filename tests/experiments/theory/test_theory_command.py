@@ -186,11 +186,8 @@ def measured(file, tmp_path, name="r", **rest):
 
 def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
     records = measured(file, tmp_path).records
-    assert [(r["theorem"], r["method"], r["status"]) for r in records] == [
-        ("first", None, "ok"),
-        ("frequency", None, "ok"),
-        ("worst", "nystromformer", "ok"),
-    ]
+    expected = [("first", None, "ok"), ("frequency", None, "ok"), ("worst", "nystromformer", "ok")]
+    assert [(r["theorem"], r["method"], r["status"]) for r in records] == expected
     one = records[0]["findings"]
     assert one[0]["verdict"] == ["holds", "violated", "vacuous", "assumption not met"] == list(VERDICTS)
     assert one[0]["bound"][2] == "inf" == one[0]["slack"][2] and one[0]["slack"][:2] == [2.0, 0.5]
@@ -290,11 +287,8 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     worst = [row for row in rows if row["theorem"] == "worst"]
     skipped = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row.get("verdict") is None]
     assert skipped == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
-    assert {(row["method"], row["d"]) for row in worst if row.get("verdict")} == {
-        ("nystromformer", 16),
-        ("performer", 16),
-        ("performer", 64),
-    }
+    expected = {("nystromformer", 16), ("performer", 16), ("performer", 64)}
+    assert {(row["method"], row["d"]) for row in worst if row.get("verdict")} == expected
     text = view_of("theory", records).text("table")
     assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
     outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d=(64,))

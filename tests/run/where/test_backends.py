@@ -281,11 +281,8 @@ def test_every_group_is_done_once_and_heard_in_order(name, request, tmp_path):
         backend.run(iter("abcde"), Dying(tmp_path, {}), heard)
     assert heard.of("made") == {(group, group.upper()) for group in "abcde"}
     for group in "abcde":
-        assert [(kind, value) for one, kind, value in heard.everything if one == group] == [
-            ("begun", f"told {group}"),
-            ("made", group.upper()),
-            ("end", None),
-        ]
+        expected = [("begun", f"told {group}"), ("made", group.upper()), ("end", None)]
+        assert [(kind, value) for one, kind, value in heard.everything if one == group] == expected
     assert heard.losses == {} and len(heard.begun) in ((0,) if name == "alone" else (1, 2))
 
 
@@ -299,18 +296,10 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
     assert list(heard.losses) == ["c"] and heard.losses["c"].endswith(f"{TRIES} times")
     how = {"pool": "its process was ended by SIGKILL", "ray": "its process on the cluster died: "}
     assert heard.losses["c"].startswith(how[name])
-    assert {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()} == {
-        "a": 1,
-        "b": TRIES,
-        "c": TRIES,
-        "d": 1,
-    }
-    assert Counter(group for group, kind, _ in heard.everything if kind == "begun") == {
-        "a": 1,
-        "b": TRIES,
-        "c": TRIES,
-        "d": 1,
-    }
+    expected = {"a": 1, "b": TRIES, "c": TRIES, "d": 1}
+    assert {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()} == expected
+    expected = {"a": 1, "b": TRIES, "c": TRIES, "d": 1}
+    assert Counter(group for group, kind, _ in heard.everything if kind == "begun") == expected
     assert multiprocessing.active_children() == []
 
 
