@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..files import Fields
 from ..records.file import STATUSES
 
@@ -37,6 +35,8 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dic
     valid = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
     if not valid:
         return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
+    import numpy as np
+
     x = np.array([value for value, _ in valid])
     by_window: dict[Hashable, list[float]] = {}
     for value, window in valid:
@@ -116,6 +116,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
         return None
+    import numpy as np
+
     return round(float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]), 12)
 
 

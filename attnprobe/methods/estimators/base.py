@@ -147,10 +147,13 @@ def _head(qkv: QKV, kept: Kept, head: int, choose: Callable[[Rows], Weighted]) -
         rows = Rows(qkv, head, *kept.of_rows(("scores", head, start), partial(_scores, qkv, head, start)))
         chosen = choose(rows)
         logits = rows.at(chosen.keys) + chosen.log_weights  # (b, u)
-        weights = chosen.log_weights.exp()
+        width = max(1, int((logits > -torch.inf).sum(-1).max()))
+        largest, slots = logits.topk(width)  # empty slots last, so that other rows do not change the order of a sum
+        weights = chosen.log_weights.gather(1, slots).exp()
         ess = weights.sum(-1).square() / weights.square().sum(-1)
-        weight = torch.softmax(logits, -1)
-        parts.append(_Part(chosen.keys, weight, logits.logsumexp(-1), {"ess": ess, **chosen.stated}))
+        keys = chosen.keys.gather(1, slots).masked_fill(largest == -torch.inf, -1)
+        weight = torch.softmax(largest, -1)
+        parts.append(_Part(keys, weight, largest.logsumexp(-1), {"ess": ess, **chosen.stated}))
     return parts
 
 
