@@ -113,7 +113,7 @@ def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -
     Figures without panels are left out.
     """
     if drawing.collected is not None:
-        drawing.collected.extend(figure for figure in figures if figure.panels)
+        drawing.collected.extend(figures)
         return []
     paths: list[Path] = []
     for group in gathered(figures, lambda figure: figure.stem):
