@@ -7,13 +7,14 @@ relative error of ε.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import ceil, log
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UsageError
+from ..kept import Kept
 from ..linalg.binomial import clopper_pearson
 from ..qkv import QKV
 from .finding import Finding
@@ -25,8 +26,6 @@ CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, ro
 PAPER = "Chen et al. 2021 (Skyformer)"
 STEP = 2**0.25  # the ratio of successive budgets
 SHARP = 1e-3  # relative to ‖C̄‖; a smaller λ needs quadrature in float64
-
-_FACTS: WeakKeyDictionary[QKV, dict[tuple[object, ...], dict[str, Tensor]]] = WeakKeyDictionary()
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
@@ -171,10 +170,8 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 def _facts(qkv: QKV, row: int, lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     """The `_new_facts` of one head, computed once for both theorems."""
-    known, key = _FACTS.setdefault(qkv, {}), (row, setting.epsilons, setting.delta, setting.quadrature)
-    if key not in known:
-        known[key] = _new_facts(lifted, setting)
-    return known[key]
+    kept = Kept(qkv, PAPER, setting.epsilons, setting.delta, setting.quadrature)
+    return kept.once(row, partial(_new_facts, lifted, setting))
 
 
 def _new_facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:

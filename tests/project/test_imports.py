@@ -19,7 +19,7 @@ from attnprobe.experiments import EXPERIMENTS
 ROOT = Path(attnprobe.__file__).parent
 CORE = {
     *("arguments", "block", "errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg"),
-    "approximation",
+    *("approximation", "kept"),
 }
 MEASURES = CORE | {
     *("files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "replacement", "timings"),
@@ -41,6 +41,7 @@ MAY = {
     "groups": set(),
     "block": set(),
     "qkv": {"arguments", "block", "errors", "groups", "visible"},
+    "kept": {"qkv"},
     "metadata": {"errors", "files", "records"},
     "operators": {"environment", "errors", "groups", "visible"},
     "reference": {"arguments", "errors", "operators", "qkv"},

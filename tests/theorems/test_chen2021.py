@@ -216,6 +216,15 @@ def test_what_the_theorem_assumes_against_loops():
             assert bool(one.met[head]) == (one.d >= sufficient) and bool(one.vacuous[head]) == (sufficient >= 60)
 
 
+def test_what_the_theorem_assumes_follows_a_change_in_place():
+    qkv = make(h=1, n=20, p=4)
+    check("skyformer-theorem-2", qkv, seeds=range(1))
+    qkv.q.mul_(0.5)
+    changed, fresh = (check("skyformer-theorem-2", one, seeds=range(1)) for one in (qkv, qkv.replace(q=qkv.q.clone())))
+    for one, other in zip(changed, fresh, strict=True):
+        assert all(torch.equal(value, other.details[name]) for name, value in one.details.items())
+
+
 def test_the_order_implies_the_norm():
     actual = check("skyformer-theorem-2", make(h=3, n=60, p=3, score=0.5), epsilons=(0.02, 0.1, 0.3))
     for loewner, norm in zip(actual[0::2], actual[1::2], strict=True):

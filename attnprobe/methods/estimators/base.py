@@ -5,44 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ...approximation import Approximation, Sampling
+from ...kept import Kept, Made
 from ...operators import Sparse
 from ...qkv import QKV
 from ..base import per_head
 
 ROWS = 64  # queries of a block; draws come block by block, so the draws of a seed depend on it
 KEPT = 2**18  # scores of a head that are kept for other seeds
-Made = TypeVar("Made")
 
 
-class Kept:
-    """What calls with the same inputs and settings share, such as those of many seeds; never the inputs themselves."""
-
-    _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
+class KeptRows(Kept):
+    """`Kept`, also of what is as large as a block of rows."""
 
     def __init__(self, qkv: QKV, *settings: object) -> None:
-        state = (*settings, qkv.q._version, qkv.shared_k._version, qkv.shared_v._version)  # of changes in place
-        last = self._last.get(qkv)
-        if last is None or last[0] != state:
-            last = self._last[qkv] = state, {}
-        self.found = last[1]
+        super().__init__(qkv, *settings)
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv.q, qkv.shared_k, qkv.shared_v))
         self.few = qkv.n_q <= ROWS and qkv.n_q * qkv.n_k <= KEPT and not differentiable
 
-    def once(self, what: Hashable, make: Callable[[], Made]) -> Made:
-        """What was made under this name, or is made now."""
-        if what not in self.found:
-            self.found[what] = make()
-        return self.found[what]
-
     def of_rows(self, what: Hashable, make: Callable[[], Made]) -> Made:
-        """The same for what is as large as a block of rows: it is kept only if a head has a single small one."""
+        """The same as `once` if a head has a single small block of rows; else what is made now, which is not kept."""
         return self.once(what, make) if self.few else make()
 
 
@@ -87,7 +73,7 @@ class Weighted:
 
 def estimated(
     qkv: QKV,
-    kept: Kept,
+    kept: KeptRows,
     choose: Callable[[Rows], Weighted],
     draws: dict[str, Tensor],
     diagnostics: dict[str, Tensor] | None = None,
@@ -140,7 +126,7 @@ class _Part:
     stated: dict[str, Tensor]
 
 
-def _head(qkv: QKV, kept: Kept, head: int, choose: Callable[[Rows], Weighted]) -> list[_Part]:
+def _head(qkv: QKV, kept: KeptRows, head: int, choose: Callable[[Rows], Weighted]) -> list[_Part]:
     """The blocks of rows of one head, in their order."""
     parts = []
     for start in range(0, qkv.n_q, ROWS):

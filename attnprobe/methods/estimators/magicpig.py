@@ -20,7 +20,7 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
 from ..registry import register
-from .base import Kept, Rows, Weighted, estimated, marked, near_keys
+from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 MOST = 256  # tables
 SPREAD = 64  # rows that determine the number of tables
@@ -120,7 +120,7 @@ def magicpig(
     rotations = torch.stack(draws)  # (h, L, K, p)
     near = min(sinks, d // QUARTER), min(window, d // QUARTER)
     hashed = [_Hashed(qkv, head, rotations[head].to(qkv.device), least_hits) for head in range(qkv.h)]
-    kept = Kept(qkv, "magicpig", d, *near, count, tables is None, bits, least_hits)
+    kept = KeptRows(qkv, "magicpig", d, *near, count, tables is None, bits, least_hits)
 
     def tables_of_heads() -> list[tuple[int, float]]:
         spread = _Spread.of(qkv, *near)

@@ -22,7 +22,7 @@ from ...qkv import QKV
 from ...rng import Streams, hashed_uniform, mixed
 from ..base import Approximation
 from ..registry import register
-from .base import Kept, Rows, Weighted, estimated, marked, near_keys
+from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 PLACES = 40  # bits of a place in the text
 QUARTER = 4  # sinks and window take at most this part of d each
@@ -142,7 +142,7 @@ def vattention(
     first = min(sinks, d // QUARTER, exact_keys // 2)
     last = min(window, d // QUARTER, exact_keys - first)
 
-    kept = Kept(qkv, "vattention", exact_keys, first, last)
+    kept = KeptRows(qkv, "vattention", exact_keys, first, last)
 
     def heavy_keys(rows: Rows) -> _Heavy:
         near = near_keys(rows, first, last)

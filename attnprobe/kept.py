@@ -1,0 +1,30 @@
+"""Intermediate results that several computations with the same Q, K and V share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from .qkv import QKV
+
+Made = TypeVar("Made")
+
+
+class Kept:
+    """What calls with the same inputs and settings share, such as those of many seeds; never the inputs themselves."""
+
+    _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
+
+    def __init__(self, qkv: QKV, *settings: object) -> None:
+        state = (*settings, qkv.q._version, qkv.shared_k._version, qkv.shared_v._version)  # of changes in place
+        last = self._last.get(qkv)
+        if last is None or last[0] != state:
+            last = self._last[qkv] = state, {}
+        self.found = last[1]
+
+    def once(self, what: Hashable, make: Callable[[], Made]) -> Made:
+        """What was made under this name, or is made now."""
+        if what not in self.found:
+            self.found[what] = make()
+        return self.found[what]
