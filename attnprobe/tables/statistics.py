@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ..files import Fields
 from ..records.file import STATUSES
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
-RATIOS = ("output_spectral", "output_frobenius")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
 CONFIDENCE = 0.95  # of an interval of a mean over few repeats
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
@@ -126,9 +124,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def worst_status(cells: Sequence[Sequence[Fields]]) -> tuple[str, str | None]:
-    """The worst status of cells, each the rows of its heads, the number of cells with it, and its first reason."""
-    statuses = [_cell_status(heads) for heads in cells]
+def worst_status(statuses: Sequence[tuple[str, str | None]]) -> tuple[str, str | None]:
+    """The worst status of cells, each with its reason, the number of cells with it, and its first reasons."""
     worst = max((status for status, _ in statuses), key=STATUSES.index)
     if worst == "ok":
         return worst, None
@@ -137,19 +134,9 @@ def worst_status(cells: Sequence[Sequence[Fields]]) -> tuple[str, str | None]:
     where = ", ".join(f"{counts[status]} {status}" for status in reversed(STATUSES[1:]) if counts[status])
     text = "; ".join(str(reason) for reason in list(reasons)[:3] if reason)
     more = f" (and {len(reasons) - 3} more reasons)" if len(reasons) > 3 else ""
-    if len(cells) == 1:
+    if len(statuses) == 1:
         return worst, text or None
-    return worst, f"{where} of {len(cells)} cells" + (f": {text}{more}" if text else "")
-
-
-def _cell_status(heads: Sequence[Fields]) -> tuple[str, str | None]:
-    if heads[0]["status"] != "ok":
-        return heads[0]["status"], heads[0]["reason"]
-    for name in (*RATIOS, "matrix_spectral"):
-        values = [row[name] for row in heads if name in row]
-        if missing := sum(value is None or not math.isfinite(value) for value in values):
-            return "diverged", f"{name} is not finite in {missing} of {len(values)} heads"
-    return "ok", None
+    return worst, f"{where} of {len(statuses)} cells" + (f": {text}{more}" if text else "")
 
 
 def finite(value: float) -> float | None:

@@ -28,7 +28,7 @@ from ...tables.methods import (
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.statistics import RATIOS, STATISTICS, finite, sortable, worst_status
+from ...tables.statistics import STATISTICS, finite, sortable, worst_status
 from ...tables.table import Table, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
@@ -54,6 +54,7 @@ UNGATED = (  # metrics that no gate limits
     "matrix_spectral_relative_upper",
 )
 KERNEL = ("kernel_dtype", "row_tolerance")
+RATIOS = ("output_spectral", "output_frobenius")  # errors that are also shown over V-Mean's
 OF_RECORD = (
     *(*CELL, "key", "repeat", "family", "reference", "requested", "duplicates", "seconds", "matrix_skipped"),
     *KERNEL,
@@ -145,7 +146,7 @@ def _statistics(vmean: Mapping[Any, float], group: list[Row]) -> Row:
     metrics, first = entry["metrics"], group[0]
     if known(group, "seconds"):
         metrics |= described([heads[0] for heads in cells], ["seconds"])["metrics"]
-    status, reason = worst_status(cells)
+    status, reason = worst_status([_status(heads) for heads in cells])
     opened = [bool(row["matrix_open"]) for row in group if "matrix_open" in row]
     return entry | {
         "options": dict(first["options"] or {}),
@@ -165,6 +166,16 @@ def _statistics(vmean: Mapping[Any, float], group: list[Row]) -> Row:
         **_profile(known(group, "profile")),
         "over_vmean": {name: _over_vmean(group, name, vmean) for name in RATIOS if name in metrics},
     }
+
+
+def _status(heads: Sequence[Row]) -> tuple[str, str | None]:
+    if heads[0]["status"] != "ok":
+        return heads[0]["status"], heads[0]["reason"]
+    for name in (*RATIOS, "matrix_spectral"):
+        values = [row[name] for row in heads if name in row]
+        if missing := sum(value is None or not math.isfinite(value) for value in values):
+            return "diverged", f"{name} is not finite in {missing} of {len(values)} heads"
+    return "ok", None
 
 
 def _profile(profiles: Sequence[Mapping[str, Any]]) -> Row:

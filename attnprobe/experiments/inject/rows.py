@@ -52,7 +52,7 @@ def _row(group: Sequence[Row]) -> Row:
     first, windows = cells[0], [cell["window"] for cell in cells]
     names = [name for name in GATED.names if any(name in cell for cell in cells)]
     names += ["seconds"] if known(cells, "seconds") else []
-    status, reason = worst_status([[cell] for cell in cells])
+    status, reason = worst_status([(cell["status"], cell["reason"]) for cell in cells])
     return {
         **{name: first.get(name) for name in SHARED},
         **{name: first[name] for name in KINDS if first.get(name) is not None},
