@@ -87,7 +87,6 @@ class Experiment:
     """A command that measures. Its parts stand in the folder of its name, under these names:
 
     ========================  ============================================================================
-    ``request``               its request, and how its results are shown
     ``measure:NAMECells``     its `Cells`
     ``record:SHAPE``          the type of its records
     ``view:view``             makes the `View` of records
@@ -96,7 +95,7 @@ class Experiment:
     ``setting:list_all``      the text of ``--list`` in a format, if its output options have it
     ========================  ============================================================================
 
-    All but the first are imported on use, because they import torch.
+    They are imported on use, because they import torch.
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.

@@ -19,8 +19,8 @@ from ...run.method_cells import NOT_FINITE, MethodCell, head_of, method_cells
 from ...run.plan import ErrorPlan, Group, refused
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
+from . import AuditRequest
 from .record import SHAPE
-from .request import AuditRequest
 from .tally import Tally
 
 LOOK = 20  # repeats between two looks of a test that stops by itself

@@ -1,13 +1,106 @@
-"""``attnprobe bench``."""
+"""``attnprobe bench``: the request, whose fields are the command's options, and what is light of the rest."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from ...gates.check import Gated
+from ...grammar.lists import lengths, positives
+from ...run.option import SOURCE, opt
+from ...run.topics.reading import (
+    READING,
+    Budgets,
+    Dtype,
+    Layers,
+    Reading,
+    Tensors,
+    WeightsWord,
+    methods_option,
+    target_option,
+)
+from ...run.topics.running import RunRequest
+from ...run.topics.showing import Gates, Output, gates_option, plot_option
 from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 from ..base import Experiment
-from .request import BenchOutput, BenchRequest
 
 __all__ = ["EXPERIMENT", "BenchOutput", "BenchRequest", "measure_bench"]
+
+SOURCES = ("random", "model")
+MOST_ROUNDS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunRequest):
+    """Measure time, memory and matrix products of each method, and of exact attention in the same rounds.
+
+    A call is everything that a method does: its draws, its operator and the product with V. The calls of one length
+    take turns, so a machine that slows down slows all of them. A time is the median over rounds. Exact attention is
+    torch's fused kernel in the same dtype. Times depend on the machine: records describe it, and `attnprobe compare`
+    refuses runs of different machines.
+    """
+
+    methods: tuple[str, ...] = methods_option(
+        ("all",), "Methods to measure; repeatable and comma-separated. [default: all]"
+    )
+    n: tuple[int, ...] | None = opt(
+        None,
+        "Sequence lengths. [default: 512,1024,…,16384; up to 4096 for a model; all of a --qkv file]",
+        parse=lengths,
+    )
+    inputs: str = opt(
+        "random",
+        "Independent normal numbers, or Q, K and V from a model or a --qkv file.",
+        group=SOURCE,
+        flag="--source",
+        metavar="random|model",
+        among=SOURCES,
+        reads={"model": (*READING, "qkv", "layer", "head"), "random": ("heads", "p")},
+    )
+    heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
+    p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
+    target: str = target_option(
+        "The exact matrix that methods approximate. Times are always relative to exact softmax attention."
+    )
+    seed: int = opt(0, "Seed of the methods' random draws.")
+    rounds: int = opt(5, "Number of times that each call is timed.", between=(1, MOST_ROUNDS))
+    backward: bool = opt(False, "Also compute the gradient of the output's sum with respect to Q, K and V.")
+    memory: bool = opt(
+        True,
+        "Measure peak memory; on a CPU in a new process for each cell.",
+        flag="--memory/--no-memory",
+        measures="peak_bytes",
+    )
+    errors: bool | None = opt(
+        None,
+        "Measure output errors too. [default: only with --source model]",
+        flag="--errors/--no-errors",
+        measures="output_",
+    )
+    quadratic_n: int = opt(
+        4096, "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.", metavar="N"
+    )
+    epsilon: tuple[float, ...] = opt(
+        (0.05, 0.1, 0.2, 0.5),
+        "Report the fastest method below each of these errors, if errors are measured.",
+        parse=positives,
+    )
+    under_ms: tuple[float, ...] = opt(
+        (1.0, 10.0, 100.0), "Report the smallest error below each of these times in milliseconds.", parse=positives
+    )
+
+    scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)
+
+    @property
+    def with_errors(self) -> bool:
+        return self.inputs == "model" if self.errors is None else self.errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOutput(Output, Gates):
+    plot: bool = plot_option("Draw time and memory against n, and error against cost, into figures/.")
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")
+
 
 ERRORS = (
     "output_spectral",

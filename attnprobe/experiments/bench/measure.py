@@ -36,9 +36,9 @@ from ...run.provenance import clock_mhz, machine, versions
 from ...run.sources import heads_of, layers_of, sources_of
 from ...sources import RandomSource
 from ...timings import Timings
+from . import BenchRequest
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
 from .record import SHAPE
-from .request import BenchRequest
 
 LENGTHS = {"random": (512, 1024, 2048, 4096, 8192, 16384), "model": (512, 1024, 2048, 4096)}
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")

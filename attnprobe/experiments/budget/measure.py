@@ -17,9 +17,9 @@ from ...run.costs import Cost, work_of_method
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
+from . import BudgetRequest
 from .bisect import coarse_budgets
 from .record import SHAPE
-from .request import BudgetRequest
 from .search import RESIDUAL, BudgetSearch, Question, search_budgets
 
 

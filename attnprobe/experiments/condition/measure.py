@@ -31,8 +31,8 @@ from ...run.method_cells import MethodCell, ending, head_of, method_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
+from . import ConditionRequest
 from .record import ERROR, SHAPE
-from .request import ConditionRequest
 
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 

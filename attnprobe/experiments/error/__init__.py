@@ -1,13 +1,93 @@
-"""``attnprobe error``."""
+"""``attnprobe error``: the request, whose fields are the command's options, and what is light of the rest."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...gates.check import Gated
+from ...run.option import FOLDER, OUTPUT, opt
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import MOST as MOST_DEVICES
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, Timed, gates_option
 from ...tables.metrics import ERROR
 from ..base import Experiment
-from .request import ErrorOutput, ErrorRequest
 
 __all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
+    """Measure how far a method's output is from exact attention, head by head, on real Q, K and V.
+
+    Output errors compare B~ V with the exact B V in float64. Matrix errors compare B~ with B; their spectral norm is a
+    certified interval. Every table also has V-Mean and the lower bound of rank d.
+
+    --plot maps draws the mean of blocks (at most 64 x 64) of each matrix on one colour scale, for the first window and
+    seed: a row per head, and a column per method and budget.
+    """
+
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer",),
+        "Methods with options; repeatable and comma-separated. `all` is all methods without references and kernels. "
+        "[default: skyformer]",
+        "NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
+    )
+    target: str = target_option("The exact matrix that methods approximate.")
+    seed: int = opt(0, "Seed of the methods' random draws.")
+    repeats: int = opt(1, "Number of seeds for random methods: seed … seed+repeats-1.", between=(1, MOST))
+    matrix: bool = opt(
+        True,
+        "Measure matrix errors too: norms of B - B~. They take most of the time.",
+        flag="--matrix/--no-matrix",
+        measures="matrix_",
+    )
+    rows: bool = opt(
+        False,
+        "Measure row metrics too: captured mass, divergences and the error of each row, by position.",
+        flag="--rows/--no-rows",
+        later=True,
+    )
+    tol: float = opt(
+        1e-3,
+        "Refine the certified interval of ‖B - B~‖₂ to this relative width.",
+        metavar="WIDTH",
+        inside=(0, 1),
+        choose="a relative width above 0 and below 1, such as 0.001",
+    )
+    row_tolerance: float | None = opt(
+        None,
+        "Kernels: the relative error up to which a row counts as within tolerance. [default: bfloat16 0.016, float16 "
+        "0.001, float32 1.3e-6, float64 1e-7]",
+        metavar="ERROR",
+        inside=(0, 1),
+        choose="a relative error above 0 and below 1",
+    )
+    split_rows: int | None = opt(
+        None,
+        "Split the rows of each exact matrix over the first N visible GPUs, for one very long sequence. Results are "
+        "the same for every N, and agree to rounding with a run without this option. On a CPU, N threads.",
+        metavar="N",
+        role=FOLDER,
+        between=(1, MOST_DEVICES),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorOutput(Output, Timed, Gates):
+    plots: tuple[str, ...] = opt(
+        (),
+        "Draw figures into the run's figures/: errors against d (--plot alone), errors against cost, maps of the exact "
+        "and the approximate matrices, or row metrics over position (with --rows); repeatable and comma-separated.",
+        group=OUTPUT,
+        flag="--plot",
+        metavar="[errors|cost|maps|positions]",
+        bare="errors",
+        alias="figures",
+        of_whole="figures",
+    )
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a requested method")
+
 
 EXPERIMENT = Experiment(
     name="error",

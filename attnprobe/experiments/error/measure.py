@@ -44,9 +44,9 @@ from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_ide
 from ...run.sources import draft_plan, prepared
 from ...run.where.sites import row_devices
 from ...timings import Timings
+from . import ErrorRequest
 from .maps import keep_maps
 from .record import SHAPE
-from .request import ErrorRequest
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 DIAGNOSTICS = (

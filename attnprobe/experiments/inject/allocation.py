@@ -13,7 +13,7 @@ from ...metrics import residual_errors
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import generator
-from .request import SHUFFLED
+from . import SHUFFLED
 
 if TYPE_CHECKING:
     from ...sources import AttentionCall

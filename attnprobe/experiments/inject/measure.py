@@ -27,6 +27,7 @@ from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, MethodRequest, method_facts
 from ...sources import AttentionCall
 from ...timings import Timings
+from . import LAVA, SHUFFLED, InjectRequest
 from .allocation import (
     STEPS,
     head_errors,
@@ -42,7 +43,6 @@ from .language import LanguageModel, Predictions, Reading, batch_of, open_langua
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
 from .policy import PromptPolicy, Steps, evicts, prompt_text
 from .record import SHAPE
-from .request import LAVA, SHUFFLED, InjectRequest
 
 STEP = 10  # the time of a token of a greedy step over that of a token of a long forward
 FEW = 1.5  # that of a token of the forward of all other steps

@@ -16,8 +16,8 @@ from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.sources import draft_plan, left_out, prepared
 from ...sources.weights import language_kind
 from ...timings import Timings
+from . import LAVA, SHUFFLED, InjectRequest
 from .policy import why_not_kept
-from .request import LAVA, SHUFFLED, InjectRequest
 
 DEFAULT_N = 512  # tokens of a text, see `InjectRequest.n`
 

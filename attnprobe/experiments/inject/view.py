@@ -25,9 +25,8 @@ from ...tables.table import (
 )
 from ...tables.view import Figure, View
 from ..base import Recorded
-from . import GATED
+from . import GATED, LAVA, SHUFFLED
 from .record import InjectRecord
-from .request import LAVA, SHUFFLED
 from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"

@@ -28,8 +28,8 @@ from ...run.plan import (
 )
 from ...run.sources import heads_of, layers_of, sources_of
 from ...timings import Timings
+from . import SpectrumRequest
 from .record import SHAPE
-from .request import SpectrumRequest
 
 
 @dataclass(frozen=True)

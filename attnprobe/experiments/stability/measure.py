@@ -13,9 +13,9 @@ from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.plan import Group, method_facts
 from ...timings import Timings
+from . import StabilityRequest
 from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, unsupported_reason
 from .record import SHAPE, STEP_METRICS
-from .request import StabilityRequest
 from .tasks import TASKS, TaskSource
 from .training import Step, Training
 

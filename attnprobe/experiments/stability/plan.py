@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import UsageError, nearest, unknown
 from ...records.file import cell_key, identity_facts
 from ...run.plan import MethodRequest, fitting, method_identity, parse_methods, refuse_endless, refused
-from .request import OWN, StabilityRequest
+from . import OWN, StabilityRequest
 from .tasks import TASKS, TaskSource, open_task
 
 SELF_ATTENTION = "softmax"  # the denominator of ratios

@@ -27,10 +27,10 @@ from ...metrics import core_matrices, exact_matrices
 from ...qkv import QKV
 from ...run.plan import MethodRequest
 from ...sources import SourceSpec
+from . import StabilityRequest
 from .classifier import HEAD, Classifier, Weights
 from .plan import LAYERS, OWN, check_condition_tokens, own_target, unsupported_reason
 from .record import STEP_METRICS
-from .request import StabilityRequest
 from .tasks import TaskSource, open_task
 
 BETAS = (0.9, 0.999)

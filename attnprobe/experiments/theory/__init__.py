@@ -1,13 +1,76 @@
-"""``attnprobe theory``."""
+"""``attnprobe theory``: the request, whose fields are the command's options, and what is light of the rest."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...gates.check import Gated
+from ...grammar.lists import positive
+from ...run.option import OUTPUT, opt
+from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
+from ...run.topics.running import OnTensors
+from ...run.topics.showing import Gates, Output, plot_option
 from ...tables.metrics import Metric, share
 from ..base import Experiment
-from .request import TheoryOutput, TheoryRequest
 
 __all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
+
+
+def relative_errors(text: str, what: str) -> tuple[float, ...]:
+    """A list of relative errors, in its own order.
+
+    Raises:
+        UsageError: an entry that is not a number above 0.
+    """
+    return tuple(dict.fromkeys(positive(part, what) for part in text.split(",")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
+    """Evaluate the papers' theorems on real Q, K and V: check assumptions, and compare bounds with measured values.
+
+    Every statement gets a verdict for each head. *holds*: the measured value satisfies it. *violated*: it is false, by
+    more than the measured interval and rounding. *vacuous*: the bound is true of every matrix, or of an approximation
+    by zeros. *assumption not met*: the theorem does not apply. Probabilities are measured over seeds, with a
+    confidence interval.
+
+    Gates in a sweep's file may name a theorem, and may have a lower limit:
+    gates: [{metric: slack, stat: p10, min: 1, theorem: skyformer-theorem-2}].
+    """
+
+    theorems: tuple[str, ...] = opt(
+        ("all",),
+        "Theorems; repeatable and comma-separated. --list shows them. [default: all]",
+        flag="--theorem",
+        metavar="NAME",
+    )
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer", "nystromformer"),
+        "Methods for statements about any method; repeatable and comma-separated. [default: skyformer,nystromformer]",
+    )
+    epsilon: tuple[float, ...] = opt((0.05, 0.1, 0.2, 0.5), "Relative errors ε.", parse=relative_errors)
+    delta: float = opt(0.1, "The probability δ with which a statement may fail.", metavar="SHARE")
+    target: str = target_option("The exact matrix that methods approximate, in statements about any method.")
+    seed: int = opt(0, "The first seed.")
+    repeats: int = opt(20, "Number of seeds for measured probabilities: seed … seed+repeats-1.", between=(1, MOST))
+    quadrature: bool | None = opt(
+        None,
+        "Estimate traces by quadrature, or decompose the matrix. [default: quadrature beyond n = 4096]",
+        flag="--quadrature/--exact",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryOutput(Output, Gates):
+    listing: bool = opt(
+        False,
+        "List the theorems with their statements and costs, and exit.",
+        group=OUTPUT,
+        flag="--list",
+        in_file=False,
+    )
+    plot: bool = plot_option("Draw measured values against bounds into figures/.")
+
 
 EXPERIMENT = Experiment(
     name="theory",

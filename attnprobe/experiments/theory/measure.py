@@ -21,8 +21,8 @@ from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
+from . import TheoryRequest
 from .record import SHAPE
-from .request import TheoryRequest
 from .setting import Question, checked_budgets, question_of, setting_of
 
 

@@ -7,9 +7,9 @@ from showing import EACH
 
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
+from attnprobe.experiments.spectrum import shares
 from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_of
-from attnprobe.experiments.spectrum.request import shares
 from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
 from attnprobe.figures.drawing import Drawing
 
