@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..files import Fields
-from ..grammar.spelling import parts, short_name
+from ..grammar.lists import parts, short_name
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import method_label, short_hashes
 

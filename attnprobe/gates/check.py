@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import nearest
 from ..files import Fields
-from ..grammar.spelling import parts, short_name
+from ..grammar.lists import parts, short_name
 from ..tables.labels import at_label, source_heading
 from ..tables.metrics import Metric
 from ..tables.numbers import method_label

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UsageError, nearest, unknown
 from ..files import Fields, JsonObject
-from ..grammar.spelling import parts, short_name
+from ..grammar.lists import parts, short_name
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import unknown
-from ..grammar.spelling import SELECTION, file_and_function
+from ..grammar.lists import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method
 from .selection.files import from_selection
 from .user import plugins

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..files import MIB, parse_json, read_regular, reading
+from .file import parse_shard
 from .read import Malformed
-from .shards import parse_shard
 
 if TYPE_CHECKING:
     from .shapes import Manifest

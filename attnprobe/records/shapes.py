@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from ..errors import UsageError
 from ..files import Fields, JsonObject
 from ..grammar import lists
-from .shards import parse_shard
+from .file import parse_shard
 
 LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every language
 WIDEST = 2**128  # of a seed

@@ -15,9 +15,8 @@ import torch
 
 from ..files import Fields, JsonObject
 from ..metrics import repeated_rows
-from ..records.file import SCHEMA, cell_key, identity_facts
+from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..records.shapes import Shape
-from ..records.shards import parse_shard
 from ..timings import Timings
 from .costs import Cost, Work, work_of_forward, work_of_inputs
 from .inputs import InputKeeper

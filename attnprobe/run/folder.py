@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..files import JsonObject, path_of
 from ..records.append import RecordWriter
-from ..records.file import SCHEMA, cell_key, run_directory, write_json
+from ..records.file import SCHEMA, Shard, cell_key, parse_shard, run_directory, write_json
 from ..records.ownership import refuse_foreign
 from ..records.read import malformed_notes, read_typed
-from ..records.shards import Shard, parse_shard
 from .cells import Cells
 from .option import Option, options_of
 from .provenance import device_name, git_commit, threads, versions

@@ -14,9 +14,8 @@ from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..metrics.matrix import ExactNorms, exact_norms
 from ..qkv import QKV
 from ..records.append import RecordWriter
-from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path
+from ..records.file import SCHEMA, Shard, cell_key, identity_facts, inputs_path, parse_shard
 from ..records.read import read_inputs
-from ..records.shards import Shard, parse_shard
 from ..reference import exact
 from ..timings import Timings
 from .limits import attempt, with_smaller_blocks

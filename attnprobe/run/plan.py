@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Unsupported, UsageError
 from ..files import Fields, JsonObject
 from ..grammar.foreign import message
-from ..grammar.spelling import parts
+from ..grammar.lists import parts
 from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records.file import LOWER_BOUND, cell_key

@@ -197,7 +197,7 @@ def _from_hub_or_fallback(substitutions: _Substitutions) -> str:
 
 
 def _text_line() -> list[str]:
-    from ..grammar.spelling import WIKITEXT
+    from ..grammar.lists import WIKITEXT
     from .hub import hub_reachable
     from .text import prepared
 

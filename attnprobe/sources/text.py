@@ -14,7 +14,7 @@ from types import ModuleType
 
 from ..errors import SourceError, nearest
 from ..files import GIB, path_of, read_regular
-from ..grammar.spelling import WIKITEXT, wikitext_name
+from ..grammar.lists import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .needle import Needle, is_needle, parse_needle
 

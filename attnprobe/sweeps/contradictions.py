@@ -8,8 +8,8 @@ from typing import Any
 
 from ..environment import variable
 from ..errors import UsageError
-from ..grammar.spelling import wikitext_name
-from ..records.shards import parse_shard
+from ..grammar.lists import wikitext_name
+from ..records.file import parse_shard
 from ..run.option import Option
 from .yaml_file import Config
 

@@ -17,8 +17,7 @@ from ..qkv import QKV
 from ..reference import exact, exact_output
 from ..rng import generator
 from .bands import eps
-from .cases import Case, Skip, demand, in_kit
-from .inputs import permuted, reaching
+from .cases import Case, Skip, demand, in_kit, permuted, reaching
 from .properties import TOPS, scaled
 
 MANY = 50  # seeds in which V may decide a draw

@@ -13,7 +13,7 @@ import torch
 from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
 from ..grammar.foreign import first_line, message, reason
-from ..grammar.spelling import parts
+from ..grammar.lists import parts
 from ..methods import Method, get, line_of
 from .cases import PROPERTIES, Case, Fault, Property, Skip
 

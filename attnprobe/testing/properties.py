@@ -18,8 +18,7 @@ from ..operators import Operator
 from ..qkv import QKV
 from ..reference import exact_output
 from .bands import eps
-from .cases import Case, Skip, demand, in_kit
-from .inputs import reaching
+from .cases import Case, Skip, demand, in_kit, reaching
 
 TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
 HALF = (torch.bfloat16, torch.float16)

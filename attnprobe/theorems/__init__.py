@@ -3,9 +3,7 @@
 from . import (  # noqa: F401  (each registers its theorems)
     carrell2025,
     chen2021,
-    chen2021_lemmas,
     chen2022,
-    chen2022_vectors,
     dong2021,
     eckart,
     ma,

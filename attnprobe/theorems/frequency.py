@@ -9,7 +9,7 @@ from math import exp, inf, lgamma, log, log1p
 import torch
 from torch import Tensor
 
-from ..linalg.binomial import CONFIDENCE, clopper_pearson
+from ..linalg.exceedance import CONFIDENCE, clopper_pearson
 
 
 @dataclass(frozen=True)

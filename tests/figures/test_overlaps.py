@@ -4,9 +4,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.files import fixed_settings, saved
+from attnprobe.figures.files import PALE, fixed_settings, saved, show_overlaps
 from attnprobe.figures.kit import canvas
-from attnprobe.figures.overlaps import PALE, show_overlaps
 
 D = [16, 32, 64, 128]
 ERRORS = [0.4, 0.3, 0.2, 0.1]

@@ -3,8 +3,15 @@
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.grammar.lists import available_ones, numbers, positives
-from attnprobe.grammar.spelling import file_and_function, parts, short_name, wikitext_name
+from attnprobe.grammar.lists import (
+    available_ones,
+    file_and_function,
+    numbers,
+    parts,
+    positives,
+    short_name,
+    wikitext_name,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records.budgets import Budgets
-from attnprobe.records.exports import duo_attention_heads, kvpress_ratios, minference_pattern
+from attnprobe.records.budgets import Budgets, duo_attention_heads, kvpress_ratios, minference_pattern
 
 KEYS = {(0, 0): 10, (0, 1): 10, (0, 2): 40, (0, 3): 40, (1, 0): 5, (1, 1): 5, (1, 2): 1, (1, 3): 1}
 PLAN = Budgets("h2o", {}, KEYS, {"prompt": 50, "kv_heads": 2})

@@ -10,8 +10,8 @@ from thinned import others_slow
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.records.file import Shard, parse_shard
 from attnprobe.records.read import read_inputs, read_records
-from attnprobe.records.shards import Shard, parse_shard
 from attnprobe.report import open_run
 
 PLACES = ["--layer", "0,2", "--windows", "2", "--n", "40,64", "--d", "4,8"]

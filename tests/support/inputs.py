@@ -5,7 +5,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from attnprobe.rng import generator
 from attnprobe.testing.bands import entry_band, eps, factor_of, magnitude, output_band
-from attnprobe.testing.inputs import DTYPES, SCORES, make, one_head, permuted, reaching
+from attnprobe.testing.cases import DTYPES, SCORES, make, one_head, permuted, reaching
 
 __all__ = [
     "DTYPES",

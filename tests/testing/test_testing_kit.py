@@ -22,8 +22,7 @@ from attnprobe.errors import UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
-from attnprobe.testing.cases import _half_the_digits
-from attnprobe.testing.inputs import make
+from attnprobe.testing.cases import _half_the_digits, make
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 linear = method(linear_in_v=True)

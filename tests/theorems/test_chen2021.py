@@ -11,10 +11,10 @@ from inputs import make
 
 from attnprobe import QKV
 from attnprobe.errors import UsageError
-from attnprobe.linalg.binomial import clopper_pearson
+from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import UnnormalisedAttention
 from attnprobe.rng import Streams, generator
-from attnprobe.theorems import Finding, Setting, chen2021, chen2021_lemmas, get_theorem, lifted
+from attnprobe.theorems import Finding, Setting, chen2021, get_theorem, lifted
 from attnprobe.theorems.chen2021 import CONSTANT, chen2021_coherence, chen2021_sufficient_budget
 from attnprobe.theorems.lifted import Lifted
 
@@ -418,6 +418,6 @@ def test_lemma_3_against_loops_and_the_eigenvalue_one():
 @pytest.mark.parametrize("ridge, end", [(-0.9, "smallest"), (-0.9, "largest")])
 def test_a_core_that_is_not_positive_violates_lemma_3(monkeypatch, ridge, end):
     """A negative ridge takes the core out of the positive semidefinite matrices, or its scaling out of the reals."""
-    monkeypatch.setattr(chen2021_lemmas, "RIDGE", ridge)
+    monkeypatch.setattr(chen2021, "RIDGE", ridge)
     actual = {one.at["end"]: one for one in check("skyformer-lemma-3", make(h=1, n=30, p=1, score=0.1), budgets=(8,))}
     assert actual["smallest"].verdicts() == ["violated"]

@@ -12,8 +12,7 @@ from theory_settings import check, setting_for
 from attnprobe import QKV
 from attnprobe.linalg.sketches import gaussian
 from attnprobe.theorems import sketched
-from attnprobe.theorems.chen2022 import SKETCHES
-from attnprobe.theorems.chen2022_vectors import VECTORS, chen2022_vector_failure
+from attnprobe.theorems.chen2022 import SKETCHES, VECTORS, chen2022_vector_failure
 from attnprobe.theorems.frequency import clopper_pearson
 from attnprobe.theorems.sketched import SketchedHead
 

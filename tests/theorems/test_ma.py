@@ -9,7 +9,7 @@ from inputs import make
 
 from attnprobe import Approximation, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.binomial import clopper_pearson
+from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.rng import Streams
 from attnprobe.theorems import Setting, get_theorem, ma

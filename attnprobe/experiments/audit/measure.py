@@ -1,17 +1,37 @@
-"""The run of ``attnprobe audit``: a method with many seeds beside one exact reference, cell by cell."""
+"""The run of ``attnprobe audit``: a method with many seeds beside one exact reference, cell by cell.
+
+Errors above ε are counted over repeats, and the verdicts on promises follow from the counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from ...approximation import Approximation
 from ...errors import Unsupported, UsageError
+from ...linalg.exceedance import (
+    HOLDS,
+    UNDECIDED,
+    VIOLATED,
+    PValues,
+    anytime_p_values,
+    bias_z,
+    clopper_pearson,
+    confidence_sequence,
+    exact_p_values,
+    holm,
+    normal_p_value,
+    verdicts,
+)
 from ...methods import approximate
-from ...metrics.guarantees import GuaranteeReference
+from ...metrics.guarantees import GuaranteeReference, normaliser_ratio, over_heads
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_decompositions, work_of_method
@@ -21,7 +41,179 @@ from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import AuditRequest
 from .record import SHAPE
-from .tally import Tally
+
+ROUNDING = 128  # units of rounding below which a mean error is no bias
+
+
+class Tally:
+    """Counts exceedances of one method over repeats.
+
+    Args:
+        reference: the exact side. epsilons, deltas: of the promises. confidence: of all verdicts of a statement.
+        rows: whether each query is judged by itself. anytime: whether tests are valid at any time.
+    """
+
+    def __init__(
+        self,
+        reference: GuaranteeReference,
+        epsilons: Sequence[float],
+        deltas: Sequence[float],
+        confidence: float,
+        rows: bool = False,
+        anytime: bool = False,
+    ) -> None:
+        self.reference, self.epsilons, self.deltas = reference, epsilons, deltas
+        self.confidence, self.rows, self.anytime = confidence, rows, anytime
+        self.trials = 0
+        self.lost = torch.zeros(reference.qkv.h, dtype=torch.int64)
+        self._counts: dict[tuple[str, float], Tensor] = {}
+        self._p: dict[tuple[str, float, float], PValues] = {}
+        self._moments: dict[str, Tensor] = {}
+        self._stated: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}  # of further numbers of heads
+
+    def add(self, approx: Approximation) -> None:
+        """Count the errors of one repeat."""
+        errors = self.reference.errors(approx, enough=max(self.epsilons))
+        self.trials += 1
+        lost = torch.zeros_like(self.lost)
+        for name, error in errors.items():
+            of_rows = error.ndim == 2
+            if of_rows and not self.rows:
+                sizes = None if name == "normaliser" else self.reference.sizes
+                error = over_heads(error, sizes)
+            finite = torch.isfinite(error).cpu()
+            lost |= (~finite.flatten(1).all(1) if finite.ndim == 2 else ~finite).long()
+            for epsilon in self.epsilons:
+                exceeds = (~(error <= epsilon)).cpu().long()  # what is not finite exceeds
+                self._add(self._counts, (name, epsilon), exceeds)
+        self.lost += lost
+        self._add_moments(approx)
+        read = approx.diagnostics.get("realised_d")
+        if read is not None:
+            self._add(self._sums, "keys", read.double().cpu())
+        if (residuals := self.reference.residuals(approx)) is not None:
+            self._add(self._sums, "residual_error", residuals.cpu())
+
+    def look(self) -> None:
+        """Test all promises on the counts so far. Anytime-valid tests keep the least p-value of all looks."""
+        for name, epsilon in self._counts:
+            counts = self._counts[name, epsilon].numpy()
+            for delta in self.deltas:
+                test = anytime_p_values if self.anytime else exact_p_values
+                p = test(counts, self.trials, delta)
+                before = self._p.get((name, epsilon, delta))
+                if before is not None and self.anytime:
+                    p = p.least(before)
+                self._p[name, epsilon, delta] = p
+
+    @property
+    def decided(self) -> bool:
+        """Whether no promise is undecided, as of the last look."""
+        return all((verdicts(p, self.confidence) != UNDECIDED).all() for p in self._p.values())
+
+    def statements(self) -> list[dict[str, Any]]:
+        """The statements of a record, one for each promise; see `Statement`."""
+        self.look()
+        return [self._statement(*place, p) for place, p in self._p.items()]
+
+    def metrics(self) -> dict[str, list[float | None]]:
+        """Per head: keys read, residual error, bias and spread of the normaliser, what the method states of itself."""
+        metrics: dict[str, Any] = {name: (sums / self.trials).numpy() for name, sums in self._sums.items()}
+        if "keys" in metrics:
+            qkv = self.reference.qkv
+            metrics["keys_share"] = metrics["keys"] * qkv.n_q / qkv.entries
+        if self._moments:
+            mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))
+            z = bias_z(mean, square, cube, self.trials)
+            metrics["bias"], metrics["bias_z"] = mean, z
+            adjusted = holm(normal_p_value(z))
+            rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
+            metrics["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
+            variance = (self._moments["row_square"] - self._moments["row_mean"] ** 2 / self.trials) / (self.trials - 1)
+            spread = variance.clamp(min=0).sqrt()  # (h, n_q)
+            metrics["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
+            if "variance" in self._stated:
+                stated = self._stated["variance"] / self.trials
+                metrics["sd_ratio"] = (stated.mean(-1) / spread.square().mean(-1)).sqrt().numpy()
+        for name, values in self._stated.items():
+            if name == "inclusion":
+                metrics["least_inclusion"] = values.amin(-1).numpy()
+            elif name != "variance":
+                metrics[name] = (values / self.trials).mean(-1).numpy()
+        return {name: _numbers(values) for name, values in metrics.items()}
+
+    def _add(self, totals: dict[Any, Tensor], key: Any, values: Tensor) -> None:
+        totals[key] = totals[key] + values if key in totals else values.clone()
+
+    def _add_moments(self, approx: Approximation) -> None:
+        """Sums of the relative errors of the normaliser, and of what the method states of its estimates."""
+        ratio = normaliser_ratio(approx, self.reference.log_normaliser)
+        if ratio is not None:
+            error = (ratio - 1).cpu()
+            of_head = error.mean(-1)
+            for name, values in {
+                "mean": of_head,
+                "square": of_head.square(),
+                "cube": of_head**3,
+                "row_mean": error,
+                "row_square": error.square(),
+            }.items():
+                self._add(self._moments, name, values)
+        if approx.sampling is None:
+            return
+        for name, values in approx.sampling.known().items():
+            values = values.double().cpu()
+            if name == "inclusion" and name in self._stated:
+                self._stated[name] = torch.minimum(self._stated[name], values)
+            else:
+                self._add(self._stated, name, values)
+
+    def _statement(self, quantity: str, epsilon: float, delta: float, p: PValues) -> dict[str, Any]:
+        counts = self._counts[quantity, epsilon].numpy()
+        judged = verdicts(p, self.confidence)
+
+        def of_head(values: np.ndarray) -> np.ndarray:
+            return values.reshape(len(counts), -1)
+
+        worst = of_head(counts).max(1)
+        lower, upper = self._interval(worst, counts.size)
+        return {
+            "quantity": quantity,
+            "per": "head" if counts.ndim == 1 else "row",
+            "epsilon": epsilon,
+            "delta": delta,
+            "rate": _numbers(of_head(counts).mean(1) / self.trials),
+            "worst": _numbers(worst / self.trials),
+            "lower": _numbers(lower),
+            "upper": _numbers(upper),
+            "p_at_most": _numbers(of_head(holm(p.at_most)).min(1)),
+            "p_above": _numbers(of_head(holm(p.above)).max(1)),
+            "verdict": [_of_head(some) for some in of_head(judged)],
+            "rows_violated": [int((some == VIOLATED).sum()) for some in of_head(judged)],
+            "rows_holding": [int((some == HOLDS).sum()) for some in of_head(judged)],
+        }
+
+    def _interval(self, counts: np.ndarray, statements: int) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of probabilities that are right together for so many statements (Bonferroni's correction)."""
+        confidence = 1 - (1 - self.confidence) / statements
+        if self.anytime:
+            return confidence_sequence(counts, self.trials, confidence)
+        ends = np.array([clopper_pearson(int(count), self.trials, confidence) for count in counts])
+        return ends[:, 0], ends[:, 1]
+
+
+def _of_head(judged: np.ndarray) -> str:
+    """The verdict on a head from those on its rows: any violated row violates, all must hold to hold."""
+    if (judged == VIOLATED).any():
+        return VIOLATED
+    return HOLDS if (judged == HOLDS).all() else UNDECIDED
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """Numbers of a record, null where they are not finite."""
+    return [float(value) if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64)]
+
 
 LOOK = 20  # repeats between two looks of a test that stops by itself
 SHOWN = 50  # repeats between two words on the progress

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...linalg.binomial import clopper_pearson
+from ...linalg.exceedance import clopper_pearson
 
 Errors = Mapping[int, tuple[float, ...]]  # by head: one error for each seed, in rising order; no entry where refused
 NEIGHBOURS = 2  # further budgets that are tried above the smallest that succeeds

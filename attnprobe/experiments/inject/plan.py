@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import UsageError
-from ...grammar.spelling import short_name
+from ...grammar.lists import short_name
 from ...methods import METHODS, Method
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts

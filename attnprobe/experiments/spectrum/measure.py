@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import Unsupported, UsageError, nearest
 from ...grammar.foreign import message
-from ...grammar.spelling import parts
+from ...grammar.lists import parts
 from ...methods import METHODS, approximate, is_method
 from ...metrics.spectrum import MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
 from ...qkv import QKV

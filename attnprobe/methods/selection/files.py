@@ -30,7 +30,7 @@ from torch import Tensor
 from ...approximation import Approximation
 from ...errors import Unsupported, UsageError, cut
 from ...files import MIB, open_regular, path_of, reading, replacing, save_tensors, writing
-from ...grammar.spelling import SELECTION
+from ...grammar.lists import SELECTION
 from ...metadata import SelectionMetadata
 from ...operators import Sparse
 from ...qkv import QKV

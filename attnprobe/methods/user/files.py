@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import LINE, BadResult, UsageError, cut, nearest
 from ...files import MIB, path_of, read_regular, reading
 from ...grammar.foreign import diverted, first_line, message, notes, reason
-from ...grammar.spelling import file_and_function, short_name
+from ...grammar.lists import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
 

@@ -12,8 +12,8 @@ from scipy.stats import binom
 from attnprobe import QKV, approximate, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.audit import AuditRequest, measure_guarantees
+from attnprobe.experiments.audit.measure import Tally
 from attnprobe.experiments.audit.record import SHAPE
-from attnprobe.experiments.audit.tally import Tally
 from attnprobe.experiments.audit.view import audit_result, audit_summary, doubts
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.records.read import read_records

@@ -20,7 +20,7 @@ from attnprobe.experiments.budget.figures import budget_figures
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
-from attnprobe.linalg.binomial import clopper_pearson
+from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run

@@ -15,7 +15,7 @@ from twins_estimators import TWINS
 
 from attnprobe import QKV, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.audit.tally import Tally
+from attnprobe.experiments.audit.measure import Tally
 from attnprobe.linalg.exceedance import bias_z, exact_p_values, verdicts
 from attnprobe.methods.estimators.magicpig import at_least_two
 from attnprobe.metrics.guarantees import GuaranteeReference

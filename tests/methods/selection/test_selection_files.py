@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe import QKV, approximate, exact, row_metrics
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.grammar.spelling import parts
+from attnprobe.grammar.lists import parts
 from attnprobe.methods import get
 from attnprobe.methods.selection.files import save_selection, selected_keys
 
