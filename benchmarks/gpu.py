@@ -50,6 +50,7 @@ SHARES = {  # of the time; peaks come first, since floors are made of them
     "norms": 14,
     "spectra": 8,
     "methods": 9,
+    "decoding": 9,
     "table 1": 4,
     "figure 1": 4,
 }

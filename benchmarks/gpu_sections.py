@@ -22,7 +22,7 @@ from attnprobe.linalg.differences import Differences
 from attnprobe.linalg.spectra import Leading, leading_singular_values
 from attnprobe.linalg.spectral import block_size
 from attnprobe.methods import METHODS
-from attnprobe.metrics import ExactOutput, output_errors
+from attnprobe.metrics import ExactOutput, output_errors, row_metrics
 from attnprobe.metrics.cost import counted_flops
 from attnprobe.reference import attention, exact_output
 
@@ -58,6 +58,7 @@ class Sizes:
     dense_norms: int = 16384  # the largest
     spectra: tuple[int, ...] = (1024, 4096, 16384, 65536, 131072)
     methods: tuple[int, ...] = (4096, 16384)
+    prompts: tuple[int, ...] = (4096, 32768)
     paper: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
     d: int = 128
     k: int = 64
@@ -66,7 +67,7 @@ class Sizes:
     def small(cls) -> Sizes:
         """Matrices that a CPU measures in seconds."""
         few = ((256, 1), (512, 1), (256, 2))
-        return cls(512, 16, 2, few, few, ((512, 1), (512, 2)), 512, (320,), (256,), (256,), 16, 16)
+        return cls(512, 16, 2, few, few, ((512, 1), (512, 2)), 512, (320,), (256,), (256,), (256,), 16, 16)
 
 
 def peaks(measure: Measure, sizes: Sizes) -> None:
@@ -461,6 +462,55 @@ def grid(qkv: QKV, configured: list[Configured]) -> Callable[[], int]:
     return once
 
 
+def decoding(measure: Measure, sizes: Sizes) -> None:
+    """Steps behind a prompt: exact, over what a policy keeps, the policy's choice, and the numbers of each row."""
+    for n in sizes.prompts:
+        decoding_at(measure, n, sizes)
+
+
+def decoding_at(measure: Measure, n: int, sizes: Sizes) -> None:
+    """Rows of one prompt of n tokens; ``over exact`` compares with exact attention of the same steps."""
+    from attnprobe.experiments.inject.policy import PromptPolicy, Steps, kept_keys, prompt_text  # needs pydantic
+
+    heads, d = sizes.several, min(max(n // 10, 1), n)
+
+    def causal() -> QKV:
+        qkv = drawn(n + SAMPLED, heads, 64, measure.device)
+        return QKV(qkv.q, qkv.k, qkv.v, causal=True)
+
+    def behind(qkv: QKV) -> Steps:
+        return Steps(0, 0, qkv.replace(q=qkv.q[:, n:], positions=torch.arange(n, n + SAMPLED, device=qkv.device)), n)
+
+    def whole() -> Callable[[], Tensor]:
+        qkv = causal()
+        return lambda: behind(qkv).whole[0]
+
+    def kept(name: str) -> Callable[[], Tensor]:
+        text = prompt_text(causal(), n)
+        return lambda: kept_keys(METHODS[name], text, n, d)
+
+    def steps(name: str) -> Callable[[], Tensor]:
+        qkv = causal()
+        text = prompt_text(qkv, n)
+        policy = PromptPolicy(METHODS[name], d, 0, {}, n, lambda layer, row: text)
+        return lambda: policy.row(behind(qkv))[0]
+
+    def rows(name: str) -> Callable[[], Mapping[str, Tensor]]:
+        qkv = behind(causal()).qkv
+        return lambda: row_metrics(exact(qkv), approximate(name, qkv, d), qkv)
+
+    exactly = measure.row(Subject(f"exact, {SAMPLED} steps", n, heads, 64, "float32"), whole)
+    over = {"over exact": exactly.seconds} if exactly.seconds else {}
+    for what, names, make in (
+        ("keys kept", ("snapkv", "h2o", "knorm", "keydiff"), kept),
+        ("steps", ("snapkv", "window", "quest", "topk", "magicpig"), steps),
+        ("row metrics", ("window", "quest", "topk"), rows),
+    ):
+        for name in names:
+            subject = Subject(f"{name} d={d}, {what}", n, heads, 64, "float32", growth=1.0)
+            measure.row(subject, lambda make=make, name=name: make(name), lambda _: over)
+
+
 SECTIONS: dict[str, Callable[[Measure, Sizes], None]] = {
     "peaks": peaks,
     "reference": reference,
@@ -469,6 +519,7 @@ SECTIONS: dict[str, Callable[[Measure, Sizes], None]] = {
     "norms": norms,
     "spectra": spectra,
     "methods": methods,
+    "decoding": decoding,
     "table 1": table_1,
     "figure 1": figure_1,
 }

@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("pydantic", reason="records need pydantic")
 
+from sources_helpers import VOCABULARY, save, seeded
+
 from attnprobe.records.read import read_records
 
 COMMANDS = {
@@ -20,6 +22,9 @@ COMMANDS = {
     "audit": "--method performer,skeinformer --d 8 --repeats 5 --epsilon 1",
     "budget": "--method nystromformer --epsilon 0.5 --d-min 2 --repeats 2",
     "inject": "--method nystromformer --d 4 --n 12",
+    "inject, decode": "--phase decode --method topk,quest,snapkv,h2o,window,random --d 8 --n 40 --prefix 30",
+    "inject, a plan": "--phase decode --method knorm --d 6 --n 40 --prefix 30 --plan residual --plan-windows 1",
+    "error, rows": "--rows --method topk,snapkv,magicpig --d 8 --n 40 --queries last:6",
     "stability": "--task listops:n=32,batch=2 --method kernelized --d 8 --steps 2 --seeds 1 --condition-tokens 0",
     "bench": "--method linear,skyformer --n 16,32 --d 4 --heads 2 --p 4 --rounds 2 --errors --backward",
     "sweep": "--d 8,12",
@@ -45,6 +50,8 @@ SINGULAR = 1e10  # condition numbers above are noise
 RELATIVE = {
     "error, half precision": 0.1,
     "inject": 1e-2,
+    "inject, decode": 1e-2,
+    "inject, a plan": 1e-2,
     "stability": 1e-2,
     "condition": 2e-2,
     "budget": 1e-2,
@@ -52,16 +59,34 @@ RELATIVE = {
 }
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """A directory with a two-layer Llama whose four heads share two KV heads."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    return str(save(seeded(lambda: LlamaForCausalLM(config)), tmp_path_factory.mktemp("models") / "llama"))
+
+
 @pytest.fixture
-def measured(run, qkv, tiny_bert, text_file, tmp_path, monkeypatch):
+def measured(run, qkv, tiny_bert, llama, text_file, tmp_path, monkeypatch):
     """The records of a command on a device."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def call(name, device, *more):
         command = name.split(",")[0]
         data = ["--qkv", qkv]
-        if command in ("inject",):
-            data = ["--model", tiny_bert, "--text", text_file]
+        if command == "inject" or name == "error, rows":
+            data = ["--model", tiny_bert if name == "inject" else llama, "--text", text_file]
         elif command in ("stability", "bench"):
             data = []
         elif command == "sweep":

@@ -24,6 +24,7 @@ from attnprobe.metrics import (
     matrix_errors,
     output_errors,
     repeated_rows,
+    row_metrics,
     schulz_residuals,
     sensitivity,
     shared_matrix_errors,
@@ -52,9 +53,10 @@ def forms(n=60, dtype=F64):
 
 
 def close(place, got, expected, tolerance=1e-9):
-    """Each number, relative to the largest."""
+    """Each number, relative to the largest finite one."""
     got, expected = place.back(got).double(), expected.double()
-    same = torch.isclose(got, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()), equal_nan=True)
+    size = float(expected.abs().nan_to_num(nan=0.0, posinf=0.0).max())
+    same = torch.isclose(got, expected, rtol=tolerance, atol=tolerance * size, equal_nan=True)
     return got.shape == expected.shape and bool(same.all())
 
 
@@ -256,3 +258,16 @@ def test_kernels(name, dtype, place):
     errors = {metric: place.back(values) for metric, values in kernel_errors(approx, there).items()}
     assert (errors["cosine"] > 0.999).all() and torch.isfinite(errors["max_abs"]).all()
     assert errors["relative_frobenius"].max() <= 64 * torch.finfo(dtype).eps + (0.05 if name == "torch:int8" else 0)
+
+
+SELECTIONS = ("topk", "quest", "moba", "snapkv", "h2o", "tova", "expected", "knorm", "keydiff", "window", "random")
+
+
+@pytest.mark.share
+@pytest.mark.parametrize("name", [*SELECTIONS, "magicpig"])
+def test_rows_of_causal_attention(name, place):
+    qkv, options = forms(96)["causal"], {"block": 8} if name == "moba" else {}
+    there = place.sent(qkv)
+    expected = row_metrics(exact(qkv), approximate(name, qkv, 24, **options), qkv)
+    got = row_metrics(exact(there), approximate(name, there, 24, **options), there)
+    assert got.keys() == expected.keys() and not all_close(place, got, expected, 1e-7)
