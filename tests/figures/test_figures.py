@@ -15,6 +15,7 @@ from attnprobe.figures import files as files_module
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
 from attnprobe.figures.kit import canvas, legend_below
 from attnprobe.figures.methods import cross_out
+from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
@@ -116,6 +117,17 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     legend_below(axis, {"one": line})
     sheet.figure.draw_without_rendering()
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
+
+
+def test_an_axis_of_the_caller_has_the_legend_of_the_figure_and_of_the_panel():
+    axis = Figure().subplots()
+    looks = {"a bound": {"color": "#ff0000", "linestyle": "--"}}
+    figure = Panels("stem", "T", (), (), lambda axis, rows: {"a line": axis.plot(rows)[0]}, legend=looks)
+    figure.on(axis, "layer 0", [1, 2], with_legend=True)
+    lines = dict(
+        zip([text.get_text() for text in axis.get_legend().get_texts()], axis.get_legend().get_lines(), strict=True)
+    )
+    assert [*lines] == ["a bound", "a line"] and lines["a bound"].get_color() == "#ff0000"
 
 
 @pytest.mark.parametrize("dots", [False, True])

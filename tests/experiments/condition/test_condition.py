@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from inputs import make, with_spectrum
+from paths import GOLDEN
 from rich.cells import cell_len
 from safetensors.torch import save_file
 from showing import view_of
@@ -29,6 +30,7 @@ from attnprobe.metrics import (
     schulz_residuals,
     sensitivity,
 )
+from attnprobe.records import read_records
 from attnprobe.rng import generator
 from attnprobe.tables.long import long_rows
 from attnprobe.tables.statistics import rank_correlation
@@ -513,6 +515,12 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
         cell_len(line.partition("skyformer")[0]) for line in plain.splitlines() if re.match(r"S\S+ .*skyformer ", line)
     }
     assert len(places) == 1  # a combining mark takes no column
+
+
+@pytest.mark.parametrize("name", ["cond", "change"])
+def test_a_median_is_shown_with_its_range_where_its_column_is_asked_for(name):
+    text = view_of("condition", read_records(GOLDEN / "runs/condition")).text("md", columns=[name])
+    assert f"| {name} | [p10 – p90] |" in text
 
 
 @needs_flint
