@@ -153,7 +153,8 @@ def bias_z(mean: ArrayLike, square: ArrayLike, cube: ArrayLike, trials: int) -> 
     γ is their skewness. Importance weights are skewed: most samples miss the few large terms, so t alone would call
     such an estimate biased. The transformation is monotone in t, and its result is nearly normal. Source: Hall 1992.
 
-    NaN for fewer than two trials, and for errors that are all 0; infinite for equal errors that are not 0.
+    NaN for fewer than two trials, and for errors that are all 0; infinite for errors that are not 0 and as equal as
+    rounding lets their mean powers say, ``s² ≤ n eps Σx²/n``.
 
     >>> round(float(bias_z(-0.1, 0.26, 0.3, 100)), 2), round(float(bias_z(-0.1, 0.26, -0.077, 100)), 2)
     (-1.57, -1.99)
@@ -161,7 +162,8 @@ def bias_z(mean: ArrayLike, square: ArrayLike, cube: ArrayLike, trials: int) -> 
     m, squares, cubes = (np.asarray(power, dtype=np.float64) for power in (mean, square, cube))
     if trials < 2:
         return np.full_like(m, np.nan)
-    variance = np.maximum(squares - m**2, 0.0)
+    variance = squares - m**2
+    variance = np.where(variance <= trials * np.finfo(np.float64).eps * squares, 0.0, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = m / np.sqrt(variance / (trials - 1))
         skewness = (cubes - 3 * m * squares + 2 * m**3) / variance**1.5

@@ -126,3 +126,10 @@ def test_impossible_counts_are_refused():
             exact_p_values(counts, trials, delta)
         with pytest.raises(UsageError):
             confidence_sequence(counts, trials, delta)
+
+
+@pytest.mark.parametrize("error", [3.1e-8, -0.7, 2.2e-16])
+@pytest.mark.parametrize("trials", [2, 60, 1000])
+def test_equal_errors_have_no_finite_z_whatever_rounding_makes_of_their_powers(error, trials):
+    means = (sum([error**power] * trials) / trials for power in (1, 2, 3))
+    assert bias_z(*means, trials) == np.copysign(np.inf, error)

@@ -95,3 +95,9 @@ def test_a_matrix_error_above_what_is_enough_may_be_a_lower_bound(enough):
     assert torch.equal(actual > enough, exact > enough) and (actual <= exact * (1 + 1e-12)).all()
     torch.testing.assert_close(actual[exact <= enough], exact[exact <= enough], rtol=1e-12, atol=0)
     assert torch.isfinite(actual).all()
+
+
+def test_a_target_without_a_normaliser_has_no_error_of_one():
+    approx = approximate("performer", inputs(), 8)
+    assert approx.log_normalizer is not None
+    assert set(GuaranteeReference(inputs(), "gaussian").errors(approx)) == {"output", "matrix"}

@@ -10,7 +10,7 @@ from ...errors import UsageError, nearest, unknown
 from ...records.file import cell_key, identity_facts
 from ...run.plan import MethodRequest, fitting, method_identity, parse_methods, refuse_endless, refused
 from . import OWN, StabilityRequest
-from .tasks import TASKS, TaskSource, open_task
+from .tasks import TASKS, TaskSource, check_setting, open_task
 
 SELF_ATTENTION = "softmax"  # the denominator of ratios
 KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of the options of a task
@@ -110,6 +110,7 @@ def stability_prepared(
     others = [one for one in parsed if one not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
     shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
+    check_setting(**shared)  # of no task, if each has an option of its own
     refuse_endless(len(tasks) * len(methods) * len(request.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
     places = [(one, target_of(request, one), task) for one in methods if one.requested for task in opened]

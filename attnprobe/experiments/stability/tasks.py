@@ -202,15 +202,24 @@ def open_task(
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)
+    check_setting(n, batch, rate)
+    task = _opened(name, spec or SourceSpec(), n, batch, data, notify)
+    task.rate = rate or task.rate
+    return task
+
+
+def check_setting(n: int | None, batch: int | None, rate: float | None) -> None:
+    """Refuse a setting that no task can have.
+
+    Raises:
+        UsageError: an impossible number.
+    """
     if n is not None and not 16 <= n <= MOST_N:
         raise UsageError(f"n={n}: choose a number of tokens from 16 to {MOST_N}")
     if batch is not None and not 1 <= batch <= MOST_BATCH:
         raise UsageError(f"batch={batch}: choose a number from 1 to {MOST_BATCH}")
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"rate={rate:g}: choose a learning rate above 0 and below 1, such as 1e-4")
-    task = _opened(name, spec or SourceSpec(), n, batch, data, notify)
-    task.rate = rate or task.rate
-    return task
 
 
 def _opened(

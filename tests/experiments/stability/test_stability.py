@@ -518,6 +518,7 @@ def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
         (("--n", "4"), "n=4: choose a number of tokens from 16"),
         (("--n", "32,64"), "one number for all tasks"),
         (("--batch", "0"), "batch=0"),
+        (("--batch", "0", "--task", "listops:batch=2"), "batch=0"),
         (("--rate", "2"), "rate=2"),
         (("--eps", "0"), "eps=0"),
         (("--dtype", "float16"), "float32 or float64"),
