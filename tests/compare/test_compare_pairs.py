@@ -12,6 +12,7 @@ from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
+from attnprobe.records.file import LOWER_BOUND
 
 WORSE, BETTER = [1.0, 2.0, 3.0, 4.0], [0.5, 1.25, 2.5, 2.5]
 
@@ -84,10 +85,11 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
         ("blr=nobody", "no two methods of the runs; they have blr, blr:block=64"),
         ("blr:block=64=blr:block=64", "both sides are the same cells"),
         ("blr:d=8=blr", "no two methods of the runs"),
+        ("lower-bound=blr:block=64", "no two methods of the runs; they have blr, blr:block=64"),
     ],
 )
 def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
-    cells = methods()
+    cells = [*methods(), cell(method=LOWER_BOUND)]
     with pytest.raises(UsageError, match=says):
         related(cells, cells, [pair])
 
