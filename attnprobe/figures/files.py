@@ -59,6 +59,9 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
+        for axis in figure.axes:
+            if axis.title.get_position()[1] == 1.0:  # nothing is above the panel: no file need lay out ticks to see it
+                axis.set_title(axis.get_title(), y=1.0)
         show_overlaps(figure)
         for kind, metadata in _metadata(title, [words, *facts]).items():
             file = io.BytesIO()

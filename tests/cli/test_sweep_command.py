@@ -337,6 +337,14 @@ def test_more_cells_than_can_be_listed_are_counted_and_refused(command, more, dr
     assert (code, out) == (2, "") and "cells are more than 10,000,000" in err and not Path("r").exists(), err
 
 
+@pytest.mark.parametrize("command", ["error", "spectrum"])
+def test_cells_of_all_inputs_are_counted(command, run, qkv, monkeypatch):
+    monkeypatch.setattr("attnprobe.run.plan.MOST_CELLS", 20)
+    asked = (command, "--qkv", qkv, "--scale-inputs", ",".join(map(str, range(1, 30))), "--head", "0", "--dry-run")
+    code, _, err = run(*asked)
+    assert code == 2 and " cells are more than 20;" in err, err
+
+
 def test_the_estimate_counts_the_draws_of_each_theorem(qkv):
     """A check that draws for each seed and budget takes as many times the work; one that draws nothing the same."""
     names = ("skyformer-theorem-2", "skyformer-theorem-2-budget", "rank-collapse")
