@@ -128,19 +128,21 @@ def prepared(
     if request.n is not None:  # before anything heavy
         refuse_endless(draft.count)
         _refuse_impossible(_fitted(request, draft), refuse)
-    parts = []
+    parts, cells = [], 0
     for source in sources_of(request, notify, timings):
         heads = None if request.head == "all" else heads_of(request.head, source)
         n = request.n or (source.default_n,)
         layers = layers_of(request.layer, source, whole_model=whole_model)
         plan = _fitted(request, replace(draft, n=n, layers=layers, heads=heads), notify, source.facts.get("p"))
-        refuse_endless(plan.count, notify)
+        cells += plan.count
+        refuse_endless(cells)
         _refuse_impossible(plan, refuse)
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         tell_left_out(request.layer, source, plan.methods, notify)
         _tell_cautions(plan, notify)
         parts.append((source, plan))
+    refuse_endless(cells, notify)
     return parts
 
 

@@ -211,12 +211,13 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
 def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> list[Place]:
     """Every place, by source, n, window and layer, after checks of all of them."""
     of, n, d, _ = parsed
-    places = []
+    places, cells = [], 0
     for number, source in enumerate(sources):
         layers, lengths = layers_of(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
         each = sum(len(_budgets(one, d)) for one in of) * len(heads_of(request.head, source))
-        refuse_endless(each * len(lengths) * request.windows * len(layers))
+        cells += each * len(lengths) * request.windows * len(layers)
+        refuse_endless(cells)
         for length in lengths:
             source.check(length, request.windows, layers)
             groups = [Group(length, window) for window in range(request.windows)]
