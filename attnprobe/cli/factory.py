@@ -248,7 +248,7 @@ def measure_and_show(
     [view] = views(open_run(session.path, measured=records), drawing=output.drawing)
     results = judged(view.judged, gates)
     with tolerate_write_errors(session.path) as lost:
-        show(view, session.path, output, announced, gates_markdown(results))
+        show(view, output, announced, gates_markdown(results))
         keep_files(view, session.path)
         draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
     if getattr(output, "show_timings", False):

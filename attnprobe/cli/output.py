@@ -28,41 +28,38 @@ def shard_of_command() -> str | None:
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
-def show(
-    view: View, folder: Path, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()
-) -> None:
-    """Print a view, and write it to ``tables/COMMAND.…`` in every format of `KINDS`.
-
-    The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard only prints its
-    rows, because tables in the folder have the rows of all shards.
+def show(view: View, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
+    """Print a view.
 
     Args:
         announced: lines that the run wrote to stderr; a table on stdout does not repeat them.
         verdict: the results of gates as lines of Markdown.
     """
-    from ..records.ownership import write_output
-
     above = replace(view, header=replace(view.header, announced=announced))
     answer(above.text(**as_shown(output), above=verdict), styled=output.format_ == "table")
+
+
+def keep_files(view: View, folder: Path) -> None:
+    """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
+
+    The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
+    because those in the folder have the rows of all shards.
+    """
+    from ..records.file import strict_json
+    from ..records.ownership import write_output
+
     if shard := shard_of_command():
         note(
             f"shard {shard}: these are the rows of this shard; after all shards, `attnprobe report {folder}` or this "
             "command without --shard makes the tables and figures"
         )
-        return
-    named = {view.command: view, **{one.command: one for one in view.companions}}
-    if (inputs := view.inputs) is not None:
-        named[f"{view.command}-inputs"] = inputs
-    for name, one in named.items():
-        for kind, form in KINDS.items():
-            write_output(folder, f"tables/{name}.{kind}", one.text(form) + "\n")
-
-
-def keep_files(view: View, folder: Path) -> None:
-    """Write the view's own files next to the records."""
-    from ..records.file import strict_json
-    from ..records.ownership import write_output
-
+    else:
+        named = {view.command: view, **{one.command: one for one in view.companions}}
+        if (inputs := view.inputs) is not None:
+            named[f"{view.command}-inputs"] = inputs
+        for name, one in named.items():
+            for kind, form in KINDS.items():
+                write_output(folder, f"tables/{name}.{kind}", one.text(form) + "\n")
     for name, value in view.files.items():
         path = write_output(folder, name, strict_json(value, indent=2) + "\n")
         note(f"{name.partition('-')[0]}: {path}")

@@ -13,7 +13,6 @@ from .options import check_shown, drawing_options, kinds_from, output_of, shown_
 
 if TYPE_CHECKING:
     from ..report import Report, Run
-    from ..run.topics.showing import Output
     from ..tables.table import Column
     from ..tables.view import View
 
@@ -51,7 +50,6 @@ In Python:
     "--plot",
     "plots",
     multiple=True,
-    default=("all",),
     metavar="KIND",
     help="Draw only these kinds of figures, of those that the records have numbers for: "
     f"{', '.join(plot_kinds())}, all or none; repeatable and comma-separated. [default: all]",
@@ -80,6 +78,7 @@ def command(
     RUN is the folder of a run. Nothing is measured, and no model or text is needed. The command prints the tables and
     writes them as Markdown, CSV, JSON and LaTeX, identical to those of the measuring command. report.html is one page
     with all figures, sortable tables and the provenance. It needs no network. Several runs can share one page.
+    Another --format, without --plot and --out, prints and writes nothing.
     """
     from ..errors import UsageError, unknown
     from ..experiments import experiment
@@ -89,10 +88,12 @@ def command(
     from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
     from ..tables.metrics import ERROR
+    from .output import show
     from .streams import note
 
     output = output_of(**shown)
-    kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
+    kinds = kinds_from(plots or ("all",), (*plot_kinds(), "all", "none"))
+    writes = output.format_ == "table" or bool(plots) or out is not None
     names = [one.name for one in ERROR]
     if metric is not None and metric not in names:
         raise unknown("metric", metric, names)
@@ -128,9 +129,15 @@ def command(
     for run, folder in zip(opened, folders, strict=True):
         with reading(run.path, UsageError, ": cannot be shown"):
             shown_views = views(run, metric, papers, Drawing(style, title, svg_text))
-            reports.append(_rebuilt(run, shown_views, folder, page, output, kinds))
-    _remove_earlier(page, folders)
-    note(f"page: {write_output(page, PAGE, html_page(reports))}")
+            for line in run.notes:
+                note(line)
+            for view in shown_views:
+                show(view, output)
+            if writes:
+                reports.append(_rebuilt(run, shown_views, folder, page, kinds))
+    if writes:
+        _remove_earlier(page, folders)
+        note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
         raise click.exceptions.Exit(4)
 
@@ -170,23 +177,19 @@ def _rebuilt(
     shown: Sequence[View],
     folder: Path,
     page: Path,
-    output: Output,
     kinds: Sequence[str],
 ) -> Report:
-    """Print a run's tables, write its tables and figures to a folder, and return their names for the page.
+    """Write a run's tables and figures to a folder, and return their names for the page.
 
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
     """
     from ..records.ownership import PAGE, produced
     from ..report import Report
-    from .output import draw, keep_files, show
+    from .output import draw, keep_files
     from .streams import note
 
-    for line in run.notes:
-        note(line)
     figures: list[Path] = []
     for view in shown:
-        show(view, folder, output)
         keep_files(view, folder)
         figures += draw(view, folder, kinds)
     for kind in kinds:

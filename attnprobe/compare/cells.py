@@ -30,7 +30,7 @@ def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fi
     if not cells:
         others = ", ".join(f"`{other}`" for other in sorted(commands - {command}))
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
-        raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error`")
+        raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error` or `bench`")
     return cells
 
 

@@ -162,9 +162,12 @@ VALUES: tuple[Column, ...] = (
     Column("statistic", _statistic, key=True),
     Column("A", lambda row: significant(row["a"])),
     Column("B", lambda row: significant(row["b"])),
-    Column("B / A", lambda row: significant(row["ratio"])),
+    Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
-TESTED: tuple[Column, ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+TESTED: tuple[Column, ...] = (
+    Column("p", lambda row: significant(row["p_adjusted"], 2)),
+    Column("test", _test, spare=3),
+)
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")

@@ -80,11 +80,17 @@ class FileSource(Source):
             "dtype": spec.dtype,
             "p": p,
             "heads": self.heads,
-            "fallback": _lines_of(origin.get("fallback")),
+            "fallback": [*_lines_of(origin.get("fallback")), *self._axes_in_doubt()],
             **({"origin": origin} if origin else {}),
             **self._attention_facts(),
             **({} if self.selection is None else {"queries": self.selection.fact}),
         }
+
+    def _axes_in_doubt(self) -> list[str]:
+        """A line if a foreign file may hold (tokens, heads, dimension): it has more heads than tokens."""
+        if self.heads <= self.n or self.metadata.facts is not None:
+            return []
+        return [f"{self.name}: {self.heads} heads of {self.n} tokens; the order of axes is (heads, tokens, dimension)"]
 
     @property
     def head_numbers(self) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> li
             shown.append(entry.text)
         else:
             unexplained += entry.names or ["the marks"]
-    return [*_wrapped(shown, width), *_pointer(left_out, unexplained, width)]
+    return [*_wrapped(shown, width), *_pointer(left_out, [*dict.fromkeys(unexplained)], width)]
 
 
 def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) -> list[str]:

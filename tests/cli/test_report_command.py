@@ -119,6 +119,17 @@ def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
     assert not (tmp_path / "r/figures").exists()
 
 
+def test_another_format_only_prints(run, qkv, tmp_path):
+    """A figure of the reader's style stays as it is."""
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    run("report", "r", "--plot", "errors", "--style", "paper")
+    before = left(tmp_path / "r")
+    code, out, err = run("report", "r", "--format", "latex")
+    assert code == 0 and r"\begin{table}" in out and "page" not in err
+    assert left(tmp_path / "r") == before
+    assert "page: r2/report.html" in run("report", "r", "--format", "latex", "--out", "r2")[2]
+
+
 @pytest.mark.slow
 def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
     entry = METHODS["performer"]

@@ -43,6 +43,14 @@ def refused(path, n=4, **changes):
     return str(caught.value)
 
 
+def test_more_heads_than_tokens_are_said(write, tensors):
+    """As of tensors (tokens, heads, dimension), the order of many kernels."""
+    swapped = {name: x.transpose(0, 1) for name, x in tensors.items()}
+    (line,) = opened(write(swapped)).facts["fallback"]
+    assert "10 heads of 3 tokens; the order of axes is (heads, tokens, dimension)" in line
+    assert opened(write(tensors)).facts["fallback"] == []
+
+
 # round trip
 
 

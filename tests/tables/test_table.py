@@ -136,6 +136,8 @@ def test_the_legend_has_three_lines_and_explains_what_is_shown():
     assert lines[0].startswith("A sentence. column 0: what column 0 is.")
     assert len(lines) == LEGEND_LINES + 1 and all(len(line) <= 60 for line in lines)
     assert "what column 5 is" not in text and lines[-1] == "6 columns left out (--columns). --legend explains 1 more"
+    marks = plain_tables([table], ["A sentence. " * 30] * 2, Header(), width=200)
+    assert "--legend explains 13 more" in marks  # 12 columns, and the sentences once
     whole = plain_tables([table], ["A sentence."], Header(), width=60, full=True)
     assert all(f"{name}: what {name} is." in whole for name in names) and "A sentence." in whole
 
