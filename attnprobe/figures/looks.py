@@ -139,6 +139,6 @@ def _candidates(name: str, label: str) -> list[Look]:
         looks: list[Look] = [{"color": colour, "marker": marker, "linestyle": dashes} for marker, dashes in pairs]
     else:
         looks = [{"color": colour, "marker": marker, "linestyle": "-"} for marker in SPARE for colour in COLOURS]
-    start = int.from_bytes(hashlib.sha256(label.encode(errors="surrogatepass")).digest()[:8], "big") % len(looks)
+    start = int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "big") % len(looks)
     ordered = looks[start:] + looks[:start]
     return sorted(ordered, key=lambda look: look["marker"] != ordered[0]["marker"])  # the marker stays if it can
