@@ -17,7 +17,8 @@ class Kept:
     _last: WeakKeyDictionary[QKV, tuple[tuple[object, ...], dict[Hashable, Any]]] = WeakKeyDictionary()
 
     def __init__(self, qkv: QKV, *settings: object) -> None:
-        state = (*settings, qkv.q._version, qkv.shared_k._version, qkv.shared_v._version)  # of changes in place
+        inputs = (qkv.q, qkv.shared_k, qkv.shared_v, qkv.all_queries)
+        state = (*settings, *(0 if x is None else x._version for x in inputs))  # of changes in place
         last = self._last.get(qkv)
         if last is None or last[0] != state:
             last = self._last[qkv] = state, {}

@@ -533,6 +533,8 @@ def _three_axes(name: str, x: Tensor) -> Tensor:
             raise UsageError(f"{name}: the axis '{axis}' has length 0")
     if x.dtype not in DTYPES:
         raise UsageError(f"{name}: dtype {x.dtype} is not one of {', '.join(map(str, DTYPES))}")
+    if x.detach().sum().isfinite():  # then every value is; a sum may overflow, so the others are asked one by one
+        return x.contiguous()
     parts = x.split(TOKENS, 1)  # a check of all at once takes as much memory again
     if not torch.stack([torch.isfinite(part).all() for part in parts]).all():
         head, token, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])

@@ -212,6 +212,7 @@ GATED = Gated(
         cosine("embedding_cosine"),
         Metric("local_error"),
         Metric("row_error"),
+        Metric("spectral_error"),
         Metric("residual_error"),
         Metric("residual_heads"),
         Metric("residual_sum"),

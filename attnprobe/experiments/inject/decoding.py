@@ -33,13 +33,22 @@ class Prefix:
     next: Tensor
 
     @classmethod
-    def read(cls, model: LanguageModel, ids: Tensor, length: int) -> Prefix:
-        """Read the first ``length`` tokens of ``ids`` (b, n)."""
-        from transformers import DynamicCache
+    def of(cls, model: LanguageModel, ids: Tensor, length: int, whole: Cache, following: Tensor) -> Prefix:
+        """The first ``length`` tokens of ``ids`` (b, n), before the tokens ``following``.
+
+        Args:
+            whole: the keys and values of all tokens. If a layer has only those of a window, the prefix is read again.
+        """
+        from transformers import DynamicCache, DynamicLayer
 
         cache = DynamicCache(config=model.model.config)
-        _, logits = model.behind(cache, ids[:, :length])
-        return cls(model, ids, length, cache, logits[:, -1:].argmax(-1))
+        layers: Any = whole.layers  # type: ignore[attr-defined]  # of transformers 5
+        if all(type(layer) is DynamicLayer for layer in layers):
+            for number, layer in enumerate(layers):
+                cache.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
+        else:
+            model.behind(cache, ids[:, :length], last=1)
+        return cls(model, ids, length, cache, following)
 
     @property
     def steps(self) -> slice:

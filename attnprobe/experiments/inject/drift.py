@@ -25,6 +25,7 @@ DRIFT_METRICS = {
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
+    "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, summed over layers",
     "residual_heads": "the same of each head alone, summed over heads and layers",
     "residual_sum": "residual_error beside √(‖x + y‖ ‖x_L + y_L‖), L the last layer: the sum that orders methods",
@@ -55,8 +56,12 @@ class Outputs:
     greedy: Tensor | None = None
 
 
-def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool) -> dict[str, float]:
+def model_drift(
+    own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool
+) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The `DRIFT_METRICS` of outputs alone, in float64; those of logits and greedy tokens only if there are any.
+
+    Beside them stand the `STEP_METRICS` of each place of the logits.
 
     Args:
         own, got: outputs of the unmodified model, and of the model with a method. words: the true words, (places,).
@@ -64,9 +69,11 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
 
     >>> import torch
     >>> same = Outputs(torch.ones(3, 2), torch.eye(2))
-    >>> metrics = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
+    >>> metrics, steps = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
     >>> metrics["drift"], metrics["kl"], metrics["top1_agreement"], round(metrics["perplexity"], 3)
     (0.0, 0.0, 1.0, 1.368)
+    >>> steps["kl"]
+    [0.0, 0.0]
     """
     exact, given = own.hidden.double(), got.hidden.double()
     drifts = {"drift": _relative(float((given - exact).norm()), float(exact.norm()))}
@@ -76,12 +83,13 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
     if own.greedy is not None and got.greedy is not None:
         drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
     if own.logits is None or got.logits is None or words is None or not len(words):
-        return drifts
-    drifts |= _predictions(own.logits, got.logits, words)
+        return drifts, {}
+    changes, steps = _predictions(own.logits, got.logits, words)
+    drifts |= changes
     if causal:
         drifts["perplexity"], drifts["perplexity_own"] = perplexity(drifts["loss"]), perplexity(drifts["loss_own"])
         drifts["perplexity_change"] = drifts["perplexity"] - drifts["perplexity_own"]
-    return drifts
+    return drifts, steps
 
 
 def perplexity(loss: float) -> float:
@@ -98,6 +106,7 @@ class Local:
         residual: the residual error of each head, and together: that of all these heads; None without a `Block`.
         weighted: ``together`` beside the geometric mean of the layer's stream and the last layer's.
         lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
+        spectral: ``‖B − B~‖₂ / ‖B‖₂`` of each head; None if it was not asked for, or the method has no matrix.
     """
 
     error: list[float]
@@ -106,6 +115,7 @@ class Local:
     together: float | None
     lost: list[float] | None = None
     weighted: float | None = None
+    spectral: list[float] | None = None
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -133,6 +143,9 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     lost = [share for errors in local for share in errors.lost or ()]
     if lost and all(share == share for share in lost):
         metrics["lost_mass"] = sum(lost) / len(lost)
+    if all(errors.spectral is not None for errors in local):
+        spectral = [error for errors in local for error in errors.spectral or ()]
+        metrics["spectral_error"] = sum(spectral) / len(spectral)
     if all(errors.residual is not None for errors in local):
         metrics["residual_error"] = sum(errors.together or 0.0 for errors in local)
         metrics["residual_heads"] = sum(error for errors in local for error in errors.residual or ())
@@ -141,32 +154,26 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     return metrics
 
 
-def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
-    """The metrics of two sets of logits (places, words), computed chunk by chunk."""
+def _predictions(own: Tensor, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The metrics of two sets of logits (places, words), and `STEP_METRICS` of each place, computed chunk by chunk."""
     sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
+    steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
     for a, b, right in _chunks(own, got, words):
         sums["gap"] += float((b - a).square().sum())
         sums["size"] += float(a.square().sum())
-        for name, values in _compared(a, b, right).items():
+        compared = _compared(a, b, right)
+        for name, values in compared.items():
             sums[name] += float(values.sum())
+        steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        steps["top1_agreement"] += compared["same"].double().tolist()
+        steps["loss"] += compared["loss"].tolist()
+        steps["loss_own"] += compared["loss_own"].tolist()
     count = len(words)
     changes = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
     changes |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
     changes |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
     changes |= {name: sums[name] / count for name in ("loss", "loss_own")}
-    return changes | {"loss_change": changes["loss"] - changes["loss_own"]}
-
-
-def step_drift(own: Tensor, got: Tensor, words: Tensor) -> dict[str, list[float]]:
-    """`STEP_METRICS` of each place of two sets of logits (places, words), in float64."""
-    metrics: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
-    for a, b, right in _chunks(own, got, words):
-        compared = _compared(a, b, right)
-        metrics["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
-        metrics["top1_agreement"] += compared["same"].double().tolist()
-        metrics["loss"] += compared["loss"].tolist()
-        metrics["loss_own"] += compared["loss_own"].tolist()
-    return metrics
+    return changes | {"loss_change": changes["loss"] - changes["loss_own"]}, steps
 
 
 def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:

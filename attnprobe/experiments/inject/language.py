@@ -111,19 +111,30 @@ class LanguageModel:
         return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
     @torch.no_grad()
-    def behind(self, cache: Cache, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The last hidden states and the logits of tokens (b, m) after a cache of keys, which is extended by theirs."""
-        hidden, logits = self._run({"input_ids": tokens, "past_key_values": cache, "use_cache": True})
-        assert logits is not None  # of a model that predicts the next word
-        return hidden, logits
+    def behind(self, cache: Cache, tokens: Tensor, last: int | None = None) -> tuple[Tensor, Tensor]:
+        """The last hidden states and the logits of tokens (b, m) after a cache of keys, which is extended by theirs.
 
-    def _run(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """The last hidden states and the logits of a forward."""
+        ``last``: only the logits of this number of last tokens.
+        """
+        return self.ending({"input_ids": tokens, "past_key_values": cache, "use_cache": True}, last)
+
+    @torch.no_grad()
+    def ending(self, inputs: Mapping[str, Any], last: int | None) -> tuple[Tensor, Tensor]:
+        """The last hidden states, and the logits of the ``last`` tokens, of a model that predicts the next word."""
+        hidden, logits = self._run(inputs, last)
+        assert logits is not None
+        return hidden, logits if last is None else logits[:, -last:]
+
+    def _run(self, inputs: Mapping[str, Any], last: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """The last hidden states and the logits of a forward; at least those of the ``last`` tokens."""
         states: list[Tensor] = []
         inner = self.model.base_model
         hook = inner.register_forward_hook(lambda _, __, output: states.append(output[0]))
+        given = self.taken(inputs)
+        if last is not None and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            given["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
         try:
-            output = self.model(**self.taken(inputs))
+            output = self.model(**given)
         finally:
             hook.remove()
         return states[-1], output.logits if self.kind is not None else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isfinite
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from torch import Tensor
 from ...errors import SourceError, Unsupported
 from ...hooks.capture import captured_forward
 from ...inject import attention_by, injected
-from ...methods import METHODS
+from ...methods import METHODS, approximate
+from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...operators import full_precision
 from ...qkv import QKV
+from ...reference import exact as exact_matrix
 from ...replacement import replaced
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
-from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method
+from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method, work_of_passes
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.plan import Group, MethodRequest, method_facts
@@ -38,11 +40,14 @@ from .allocation import (
     tried_budgets,
 )
 from .decoding import Prefix
-from .drift import Local, Outputs, answer_metrics, local_errors, local_metrics, model_drift, step_drift
+from .drift import Local, Outputs, answer_metrics, local_errors, local_metrics, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared, why_not_decoded
 from .policy import PromptPolicy, Steps, evicts, prompt_text
 from .record import SHAPE
+
+if TYPE_CHECKING:
+    from transformers import Cache
 
 STEP = 10  # the time of a token of a greedy step over that of a token of a long forward
 FEW = 1.5  # that of a token of the forward of all other steps
@@ -137,7 +142,7 @@ class InjectCells(Cells):
             rows = [self.texts[place.source][n][window] for window in windows]
             prefix = self.request.prefix_at(n)
             if prefix is None:
-                bench = _Bench(model, rows, windows, plan.base.layers, plan.base.seed)
+                bench = _Bench(model, rows, windows, plan.base.layers, plan.base.seed, matrices=self.request.per_head)
             elif model.why is not None:
                 raise SourceError(f"--phase decode: {model.why}")
             else:
@@ -178,7 +183,10 @@ class InjectCells(Cells):
         work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
-            return 2 * layers * work + forward + work_of_logits(n, self._vocabulary(place)), size
+            logits = work_of_logits(n, self._vocabulary(place))
+            passes = layers * work_of_passes(n, cell.d, len(self.head_numbers(place)))
+            matrices = passes if self.request.per_head and cell.work.head is None else 0.0
+            return 2 * layers * work + forward + logits + matrices, size
         steps = n - prefix + self.request.greedy_steps
         step = forward * (FEW * (n - prefix) + STEP * self.request.greedy_steps) / n
         step += work_of_logits(n - prefix, self._vocabulary(place))
@@ -242,13 +250,27 @@ class InjectCells(Cells):
         return {layer: [next(dealt) for _ in range(size)] for layer, size in sizes.items()}
 
     def _errors_of_heads(self, place: Place, work: InjectWork, tried: Sequence[int]) -> Tensor:
-        """The errors of each KV head of each layer at each number of keys, (heads, numbers): means over the windows."""
-        key = (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())), work.seed, *tried)
-        if key not in self.tables:
-            benches = self._plan_benches(place, f"plan of {work.request.name}")
-            errors = [bench.errors_of_heads(work, tried, self.request.plan or "") for bench in benches]
-            self.tables[key] = torch.stack(errors).mean(0)
-        return self.tables[key]
+        """The errors of each KV head of each layer at each number of keys, (heads, numbers): means over the windows.
+
+        Windows are read once for all policies.
+        """
+        own = self._table_of(place, work, tried)
+        if own not in self.tables:
+            works = [cell.work for cell in self.by_place[place] if cell.work.d == work.d]
+            planned = {self._table_of(place, one, tried): one for one in works if one.plan == self.request.plan}
+            found: dict[tuple[Any, ...], list[Tensor]] = {key: [] for key in planned if key not in self.tables}
+            for bench in self._plan_benches(place, f"plan at d={work.d}"):
+                for key, errors in found.items():
+                    with nullcontext() if key == own else suppress(Unsupported):  # its own cell will say why
+                        errors.append(bench.errors_of_heads(planned[key], tried, self.request.plan or ""))
+            for key, errors in found.items():
+                if len(errors) == self.request.plan_windows:
+                    self.tables[key] = torch.stack(errors).mean(0)
+        return self.tables[own]
+
+    def _table_of(self, place: Place, work: InjectWork, tried: Sequence[int]) -> tuple[Any, ...]:
+        """The key of the errors of a policy's heads."""
+        return (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())), work.seed, *tried)
 
     def _sensitivities(self, place: Place, work: InjectWork) -> dict[int, Tensor]:
         """The KL divergence over the residual error of each layer alone with d random keys: sums over the windows."""
@@ -295,6 +317,9 @@ class _Bench:
     own: list[Outputs] = field(init=False)
     calls: dict[int, AttentionCall] = field(init=False)
     local: dict[tuple[Any, ...], list[Local]] = field(default_factory=dict)
+    matrices: bool = False  # also the errors of matrices
+    norms: dict[tuple[int, int], ExactNorms] = field(default_factory=dict)  # of the exact matrices, by layer and row
+    spectral: dict[tuple[Any, ...], list[float] | None] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
@@ -316,15 +341,21 @@ class _Bench:
         seconds = (perf_counter() - begin) / len(self.rows)
         return [
             {
-                **self._drift(work, row, got[row], {layer: rows[row] for layer, rows in local.items()}),
+                **self._result(work, row, got[row], {layer: rows[row] for layer, rows in local.items()}),
                 "seconds": seconds,
             }
             for row in range(len(self.rows))
         ]
 
-    def _drift(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+    def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+        return self._drift(work, row, got, local)[0]
+
+    def _drift(
+        self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]
+    ) -> tuple[Result, dict[str, list[float]]]:
+        """The result of a row, and the numbers of each predicted word."""
         words = self._words(row)
-        drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
+        drift, steps = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         drift |= local_metrics([*local.values()])
         result: Result = {
             "metrics": {name: [value] for name, value in drift.items()},
@@ -337,7 +368,7 @@ class _Bench:
             result |= {"local": {}, "residual": None}
         if not isfinite(drift["drift"]):
             result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
-        return result
+        return result, steps
 
     def _words(self, row: int) -> Tensor | None:
         """The predicted words of a row."""
@@ -371,19 +402,42 @@ class _Bench:
         place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer, work.head)
         if place not in self.local:
             call = self.calls[layer]
-            exact = call.output()
+            own = call.output()
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
             heads = _heads(call, work)
-            self.local[place] = [
-                local_errors(
-                    exact[row, :length, heads.start : heads.stop],
+            found = []
+            for row, length in enumerate(self.lengths):
+                errors = local_errors(
+                    own[row, :length, heads.start : heads.stop],
                     got[row, :length, heads.start : heads.stop],
                     None if call.block is None else call.block.at(row, slice(length)),
                     heads,
                 )
-                for row, length in enumerate(self.lengths)
-            ]
+                spectral = self._spectral(work, layer, row) if self.matrices else None
+                of_heads = None if spectral is None else [spectral[head] for head in heads]
+                found.append(replace(errors, spectral=of_heads))
+            self.local[place] = found
         return self.local[place]
+
+    def _spectral(self, work: InjectWork, layer: int, row: int) -> list[float] | None:
+        """``‖B − B~‖₂ / ‖B‖₂`` of each head of a row; None if the method has no matrix there.
+
+        The heads of a layer are measured together, once.
+        """
+        request, call = work.request, self.calls[layer]
+        place = request.name, tuple(sorted(request.options.items())), work.d, work.seed, layer, row
+        if place not in self.spectral:
+            self.spectral[place] = None
+            if call.beyond() is None and not isinstance(work.budget, Mapping):
+                qkv = call.qkv(row)
+                got = approximate(request.entry, qkv, work.budget, seed=work.seed, **request.options)
+                if got.operator is not None:
+                    own = exact_matrix(qkv)
+                    if (layer, row) not in self.norms:
+                        self.norms[layer, row] = exact_norms(own)
+                    [errors] = shared_matrix_errors(own, [got.operator], norms=self.norms[layer, row])
+                    self.spectral[place] = errors.metrics["matrix_spectral_relative"].tolist()
+        return self.spectral[place]
 
 
 @dataclass
@@ -409,18 +463,29 @@ class _Decoding(_Bench):
     greedy_steps: int
     answers: Sequence[slice] = ()  # the places of the predictions of each row's answer of a needle
     prefix: Prefix = field(init=False)
+    whole: Cache = field(init=False)  # of all tokens
+    following: Tensor = field(init=False)  # the likeliest token after the prompt, (b, 1)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
     exact: dict[int, _ExactSteps] = field(default_factory=dict)
 
     @full_precision()
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.prefix = Prefix.read(self.model, self.reading.inputs["input_ids"], self.prefix_length)
-        steps, greedy = self.prefix.steps, self.prefix.greedy(self.greedy_steps)
-        self.own = [
-            Outputs(own.hidden[steps], None if own.logits is None else own.logits[steps], tokens)
-            for own, tokens in zip(self.own, greedy, strict=True)
-        ]
+        ids = self.reading.inputs["input_ids"]
+        self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
+        greedy = self.prefix.greedy(self.greedy_steps)
+        self.own = [replace(own, greedy=tokens) for own, tokens in zip(self.own, greedy, strict=True)]
+
+    def _outputs(self) -> list[Outputs]:
+        """The model's outputs of the steps, read with the prompt in one forward."""
+        from transformers import DynamicCache
+
+        self.whole = DynamicCache(config=self.model.model.config)
+        inputs = {**self.reading.inputs, "past_key_values": self.whole, "use_cache": True}
+        hidden, logits = self.model.ending(inputs, last=self.lengths[0] - self.prefix_length + 1)
+        self.following = logits[:, :1].argmax(-1)
+        steps = slice(self.prefix_length, -1)  # no word follows the last token
+        return [Outputs(*row) for row in zip(hidden[:, steps], logits[:, 1:-1], strict=True)]
 
     def measure(self, work: InjectWork) -> list[Result]:
         if (why := why_not_decoded(work.request.entry)) is not None:
@@ -490,11 +555,10 @@ class _Decoding(_Bench):
         with attention_by(self.model.model, self._policy(work), work.layers):
             return self.prefix.outputs(self.greedy_steps)
 
-    def _drift(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+    def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words, own = self._words(row), self.own[row]
         assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
-        result = super()._drift(work, row, got, local)
-        steps = step_drift(own.logits, got.logits, words)
+        result, steps = self._drift(work, row, got, local)
         same = [*steps["top1_agreement"], 0.0]
         read = {layer: self._share(work, layer) for layer in work.layers}
         numbers = {

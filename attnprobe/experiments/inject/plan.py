@@ -197,7 +197,7 @@ def _refuse_shares(request: InjectRequest) -> None:
         if request.phase != "decode":
             raise UsageError(f"d={d:g} is a share of a prompt: it needs --phase decode; choose a whole number")
         if not 0 < d <= 1:
-            raise UsageError(f"d={d:g}: a share of the prompt is in (0, 1]; choose one, or a whole number")
+            raise UsageError(f"d={d:g}: a share of the prompt lies between 0 and 1; choose one, or a whole number")
 
 
 def _refuse_methods(request: InjectRequest) -> None:

@@ -160,6 +160,7 @@ PREDICTORS = {
     "lost_mass": "lost mass",
     "local_error": "local error",
     "row_error": "row error",
+    "spectral_error": "spectral error",
     "residual_error": "residual error",
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from ...kept import Kept
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
@@ -70,14 +73,13 @@ def h2o(
     numbers = working(qkv)
     if streaming and qkv.causal:
         return attend(qkv, streamed(numbers, d, d // 2, accumulate=True, sets=sets))
-    total = numbers.q.new_zeros(qkv.h, qkv.n_k)
+    total, kept = numbers.q.new_zeros(qkv.h, qkv.n_k), Kept(qkv, "h2o")
     done = 0
 
     def score(observed: QKV, end: int) -> Tensor:
         nonlocal done
         if observe is None:
-            new = observed.queries(torch.arange(done, observed.n_q, device="cpu"))
-            total.add_(_column_sums(new))
+            total.add_(kept.once((done, observed.n_q), partial(_sums_of, observed, done)))
             done = observed.n_q
         sums = total if observe is None else _column_sums(observed)
         return sums[:, :end] / _queries_that_saw(observed, end) if average else sums[:, :end]
@@ -98,6 +100,11 @@ def h2o(
         layers=layers,
     )
     return attend(qkv, selection)
+
+
+def _sums_of(observed: QKV, first: int) -> Tensor:
+    """The `_column_sums` of the queries from ``first`` on."""
+    return _column_sums(observed.queries(torch.arange(first, observed.n_q, device="cpu")))
 
 
 def _column_sums(qkv: QKV) -> Tensor:

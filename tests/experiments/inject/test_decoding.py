@@ -17,7 +17,7 @@ from attnprobe import QKV, capture
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.allocation import lava_budgets, planned_budgets
-from attnprobe.experiments.inject.drift import step_drift
+from attnprobe.experiments.inject.drift import Outputs, model_drift
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
@@ -293,7 +293,7 @@ def test_the_default_prefix_is_half_of_the_text(ask):
         ({"methods": ("knorm",), "d": (PREFIX + 1,)}, "knorm: d=16 exceeds the prompt of 15 tokens; choose d in 1..15"),
         ({"methods": ("snapkv",)}, "snapkv: observe=64 exceeds the prompt of 15 tokens; choose a longer prompt"),
         ({"methods": ("knorm:every=8",)}, "knorm:every=8: a prompt is compressed once, so it has no segments"),
-        ({"d": (1.5,)}, "d=1.5: a share of the prompt is in"),
+        ({"d": (1.5,)}, "d=1.5: a share of the prompt lies between 0 and 1"),
         ({"prefix": None, "steps": N - 1}, "steps=39: n=40 leaves no prompt; choose up to 38 steps"),
         ({"methods": ("lsh-qk",)}, "lsh-qk cannot decode: a row depends on the queries of earlier tokens or on"),
         ({"methods": ("block-topk",)}, "block-topk cannot decode: later queries choose the keys of earlier ones"),
@@ -341,7 +341,8 @@ def test_a_decode_without_a_method_measures_policies(run, models, text, tmp_path
 
 def test_step_drift_of_one_step_by_hand():
     own, got = torch.tensor([[0.0, 1.0, 3.0]]), torch.tensor([[2.0, 1.0, 0.0]])
-    found = step_drift(own, got, torch.tensor([1]))
+    hidden = torch.ones(1, 2)
+    _, found = model_drift(Outputs(hidden, own), Outputs(hidden, got), torch.tensor([1]), causal=True, encoder=False)
     p, q = own.double().softmax(1)[0], got.double().softmax(1)[0]
     assert found["kl"] == pytest.approx([float((p * (p / q).log()).sum())]) and found["top1_agreement"] == [0.0]
     assert found["loss"] == pytest.approx([-math.log(q[1])]) and found["loss_own"] == pytest.approx([-math.log(p[1])])

@@ -4,12 +4,13 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
 
-from attnprobe import injected, input_statistics, load_qkv
+from attnprobe import approximate, capture, exact, injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
@@ -198,9 +199,15 @@ def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
     records = ask(methods=("skyformer", "vmean"), layer=(1,), per_head=True).records
     whole, ids = opened(models["bert"]).base_model, ids_of(texts)
     own = whole(ids).last_hidden_state
+    [call] = capture(whole, {"input_ids": ids}, [1]).values()
+    matrix = exact(call.qkv()).dense().double().numpy()
     for method, d in (("skyformer", 8), ("vmean", None)):
         layer, *heads = [metrics(record) for record in records if record["method"] == method]
         assert len(heads) == HEADS
+        gap = matrix - approximate(method, call.qkv(), d).operator.dense().double().numpy()
+        spectral = np.linalg.norm(gap, 2, (1, 2)) / np.linalg.norm(matrix, 2, (1, 2))
+        assert [head["spectral_error"] for head in heads] == pytest.approx(spectral.tolist(), rel=1e-4)
+        assert layer["spectral_error"] == pytest.approx(spectral.mean(), rel=1e-4)
         assert sum(head["local_error"] for head in heads) / HEADS == pytest.approx(layer["local_error"], rel=1e-5)
         assert sum(head["residual_error"] for head in heads) == pytest.approx(layer["residual_heads"], rel=1e-5)
         for head, found in enumerate(heads):
@@ -655,17 +662,26 @@ def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, 
 def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
-    same = model_drift(one, one, words, causal=True, encoder=True)
-    of_layers = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum", "lost_mass"}
-    of_prompt = {"first_divergence", "cache_bytes", "read_bytes", "needle_loss", "needle_loss_change", "needle_rank"}
+    same = model_drift(one, one, words, causal=True, encoder=True)[0]
+    of_layers = {"local_error", "row_error", "spectral_error", "residual_error", "residual_heads", "residual_sum"}
+    of_prompt = {
+        "lost_mass",
+        "first_divergence",
+        "cache_bytes",
+        "read_bytes",
+        "needle_loss",
+        "needle_loss_change",
+        "needle_rank",
+    }
     assert same.keys() == DRIFT_METRICS.keys() - of_layers - of_prompt and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
     differs = Outputs(one.hidden, one.logits, torch.tensor([4, 3, 7]))
-    assert model_drift(one, differs, words, causal=True, encoder=True)["greedy_match"] == 1
-    lost = model_drift(one, Outputs(one.hidden * math.nan, one.logits * math.nan), words, causal=True, encoder=True)
+    assert model_drift(one, differs, words, causal=True, encoder=True)[0]["greedy_match"] == 1
+    nothing = Outputs(one.hidden * math.nan, one.logits * math.nan)
+    lost = model_drift(one, nothing, words, causal=True, encoder=True)[0]
     assert all(math.isnan(lost[name]) for name in ("drift", "kl", "top1_agreement", "loss", "perplexity"))
     far = Outputs(one.hidden, torch.full((3, 9), -1e4).index_fill(1, torch.tensor([0]), 1e4))
-    assert model_drift(one, far, words, causal=True, encoder=False)["perplexity"] > 1e300
+    assert model_drift(one, far, words, causal=True, encoder=False)[0]["perplexity"] > 1e300
     assert tuple(DRIFT_METRICS) == GATED.names
 
 
