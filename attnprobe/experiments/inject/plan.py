@@ -167,10 +167,12 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if request.question is not None:
         request = replace(request, steps=max(_steps_behind(request, source, plan.n) for source, plan in parts))
     for source, plan in parts:
-        _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
-        for line in _differing(request.budgets, budgets, source.facts, plan.n):
+        differing = _differing(request.budgets, budgets, source.facts, plan.n)
+        for line in differing:
             if budgets is not None and "prompt" in budgets.about and " are for n " not in line:
                 raise UsageError(line)
+        _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
+        for line in differing:
             notify(line)
         if request.phase == "decode":
             _refuse_decoding(request, source, plan)

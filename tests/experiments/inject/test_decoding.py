@@ -446,7 +446,8 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
     assert share == pytest.approx(2, rel=0.05), "budgets are shares of the prompt"
     with pytest.raises(UsageError, match="--plan makes them: choose one"):
         ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
-    path.write_text(json.dumps({**contents, "model": "another"}))
+    smaller = {**contents, "model": "another", "budgets": contents["budgets"][:1]}
+    path.write_text(json.dumps(smaller))
     with pytest.raises(UsageError, match="its budgets are for model another; here it is"):
         ask(out="m", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))
 
