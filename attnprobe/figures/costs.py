@@ -19,7 +19,8 @@ EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 CLEAR = 0.8  # of an error: a method that is clearly better has less
 MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
-APART = (0.09, 0.06)  # of the width and height of a panel's points, between two numbers that can be read
+APART = (0.14, 0.07)  # of the width and height of a panel's points, between two numbers that can be read
+LEAST = 0.5  # decades of an axis, about
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Point:
 
 
 def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), part: float = 1.0) -> list[Point]:
-    """The points within the limits that no other beats in both cost and error, by cost.
+    """The points without bad rows, within the limits, that no other beats in both cost and error, by cost.
 
     Args:
         part: each error is less than this part of the one before.
@@ -45,7 +46,7 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), par
     """
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (point.cost, point.error)):
-        if point.cost < limits[0] and point.error < (part * best[-1].error if best else limits[1]):
+        if not point.bad and point.cost < limits[0] and point.error < (part * best[-1].error if best else limits[1]):
             best.append(point)
     return best
 
@@ -81,7 +82,7 @@ def cloud(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, 
             look = {**style, "linestyle": "", "markersize": 5.5, "zorder": 3, **(HOLLOW if point.bad else EDGE)}
             axis.plot([point.cost], [point.error], **look)
     axis.plot(*_places(frontier(points, limits)), drawstyle="steps-post", **FRONTIER)
-    for number, point in enumerate(_named(shown)):
+    for number, point in enumerate(_named(shown, points)):
         text = f"d = {point.d}" if number == 0 else str(point.d)
         beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": "x-small"}
         axis.annotate(text, (point.cost, point.error), color=styles[point.label]["color"], zorder=4, **beside)
@@ -91,12 +92,16 @@ def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.error for point in points]
 
 
-def _named(points: Sequence[Point]) -> list[Point]:
-    """The points that have their d beside them: all or the ends of lines, as far as these do not hide each other."""
+def _named(points: Sequence[Point], every: Sequence[Point]) -> list[Point]:
+    """The points that have their d beside them: all or the ends of lines, as far as these do not hide each other.
+
+    Args:
+        every: all points of the panel.
+    """
     ends = [line[place] for line in gathered(points, lambda point: point.label) for place in (0, -1)]
     wanted = [point for point in points if point.d is not None and (len(points) <= MOST_NAMED or point in ends)]
-    wide = APART[0] * _decades([point.cost for point in points])
-    tall = APART[1] * _decades([point.error for point in points])
+    wide = APART[0] * max(LEAST, _decades([point.cost for point in every]))
+    tall = APART[1] * max(LEAST, _decades([point.error for point in every]))
     named: list[Point] = []
     for point in wanted:
         if not any(

@@ -96,6 +96,8 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
     from matplotlib.style import use
 
     size = drawing.sizes.size
+    parts: dict[Any, float] = {"axes.titlesize": size, "axes.labelsize": size}
+    parts |= dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), size - 1)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -103,15 +105,11 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
                 "svg.hashsalt": "attnprobe",
                 "pdf.fonttype": 42,  # TrueType, which journals ask for
                 "font.size": size,
-                "axes.titlesize": size,
-                "axes.labelsize": size,
+                **parts,
                 "axes.spines.top": False,
                 "axes.spines.right": False,
                 "axes.axisbelow": True,
                 "axes.linewidth": 0.7,
-                "xtick.labelsize": size - 1,
-                "ytick.labelsize": size - 1,
-                "legend.fontsize": size - 1,
                 "legend.handlelength": 1.8,
                 "legend.columnspacing": 1.2,
                 "figure.dpi": DPI,
@@ -122,6 +120,9 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
         if drawing.style.endswith(MPLSTYLE):
             with reading(drawing.style, UsageError, ": no style of matplotlib"):
                 use(drawing.style)
+        larger = matplotlib.rcParams["font.size"] / size
+        ours = {name: larger * one for name, one in parts.items() if matplotlib.rcParams[name] == one}
+        matplotlib.rcParams.update(ours)
         matplotlib.rcParams["svg.fonttype"] = "none" if drawing.svg_text else "path"
         yield
 

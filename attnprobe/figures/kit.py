@@ -14,7 +14,8 @@ from .drawing import Drawing
 
 LEADING = 1.35  # of lines, over the size of their type
 LEGEND_LINE = 0.161  # inches of a line of a legend
-DENSE = {"x": 60.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
+DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
+SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
@@ -37,8 +38,8 @@ def letters(inches: float, size: float) -> int:
 
 
 def title_lines(title: str, inches: float, size: float) -> list[str]:
-    """A title as lines that are no wider than the figure."""
-    return textwrap.wrap(printable(title), letters(inches, size))
+    """A title as lines that are no wider than the figure; no line ends before or after an equals sign."""
+    return textwrap.wrap(printable(title).replace(" = ", "\u00a0=\u00a0"), letters(inches, size))
 
 
 def title_inches(lines: Sequence[str], size: float) -> float:
@@ -90,25 +91,58 @@ def legend(sheet: Sheet, handles: Mapping[str, Any], columns: int, **look: Any) 
         sheet.figure.legend(handles.values(), handles.keys(), ncols=columns, **place, **look)
 
 
-def legend_below(axis: Any, handles: Mapping[str, Any], **look: Any) -> None:
-    """A panel's own legend, below the label of its horizontal axis whatever the panel's height."""
+def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: float) -> int:
+    """A panel's own legend, below the label of its horizontal axis whatever the panel's height; its lines.
+
+    Args:
+        inches: the width of the panel; longer labels are folded. size: of the type, in points, at most.
+    """
     from matplotlib.transforms import ScaledTranslation
 
     points = BELOW_LABEL * axis.xaxis.label.get_size()
     below = axis.transAxes + ScaledTranslation(0, -points / 72, axis.figure.dpi_scale_trans)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
-    axis.legend(handles.values(), handles.keys(), **place, frameon=False, fontsize="small", **look)
+    labels = [folded(label, inches, size) for label in handles]
+    columns = legend_columns([*handles], inches, size)
+    look = {"frameon": False, "fontsize": "small", "columnspacing": 1.0}
+    axis.legend(handles.values(), labels, ncols=columns, **place, **look)
+    return math.ceil(sum(label.count("\n") + 1 for label in labels) / columns)
 
 
-def legend_columns(labels: Sequence[str], inches: float, size: float = 8) -> int:
-    """The number of legend entries in a row."""
-    longest = max((len(plain_math(label)) for label in labels), default=1)
-    return max(1, min(len(labels), int(inches / (0.45 + 0.0075 * (size - 1) * longest))))
+def folded(label: str, inches: float, size: float) -> str:
+    """A label of a legend in lines of at most this width, broken after colons and commas.
+
+    >>> print(folded("skyformer:inverse=schulz,sampler=wor", 2.0, 7))
+    skyformer:inverse=schulz,
+    sampler=wor
+    """
+    lines = [""]
+    for part in re.split(r"(?<=[,:])", label):
+        if lines[-1] and _entry_inches(lines[-1] + part, size) > inches:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
-def legend_inches(labels: Sequence[str], inches: float, size: float = 8) -> float:
+def legend_columns(labels: Sequence[str], inches: float, size: float) -> int:
+    """The number of columns of a legend of this width, which matplotlib fills one after the other."""
+    wide = [_entry_inches(label, size) for label in labels]
+    for columns in range(len(labels), 1, -1):
+        rows, longer = divmod(len(labels), columns)
+        ends = [rows * place + min(place, longer) for place in range(columns + 1)]
+        if sum(max(wide[start:end]) for start, end in zip(ends, ends[1:], strict=False)) <= inches:
+            return columns
+    return 1
+
+
+def _entry_inches(label: str, size: float) -> float:
+    """The width of an entry of a legend, with its line and the space behind it."""
+    return size * (0.064 + 0.0075 * len(plain_math(label)))
+
+
+def legend_inches(labels: Sequence[str], inches: float, size: float) -> float:
     """The height of a legend below the panels."""
-    return math.ceil(len(labels) / legend_columns(labels, inches, size)) * 1.45 * size / 72 if labels else 0.0
+    return math.ceil(len(labels) / legend_columns(labels, inches, size)) * 1.66 * size / 72 if labels else 0.0
 
 
 def plain_math(label: str) -> str:
@@ -132,7 +166,8 @@ def log_ticks(axis: Any) -> None:
 
     class Ticks(LogLocator):
         def tick_values(self, vmin: float, vmax: float) -> Any:
-            self.set_params(subs=(1.0, 2.0, 5.0) if vmax < DENSE[axis.axis_name] * vmin else (1.0,))
+            between = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if vmax < SHORT * vmin else (1.0, 2.0, 5.0)
+            self.set_params(subs=between if vmax < DENSE[axis.axis_name] * vmin else (1.0,))
             return super().tick_values(vmin, vmax)
 
     class Numbers(Formatter):

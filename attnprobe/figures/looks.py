@@ -20,7 +20,7 @@ GREY = "#444444"  # of V-Mean, bounds and guides
 SPARE = ("*", "d", "H", "8")  # markers of users' methods and of methods with options
 DASHES: tuple[Any, ...] = ("--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)), (0, (8, 2)))  # of methods with options
 
-YARDSTICKS = {"vmean": "--", "svd": "-."}  # their lines
+YARDSTICKS = {"vmean": "--", "svd": "-.", "random": ":"}  # their lines
 EXACT = "exact"  # attention itself, where it is measured as a yardstick of cost
 LOOKS: Mapping[str, tuple[str, str]] = {
     EXACT: ("black", "o"),

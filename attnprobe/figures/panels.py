@@ -53,14 +53,17 @@ class Panels:
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
+        from matplotlib import rcParams
+        from matplotlib.font_manager import FontProperties
         from matplotlib.lines import Line2D
 
         across = min(self._across(drawing), len(page))
         shape = (math.ceil(len(page) / across), across)
         inches = drawing.sizes.inches(across, self.width)
+        size = FontProperties(size=rcParams["legend.fontsize"]).get_size_in_points()
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
-        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches)
+        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches, size)
         sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: list[Mapping[str, Any]] = []
@@ -77,15 +80,13 @@ class Panels:
         common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
         for axis, own in zip(axes, owns, strict=True):
             if own and not common:
-                beside = legend_columns([*own], inches / across)
-                legend_below(axis, own, ncols=beside, columnspacing=1.0)
-                most = max(most, math.ceil(len(own) / beside))
+                most = max(most, legend_below(axis, own, inches / across, size))
         if not drawing.sizes.fixed:
             sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
         if self.scale:
             colour_bar(sheet, axes, self.scale)
         handles = {**common, **{label: Line2D([], [], **look) for label, look in self.legend.items()}}
-        legend(sheet, handles, legend_columns([*handles], inches))
+        legend(sheet, handles, legend_columns([*handles], inches, size))
         return sheet
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:

@@ -73,6 +73,16 @@ def test_a_style_of_matplotlib_and_matplotlibrc_change_the_look(tmp_path, monkey
     assert "#ff0000" not in plain and "#ff0000" in styled and "#ff0000" in files(tmp_path / "c")[".svg"].read_text()
 
 
+def test_the_size_of_type_of_a_users_style_scales_every_text(tmp_path):
+    style = tmp_path / "large.mplstyle"
+    style.write_text("font.size: 16\n")
+    plain, large = (
+        set(re.findall(r"font-size: ([\d.]+)px", files(tmp_path / name, svg_text=True, **how)[".svg"].read_text()))
+        for name, how in (("a", {}), ("b", {"style": str(style)}))
+    )
+    assert {"7", "8"} <= plain and large == {f"{2 * float(size):g}" for size in plain}
+
+
 def test_texts_of_svg_are_texts_where_that_is_asked_for(tmp_path):
     plain, text = (files(tmp_path / name, svg_text=name == "b")[".svg"].read_text() for name in "ab")
     assert "<text" not in plain and re.search(r"<text[^>]*>budget d</text>|>skyformer !</text>", text)
@@ -114,7 +124,7 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     sheet, (axis,) = canvas(Drawing(), "T", (), (3.3, tall), (1, 1))
     (line,) = axis.plot([1, 2], [1, 2])
     axis.set_xlabel("budget d")
-    legend_below(axis, {"one": line})
+    legend_below(axis, {"one": line}, 3.0, 7)
     sheet.figure.draw_without_rendering()
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ ORDER = [*MATRICES]
 HOLLOW = ("SCS", "N0")  # cores without their ridge
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
 BROWN = "#7a5c3a"  # words on that band
+RHO = 0.1  # of a panel's height: a line of text
 SIX = 6  # steps that Nyströmformer and Skyformer take
 LOW, HIGH = 1e-16, 1e6  # residuals are drawn between these
 
@@ -141,27 +142,31 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float) -> None:
 def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     """Condition of each inverted core against the method's error, a dot per head."""
     styles = styles_of([_budgetless(row) for row in rows])
+    looks = {
+        _label(row, True): {**styles[text_label(_budgetless(row))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
+        for row in rows
+    }
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] for row in rows])
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ is their rank correlation. {where(rows)}",
+        f"ρ, in a method's colour, is their rank correlation. {where(rows)}",
     ]
 
-    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        own = {}
-        for group in gathered(panel, _key):
-            look = {**styles[text_label(_budgetless(group[0]))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        words = {"ha": "right", "va": "top", "fontsize": "small", "transform": axis.transAxes}
+        for place, group in enumerate(gathered(panel, _key)):
+            look = looks[_label(group[0], True)]
             rho = rank_correlation(unbounded(row["cond"] for row in group), [row["error"] for row in group])
-            word = "–" if rho is None else f"{rho:+.2f}"
             x = [row["cond"] or top ** BAND[1] for row in group]
-            label = f"{_label(group[0], True)}, ρ = {word}"
-            (own[label],) = axis.plot(x, [row["error"] for row in group], **look)
+            axis.plot(x, [row["error"] for row in group], **look)
+            if rho is not None:
+                axis.text(0.98, 0.98 - RHO * place, f"ρ = {rho:+.2f}", color=look["color"], **words)
         logarithmic(axis, "y")
-        axis.margins(y=0.14)
+        low, high = (row["error"] for row in (min(rows, key=_error), max(rows, key=_error)))
+        axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (RHO * len(looks)))  # room for ρ
         _axis(axis, top, singular)
-        return own
 
     return Panels(
         f"condition-error-{tag}",
@@ -171,6 +176,7 @@ def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
         draw,
         r"$\sigma_1/\sigma_m$ of the core",
         r"error $\|E\|_2/\|BV\|_2$",
+        looks,
     )
 
 
@@ -234,6 +240,10 @@ def _budgetless(row: Row) -> Row:
 
 def _key(row: Row) -> tuple[str, str]:
     return row["matrix"], method_label(row)
+
+
+def _error(row: Row) -> float:
+    return row["error"]
 
 
 def _drawn(value: float | None) -> float:

@@ -42,6 +42,7 @@ Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 SPAN = 1e2  # of the panels of families about V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
+BESIDE = 0.12  # of a doubling of d: the most between bars of one d
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
 DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
@@ -62,7 +63,8 @@ def error_figure(
     More than 8 methods of several families have a panel for each family, all on one scale. A family of more than 4
     methods has several panels.
 
-    Points are medians over heads, windows and repeats. Bars run from p10 to p90; those of one ``d`` stand side by side.
+    Points are medians over heads, windows and repeats. Bands, or for many methods or variants of one, bars side by side
+    run from p10 to p90.
     Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
     bad rows are hollow, and ``!`` marks their methods in the legend. Methods without a budget are horizontal lines;
     V-Mean's is dashed. The lower bound is dotted and drawn where it is not far below all methods. A cross marks a row
@@ -137,7 +139,7 @@ def _lines(
         return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_several(styles))
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles))
         scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name))
 
     return Panels(
@@ -225,19 +227,20 @@ def _caption(
 ) -> list[str]:
     """The sentences of the caption."""
     spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
-    several = _are_several(styles)
+    barred = dots or _are_barred(styles)
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
-    lines.append(spread.format("bars" if dots or several else "bands"))
-    lines += ["Bars of one d stand side by side."] if several and not dots else []
+    lines.append(spread.format("bars" if barred else "bands"))
+    lines += ["Bars of one d stand side by side."] if barred and not dots else []
     lines += marks(rows, name)
     if any(row["d"] in budgets for row in bounds):
         lines.append("Dotted: the error of the best matrix of rank d, where it is not far below all methods.")
     return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
-def _are_several(styles: Styles) -> bool:
-    """Whether there are too many methods for bands."""
-    return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
+def _are_barred(styles: Styles) -> bool:
+    """Whether methods have bars, not bands: too many of them, or two of one colour, whose bands would be one."""
+    colours = [style["color"] for style in styles.values() if style["marker"] is not None]
+    return len(colours) > MOST_BANDS or len(set(colours)) < len(colours)
 
 
 def _median(row: Row, name: str) -> float:
@@ -276,7 +279,7 @@ def line_panel(
     powers_of_two(axis, budgets)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     curves = [label for label, style in styles.items() if style["marker"]]
-    step = 0 if bands else min(0.09, 0.5 / len(curves)) * min(gap, 1.0)
+    step = 0 if bands else min(BESIDE, 0.5 / len(curves)) * min(gap, 1.0)
     margin = 1.4 * 2 ** (step * len(curves) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
     lines: dict[str, Any] = {}

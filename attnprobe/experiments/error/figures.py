@@ -13,6 +13,7 @@ from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.heat import Scale, heat_map
 from ...figures.kit import logarithmic
+from ...figures.looks import GREY
 from ...figures.methods import HUGE, flagged, legend_text, panel_title, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...figures.words import formula, in_words, sentence, symbol
@@ -28,7 +29,7 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 ACROSS = 5  # budgets of a figure
 DECADES = 2.0  # of the colour scale on either side of the median, at most
 MOST = 6  # methods of a panel
-ALL = 1 - 1e-6  # the mass of methods that use every key
+ALL = 0.99  # a method with more mass at every position has no curve of it
 PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
 
 
@@ -81,7 +82,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             f"Grey: not measured, or not finite. {sentence(place_words)}.",
         ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
-        across = min(ACROSS, drawing.sizes.across(0.5 + 0.12 * max(len(heads), 7)))
+        across = min(ACROSS, drawing.sizes.across(0.5 + 0.1 * max(len(heads), 7)))
         for part in chunks(budgets, across):
             figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
@@ -149,8 +150,8 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     """Draw the mass and the row error of each method over the position of the query.
 
     A row of panels for each (source, layer, n) and budget, and for each `MOST` methods of it. Points are means over
-    heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1. Methods that use every key
-    have no curve of mass, and without any other there is no panel of it. References are grey.
+    heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1. Methods of nearly all
+    mass have no curve of it, and without any other there is no panel of it. References are grey.
 
     Args:
         out_dir: where ``positions.svg`` and the like are written (``-2``, … where there are many panels).
@@ -174,6 +175,10 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             if points := _curve(row, name):
                 (line,) = axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
                 own[legend_text(text_label(row), flags)] = line
+        if name == "mass" and not own:
+            axis.set_axis_off()
+            axis.text(0.5, 0.5, f"mass above {ALL}", transform=axis.transAxes, ha="center", color=GREY)
+            return {}
         logarithmic(axis, "x")
         axis.set_ylabel(PANELS[name])
         if name == "mass":
@@ -204,6 +209,7 @@ def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
     for place, group in panels_of(rows, lambda row: panel_title({**row, "target": "softmax"})):
         always = [row for row in group if row.get("reference")]
         methods = [row for row in group if not row.get("reference")]
+        methods.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
         for d in sorted({row["d"] for row in methods if row["d"] is not None}) or [None]:
             of_budget = [row for row in methods if row["d"] in (None, d)]
             count = -(-len(of_budget) // MOST)
@@ -214,8 +220,8 @@ def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
     return groups
 
 
-def _curve(row: Row, name: str) -> list[tuple[int, float]]:
-    """The points of a row's curve; none of a mass that is 1 everywhere."""
+def _curve(row: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
+    """The points of a row's curve; none of nearly all mass everywhere."""
     profile = row["profile"]
     points = [(x, y) for x, y in zip(profile["keys"], profile.get(name, ()), strict=False) if y is not None]
     return [] if name == "mass" and all(y > ALL for _, y in points) else points
@@ -223,7 +229,7 @@ def _curve(row: Row, name: str) -> list[tuple[int, float]]:
 
 def _of_positions(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     lines = ["Mass is the exact weight of the keys that a method uses."] if "mass" in names else []
-    lines += ["Methods without a curve of mass use every key."] if "mass" in names else []
+    lines += [f"Methods without a curve of mass have more than {ALL} everywhere."] if "mass" in names else []
     lines += [
         "The error of a row is ‖o~ − o‖ / ‖o‖; what is 10,000 times smaller than the largest is below the axis.",
         "Points are means over the queries at positions 2^a to 2^(a+1) − 1.",

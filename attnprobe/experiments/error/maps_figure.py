@@ -26,7 +26,7 @@ from ...tables.table import gathered
 Record = Any
 Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), that of a head, or the reason why there are none
 LARGEST = 256 * MIB  # of a file
-WIDTH, SIDES = 0.9, 1.1  # inches of a map, and of the label and the colour scale beside all
+WIDTH, WIDEST, SIDES = 0.9, 1.9, 1.1  # inches of a map, at least and at most, and of what is beside all
 SPARE, LINE = 0.1, 0.14  # inches between two heads, and of a line of the headings
 GAP = 0.07  # between two maps, of a map
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
@@ -98,7 +98,7 @@ def _figure(
     ]
     width = SIDES + WIDTH * len(every)
     side = (drawing.sizes.inches(1, width) - SIDES) / len(every) / (1 + GAP)
-    height = min(side, WIDTH) * exact.shape[1] / exact.shape[2] + SPARE
+    height = min(side, WIDEST) * exact.shape[1] / exact.shape[2] + SPARE
     headings = LINE * max(1 + heading.count("\n") for heading, _ in columns)
     return Panels(
         f"maps-layer{record['layer']}-n{record['n']}{tag}",

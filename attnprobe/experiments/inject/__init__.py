@@ -193,7 +193,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 class InjectOutput(Output, Gates):
     plot: bool = plot_option(
         "Draw drift by layer, and local error against drift, into figures/, which needs --per-layer; "
-        "with --phase decode the KL divergence of each step."
+        "with --phase decode the KL divergence of the steps so far."
     )
 
 

@@ -34,9 +34,9 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     ``inject-layers-nN``: the drift of each layer alone, and that of all layers together; a line for each method, a
     panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the rank
     correlation of each method. More than 8 methods have a panel for each family. Drifts four decades below the middle,
-    such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the KL
-    divergence of each step of decoding in all layers. ``inject-bytes-nN``: the KL divergence and the change of the loss
-    against the bytes of the prompt that a step reads.
+    such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
+    KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
+    of the loss against the bytes of the prompt that a step reads.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -58,33 +58,43 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 
 
 def _steps(rows: Sequence[Row], stem: str) -> Panels:
-    """The KL divergence of each step of decoding, a panel for each budget."""
+    """The KL divergence of decoding up to each step, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
     looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles_of(rows).items()}
-    every = [value for row in rows for value in row["steps"]["kl"]]
-    notes = outside(rows, lambda row: row["steps"]["kl"])
+    every = [value for row in rows for value in _means_so_far(row)]
+    notes = outside(rows, _means_so_far)
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for row in panel:
-            kl = [nan if value is None else value for value in row["steps"]["kl"]]
+            kl = _means_so_far(row)
             axis.plot(range(prefix, prefix + len(kl)), kl, **looks[text_label(row)])
         scale(axis, every)
         axis.xaxis.get_major_locator().set_params(integer=True)
 
     return Panels(
         stem,
-        "KL divergence of each step of decoding: mean over windows and repeats",
+        "KL divergence of decoding: mean over the steps so far, windows and repeats",
         [
             "KL(p ‖ p~) of the next word's distribution, of exact attention and with a method in all layers, at the "
-            f"text's own tokens behind {prefix} tokens that exact attention read: means. {where(rows, *COUNTED)}"
+            f"text's own tokens behind {prefix} tokens that exact attention read. A point is the mean over the steps "
+            f"up to it; the last one is the mean that the table has. {where(rows, *COUNTED)}"
         ],
         _panels(rows, families=False),
         draw,
         "token that the step reads",
-        "KL, nats",
+        "KL so far, nats",
         {label + notes[label]: look for label, look in looks.items()},
-        columns=1,
     )
+
+
+def _means_so_far(row: Row) -> list[float]:
+    """The mean KL divergence of the steps up to each, without those that have none."""
+    total, count, means = 0.0, 0, []
+    for value in row["steps"]["kl"]:
+        if value is not None:
+            total, count = total + value, count + 1
+        means.append(total / count if count else nan)
+    return means
 
 
 def _bytes(rows: Sequence[Row], stem: str) -> Panels:

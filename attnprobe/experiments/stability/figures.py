@@ -20,13 +20,14 @@ from .view import SELF_ATTENTION, stability_label
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the core, B or C"
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
+SPREAD = 0.6  # of a step: how far apart the bars of one step stand
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
 def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
-    A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds. The
+    A line is the mean over the seeds, geometric for τ and condition numbers. Its bars are the range over the seeds. The
     condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized
     attention: the median over layers and heads. A step at which it is singular with some seed has no point.
 
@@ -48,7 +49,7 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
     first, styles, seeds = rows[0], styles_of(rows), len({row["seed"] for row in rows})
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     caption = [
-        "Step by step: means over the seeds, geometric for τ and condition numbers, and thin lines at their range.",
+        "Step by step: means over the seeds, geometric for τ and condition numbers. Bars are their range.",
         *(["The condition number is of the core that a method inverts, the median over heads."] * (CONDITION in names)),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
     ]
@@ -57,9 +58,11 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
         return {**styles[text_label(row)], "markersize": 3}
 
     def draw(axis: Any, name: str) -> None:
-        for group in gathered(rows, text_label):
+        groups = gathered(rows, text_label)
+        for place, group in enumerate(groups):
+            shift = SPREAD * ((place + 0.5) / len(groups) - 0.5)
             lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
-            _line(axis, lists, look(group[0]), name in GEOMETRIC)
+            _line(axis, lists, look(group[0]), name in GEOMETRIC, shift)
         if name in GEOMETRIC:
             logarithmic(axis, "y")
         axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
@@ -86,18 +89,19 @@ def _condition(row: Row) -> Sequence[float | None]:
     return row["cond_per_step"].get(name or "") or []
 
 
-def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool) -> None:
-    """The mean over the seeds and their range, at each step that all seeds reached."""
+def _line(
+    axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool, shift: float
+) -> None:
+    """The mean over the seeds and their range, at each step that all seeds reached, moved by ``shift``."""
     columns = list(zip(*(values for values in lists if values), strict=False))
     points = [(step, values) for step, values in enumerate(columns, 1) if all(_drawable(value) for value in values)]
     if not points:
         return
-    steps = [step for step, _ in points]
+    steps = [step + shift for step, _ in points]
     mean = geometric_mean if geometric else fmean
     if len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
-        for end in (low, high):  # lines: bands of several methods would mix their colours
-            axis.plot(steps, end, color=style["color"], alpha=0.4, linewidth=0.7)
+        axis.vlines(steps, low, high, color=style["color"], alpha=0.4, linewidth=1)
     axis.plot(steps, [mean(values) for _, values in points], **style)
 
 

@@ -27,6 +27,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
     "assumption not met": {"marker": "+", "markersize": 5.5},
 }
+ROUNDING = 1e-9  # measured values and a bound that are all nearer to 0 are drawn on an axis from -1 to 1
 NEAR = 100  # the largest ratio on a linear axis
 BEYOND = "#f3ece4"  # the bound
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
@@ -111,7 +112,8 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     layers = sorted({row["layer"] for row in group})
     if min(values) < 0 or max(values) <= NEAR * max(min(values), bound, 0.1):
         low, high = min(*values, bound), max(*values, bound)
-        spare = max(0.08 * (high - low), 0.05 * abs(high), 1e-12)
+        spare = max(0.08 * (high - low), 0.05 * abs(high))
+        spare = spare if spare > ROUNDING else 1.0
         low, high = low - spare, high + spare
     else:
         low, high = _range([*values, bound])
@@ -128,9 +130,9 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
     axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
     axis.set_xlabel(f"heads {heads[0]} to {heads[-1]} of a layer" if len(heads) > 1 else f"head {heads[0]}")
-    axis.set_ylabel(f"measured, {sense} {bound:g}")
+    axis.set_ylabel(f"measured, {sense} {bound:.3g}")
     if axis.get_yscale() == "linear":
-        axis.ticklabel_format(axis="y", useOffset=False, style="plain")
+        axis.yaxis.set_major_formatter("{x:.4g}")
 
 
 def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:
