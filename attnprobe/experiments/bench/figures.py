@@ -110,7 +110,7 @@ def _growth(rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
         [
-            f"{title}, on logarithmic axes. Black: exact attention, by the framework's fused kernel.",
+            f"{title}, on logarithmic axes. Exact attention is the framework's fused kernel.",
             "Dotted and dashed guides through its last point grow as n and as n².",
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
@@ -170,7 +170,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             "A line joins the budgets of a method, whose d stand at its points.",
             *(["Grey: methods that others beat at every cost."] * (len(styles) < len(every))),
-            "The black line upright: the cost of exact attention, by the framework's fused kernel, which has no error.",
+            "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             _where(rows),
         ],

@@ -263,7 +263,7 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         "and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
         "The steps are the frontier: points without bad rows that no other beats in both error and cost.",
-        "The black line upright: exact attention, which computes every entry that is not masked and has no error.",
+        "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
