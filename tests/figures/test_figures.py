@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.error_figure import _are_barred, error_figure
 from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import files as files_module
+from attnprobe.figures.costs import Point, frontier
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
-from attnprobe.figures.kit import canvas, legend_below
+from attnprobe.figures.kit import canvas, folded, legend_below, legend_columns, title_lines
 from attnprobe.figures.methods import cross_out
 from attnprobe.figures.panels import Panels
 
@@ -164,3 +165,30 @@ def test_a_lower_bound_is_named_only_where_it_lies_inside_the_axis(tmp_path, pag
     assert ("Dotted" in text) == drawn and (low < scale * least) == drawn
     names = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
     assert any("lower bound" in name for name in names) == drawn
+
+
+def test_a_point_with_bad_rows_is_on_no_frontier():
+    bad, good, dearer = Point("a", 8, 1.0, 0.1, bad=True), Point("b", 8, 1.0, 0.6), Point("c", 8, 2.0, 0.5)
+    assert frontier([bad, good, dearer]) == [good, dearer]
+
+
+def test_a_legend_has_as_many_columns_as_fit_side_by_side():
+    labels = ["skyformer !", "skyformer:guard=sampled", "nystromformer", "V-Mean", "maximum", "lower bound, rank d"]
+    assert [legend_columns(labels, inches, 7) for inches in (1.0, 3.3, 9.0)] == [1, 2, 6]
+    assert legend_columns(["a" * 40, "b", "c"], 3.2, 7) == 2
+
+
+def test_long_words_of_legends_and_titles_break_where_they_can_be_read():
+    assert folded("skyformer:inverse=schulz,sampler=wor", 1.5, 7) == "skyformer:\ninverse=schulz,\nsampler=wor"
+    assert folded("skyformer", 0.3, 7) == "skyformer"
+    for inches in (1.0, 1.4, 1.8, 2.2):
+        assert not any(line.endswith("n") or line.startswith("=") for line in title_lines("a b c n = 12 d", inches, 9))
+
+
+def test_variants_of_a_method_have_bars_because_their_bands_would_be_one():
+    def barred(*colours):
+        return _are_barred({str(place): {"color": one, "marker": "o"} for place, one in enumerate(colours)})
+
+    assert (
+        not barred("blue", "red", "green") and barred("blue", "red", "blue") and barred("blue", "red", "green", "pink")
+    )

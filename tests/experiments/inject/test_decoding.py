@@ -18,6 +18,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.allocation import lava_budgets, planned_budgets
 from attnprobe.experiments.inject.drift import Outputs, model_drift
+from attnprobe.experiments.inject.figures import _means_so_far
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
@@ -481,3 +482,8 @@ def test_budgets_of_lava_are_those_of_loops_over_weights():
     pair = QKV(q, k, v, causal=True)
     [of_layer] = lava_budgets({0: pair}, prompt, d).values()
     assert sum(of_layer) == 2 * d and min(of_layer) >= last
+
+
+def test_a_step_is_drawn_as_the_mean_so_far():
+    assert _means_so_far({"steps": {"kl": [None, 1.0, None, 3.0]}})[1:] == [1.0, 1.0, 2.0]
+    assert math.isnan(_means_so_far({"steps": {"kl": [None]}})[0])
