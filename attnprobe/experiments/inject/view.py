@@ -271,10 +271,11 @@ def view(recorded: Recorded[InjectRecord]) -> View:
 
 def _plans(records: Sequence[InjectRecord]) -> list[Table]:
     """The tables of plans beside uniform policies of as many bytes."""
-    return [
-        table_of(f"Plans · {source_heading(group[0])} · n = {group[0]['n']} · {_decoding(group[0])}", group, PLANS)
-        for group in grouped_by(plan_rows(records), "source", "n", "prefix")
-    ]
+    tables = []
+    for group in grouped_by(plan_rows(records), "source", "n", "prefix"):
+        where = joined("Plans", source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]))
+        tables.append(table_of(where, group, PLANS))
+    return tables
 
 
 def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:

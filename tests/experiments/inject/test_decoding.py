@@ -24,6 +24,7 @@ from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
 from attnprobe.methods import get
+from attnprobe.report import open_run, views
 from attnprobe.timings import Timings
 
 N, PREFIX, GREEDY, LAYERS = 40, 15, 6, 3
@@ -384,6 +385,19 @@ def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
     assert plan["cache_bytes"] == pytest.approx(uniform["cache_bytes"]) and plan["kl"] != uniform["kl"]
     other = ask(out="o", methods=("knorm",), d=(5,), plan="residual", plan_windows=2, windows=1, greedy_steps=0)
     assert other[1]["key"] != planned[2]["key"], "other windows make another plan"
+
+
+def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, ask, tmp_path):
+    settings = {"d": (5,), "plan": "residual", "plan_windows": 2, "windows": 2, "greedy_steps": 0}
+    both = ask(out="b", methods=("tova", "knorm"), **settings)
+    of_knorm = {
+        record["key"]: record["planned"] for record in both if record["method"] == "knorm" and "planned" in record
+    }
+    assert of_knorm == {record["key"]: record["planned"] for record in planned if "planned" in record}
+    [view] = views(open_run(tmp_path / "b"))
+    assert [table.caption for table in view.tables if "Plans" in table.caption] == [
+        f"Plans · n = {N} · decoding behind {PREFIX} tokens"
+    ]
 
 
 def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monkeypatch):
