@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
@@ -81,6 +82,7 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     yield "C", exact(one, "gaussian").dense()[0], repeated
 
 
+@checked()
 def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:
     """The cores that a method inverts; for Skyformer also the cores before and after each of its steps.
 
@@ -133,6 +135,7 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
     ]
 
 
+@checked()
 def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
     """The extreme eigenvalues (h,) of scaled cores N (h, d, d), and verdicts on Lemma 3's interval (0, 1], h words.
 
@@ -142,6 +145,7 @@ def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
     eigenvalue is below ``-16 d eps`` or the largest differs from 1 by more than that (the scaling rounds too); ``zero``
     if the smallest is not above the rounding ``d eps``; otherwise ``holds``.
     """
+    _refuse_other_than_cores(core)
     values = torch.linalg.eigvalsh(core.double())
     low, high = values[:, 0].cpu(), values[:, -1].cpu()
     band = core.shape[-1] * torch.finfo(torch.float64).eps
@@ -152,12 +156,14 @@ def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
     return low, high, verdicts
 
 
+@checked()
 def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
     """``‖I - M Z_t‖_F / √d`` of the iteration of Razavi et al. (2014) on a core, for t = 0 … n_iter; (h, n_iter + 1).
 
     The iteration and its start are `attnprobe.linalg.inverses.razavi` and ``start``; methods run six steps of it. If it
     diverges, the residuals become infinite or NaN. Cost ``5 d³`` multiply-adds a step.
     """
+    _refuse_other_than_cores(core)
     core = core.double()
     z = start(core, rule)
     residuals = [residual(core, z)]
@@ -167,6 +173,7 @@ def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
     return torch.stack(residuals, 1)
 
 
+@checked()
 def inverse_gradient(measured: Condition, log_scale: float = 0.0) -> float | None:
     """``‖∂(M⁻¹)/∂M‖₂ = ‖M⁻¹‖₂² = 1/σ_m²``: the largest growth of a gradient through the inverse of a core.
 
@@ -188,6 +195,7 @@ def inverse_gradient(measured: Condition, log_scale: float = 0.0) -> float | Non
     return float(torch.exp(-2 * (least + log_scale)))
 
 
+@checked()
 def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     """``‖∂Z_t/∂M‖₂`` after t steps of the Schulz iteration on a core, (h,): the norm for backpropagation through it.
 
@@ -203,6 +211,7 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     >>> float(iteration_gradient(torch.eye(2, dtype=torch.float64)[None] / 2, "identity", 12).round(decimals=6)[0])
     4.0
     """
+    _refuse_other_than_cores(core)
     core = core.double().detach()
 
     def inverse(m: Tensor) -> Tensor:
@@ -259,6 +268,11 @@ def sensitivity(
     return changes
 
 
+def _refuse_other_than_cores(core: Tensor) -> None:
+    if core.dim() != 3 or core.shape[1] != core.shape[2]:
+        raise UsageError(f"core has shape {tuple(core.shape)}; (h, d, d) is needed")
+
+
 def _plain(name: str, matrix: Tensor, z0: str) -> Core:
     """A core without known landmarks; its repeated rows are counted instead."""
     repeated = torch.tensor([repeats(rows) for rows in matrix], device="cpu")
@@ -272,7 +286,10 @@ def _landmarks(qkv: QKV, draws: Mapping[str, Tensor], center_keys: bool) -> Tens
         return draws["centroids"].to(qkv.device).double()
     k = qkv.k.double()
     x = torch.cat([qkv.q.double(), k - k.mean(1, keepdim=True) if center_keys else k], 1)
-    return torch.gather(x, 1, draws["indices"].to(x.device)[..., None].expand(-1, -1, x.shape[2]))
+    indices = draws["indices"].to(x.device)
+    if len(indices) != len(x) or int(indices.max()) >= x.shape[1]:
+        raise UsageError("core_matrices: approx is of another Q and K than those of qkv")
+    return torch.gather(x, 1, indices[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _scaled(kernel: Tensor) -> Tensor:

@@ -127,6 +127,7 @@ def matrix_errors(
     return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
 
 
+@checked()
 @full_precision()
 def shared_matrix_errors(
     exact: Operator,

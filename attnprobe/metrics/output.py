@@ -115,6 +115,7 @@ def output_errors(
     }
 
 
+@checked()
 def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str, Tensor]:
     """The least output error of any operator of rank d, by the names of `output_errors`, (h,) float64 each.
 
@@ -132,6 +133,8 @@ def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str
     >>> float(lower_bound(output, 1)["output_spectral"]), float(lower_bound(output, 5)["output_spectral"])
     (3.0, 0.0)
     """
+    if d < 0:
+        raise UsageError(f"lower_bound: d={d} is negative")
     values = tail_singular_values(exact) if values is None else values
     size = values[:, 0]
     size_frobenius = row_norms(values)

@@ -54,6 +54,7 @@ def _over(values: Tensor, statistic: str | float) -> Tensor:
     return values.quantile(float(statistic))
 
 
+@checked()
 def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[list[int], dict[str, list[list[float]]]]:
     """The means of the `PROFILED` metrics over queries with ``2^a … 2^(a+1) - 1`` tokens up to their own.
 

@@ -207,13 +207,15 @@ def of_models() -> Table:
 def of_pages(folder: Path) -> Table:
     """Those of the modules that have a page in the reference."""
     from attnprobe import methods, metrics, records, report, sources, theorems
+    from attnprobe.linalg.condition import condition
 
     save_file({axis: x(2, 8, 3) for axis in "qkv"}, folder / "qkv.safetensors")
     spec = sources.SourceSpec(qkv=str(folder / "qkv.safetensors"))
     source, run = sources.resolve(spec), report.open_run(golden.RUNS / "error")
     fields = {"model": None, "weights": "pretrained", "text": None, "queries": None}
     fields |= {"device": "cpu", "dtype": "float32", "positions": "segment", "split": "test", "weights_seed": 0}
-    keys, inputs = torch.zeros(2, 8, 3).long(), qkv()
+    keys, inputs, cores = torch.zeros(2, 8, 3).long(), qkv(), x(2, 3, 3)
+    approx = attnprobe.approximate("skyformer", inputs, 4)
     found = {
         "SourceSpec": (lambda **given: sources.resolve(sources.SourceSpec(**given)), fields | {"qkv": spec.qkv}),
         "choose_device": (sources.choose_device, {"name": "cpu"}),
@@ -229,6 +231,20 @@ def of_pages(folder: Path) -> Table:
         "attention_maps": (metrics.attention_maps, {"operator": attnprobe.exact(inputs), "blocks": 4}),
         "attention_matrix": (metrics.attention_matrix, {"qkv": inputs, "of": "softmax"}),
         "exact_norms": (metrics.exact_norms, {"exact": attnprobe.exact(inputs), "tol": 1e-3, "seed": 0, "delta": 0.1}),
+        "shared_matrix_errors": (
+            metrics.shared_matrix_errors,
+            {"exact": attnprobe.exact(inputs), "approximations": [approx.operator], "tol": 1e-3, "seed": 0},
+        ),
+        "lower_bound": (metrics.lower_bound, {"exact": x(2, 8, 3), "d": 2}),
+        "core_matrices": (metrics.core_matrices, {"qkv": inputs, "approx": approx, "options": {}}),
+        "lemma3_interval": (metrics.lemma3_interval, {"core": cores}),
+        "schulz_residuals": (partial(metrics.schulz_residuals, n_iter=2), {"core": cores, "rule": "norms"}),
+        "iteration_gradient": (partial(metrics.iteration_gradient, n_iter=2), {"core": cores, "rule": "norms"}),
+        "inverse_gradient": (metrics.inverse_gradient, {"measured": condition(cores[0]), "log_scale": 0.0}),
+        "position_profile": (
+            metrics.position_profile,
+            {"values": {"mass": x(2, 8)}, "positions": torch.arange(8)},
+        ),
         "neighbour_overlap": (metrics.neighbour_overlap, {"keys": keys}),
         "selection_overlap": (metrics.selection_overlap, {"first": keys, "second": keys}),
         "over_rows": (metrics.over_rows, {"by_metric": {"mass": x(2, 8)}}),
