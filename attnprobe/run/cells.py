@@ -17,12 +17,14 @@ from ..files import Fields, JsonObject
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..records.shapes import Shape
+from ..sources.queries import Queries
 from ..timings import Timings
 from .costs import Cost, Work, work_of_forward, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, method_identity
 from .sources import left_out
+from .topics.reading import SomeQueries
 from .where.backends import Limit
 
 Progress = Callable[[float, int, str], None]  # share of the work that is done, number of cells, current step
@@ -199,11 +201,22 @@ class Cells:
         forward that reads the inputs of several layers.
         """
         n, source = place.group.n, self.sources[place.source]
-        own = work_of_inputs(n, len(self.head_numbers(place)), self.request.input_statistics)
+        heads, statistics = len(self.head_numbers(place)), self.request.input_statistics
+        own = work_of_inputs(n, heads, statistics, self.queries(place))
         if place.layer is None or not source.needs_forward(n, place.layer, place.group.window):
             return own
         forward = work_of_forward(n, source.heads * source.facts["p"], source.layers, 0)
         return own + forward / self._layers_together[place.source, place.group]
+
+    def queries(self, place: Place) -> int:
+        """The number of queries that are measured at a place."""
+        n = place.group.n
+        return n if self._selection is None else len(self._selection.positions(n))
+
+    @cached_property
+    def _selection(self) -> Queries | None:
+        chosen = self.request.queries if isinstance(self.request, SomeQueries) else None
+        return None if chosen is None else Queries(chosen)
 
     @cached_property
     def _layers_together(self) -> Counter[tuple[int, Group]]:

@@ -19,6 +19,7 @@ LOGITS = 2_500  # of a logit, which two distributions compare
 FORWARD = 2  # of a model's products, which are smaller than those that the speed is measured by
 CORE = 10  # of an entry of a core, times d
 OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
+REPEAT = 1.5e8  # the same of one repeat of an audit, which draws, gathers and compares
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,25 @@ class Work:
         return self.inputs + self.own
 
 
-def work_of_inputs(n: int, heads: int, statistics: bool) -> float:
-    """Exact attention in float64, and the statistics of Q, K and V."""
-    return heads * float(n) ** 2 * (EXACT + STATISTICS * statistics)
+def work_of_inputs(n: int, heads: int, statistics: bool, queries: int | None = None) -> float:
+    """Exact attention in float64, and the statistics of Q, K and V, for so many queries; all n by default."""
+    return heads * float(n) * (queries or n) * (EXACT + STATISTICS * statistics)
 
 
-def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False, rows: bool = False) -> Cost:
+def work_of_method(
+    n: int, d: int | None, heads: int, matrix: bool = False, rows: bool = False, queries: int | None = None
+) -> Cost:
     """A method with its output errors, and with its matrix errors and row metrics if they are measured.
 
     The cost of every method is taken as that of a typical one. Methods differ by a factor of about 4 on either side.
     """
-    d = d or D
-    work = heads * (CHOICE * float(n) ** 2 + GATHERED * float(n) * d * P + CORE * float(d) ** 3)
-    work += rows * heads * ROWS * float(n) ** 2
+    d, queries = d or D, queries or n
+    scores = float(n) * queries
+    work = heads * (CHOICE * scores + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
+    work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
-        return work + work_of_passes(n, d, heads), size + 2.0**26
+        return work + work_of_passes(n, d, heads) * queries / n, size + 2.0**26
     return work, size
 
 

@@ -34,7 +34,7 @@ from ...methods import approximate
 from ...metrics.guarantees import GuaranteeReference, normaliser_ratio, over_heads
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result
-from ...run.costs import Cost, work_of_decompositions, work_of_method
+from ...run.costs import REPEAT, Cost, work_of_decompositions, work_of_method
 from ...run.method_cells import NOT_FINITE, MethodCell, head_of, method_cells
 from ...run.plan import ErrorPlan, Group, refused
 from ...run.sources import draft_plan, prepared
@@ -246,8 +246,10 @@ class AuditCells(PlannedCells):
 
     def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
-        work, size = work_of_method(n, cell.d, heads)
-        work += self.request.matrix * work_of_decompositions(n, heads, 1)[0] / 12  # a bound of the norm of a difference
+        queries = self.queries(place)
+        work, size = work_of_method(n, cell.d, heads, queries=queries)
+        norms = work_of_decompositions(n, heads, 1)[0] * (queries / n) ** 2 / 24  # bounds of the norms of differences
+        work += heads * REPEAT + self.request.matrix * norms
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 
     def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:

@@ -94,7 +94,8 @@ class BudgetCells(PlannedCells):
         """Twice the runs of the coarse budgets with every seed. Budgets between them are not counted."""
         question, n, heads = self.question, place.group.n, len(self.head_numbers(place))
         tried = self._coarse(place, cell)
-        works = [work_of_method(n, d, heads, question.metric.startswith("matrix_")) for d in tried]
+        matrix, queries = question.metric.startswith("matrix_"), self.queries(place)
+        works = [work_of_method(n, d, heads, matrix, queries=queries) for d in tried]
         runs = 2 * len(question.seeds_of(cell.request.entry))
         return runs * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
 

@@ -120,14 +120,15 @@ class ErrorCells(PlannedCells):
         }
 
     def work_of_inputs(self, place: Place) -> float:
-        norms = 0.0 if self.plan_of(place).tol is None else work_of_norms(place.group.n, len(self.head_numbers(place)))
+        n, heads = place.group.n, len(self.head_numbers(place))
+        norms = 0.0 if self.plan_of(place).tol is None else work_of_norms(n, heads) * self.queries(place) / n
         return super().work_of_inputs(place) + norms
 
     def work(self, place: Place, cell: Cell) -> Cost:
         if cell.request.name == LOWER_BOUND:
             return 0.0, 0.0
-        plan = self.plan_of(place)
-        return work_of_method(place.group.n, cell.d, len(self.head_numbers(place)), plan.tol is not None, plan.rows)
+        plan, heads = self.plan_of(place), len(self.head_numbers(place))
+        return work_of_method(place.group.n, cell.d, heads, plan.tol is not None, plan.rows, self.queries(place))
 
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Result]]:
         plan = self.plan_of(place)
