@@ -120,6 +120,12 @@ def test_a_finished_run_is_not_measured_again_and_an_enlarged_one_is_added_to(so
     assert outcome.measured == 2 and {key: more[key] for key in first} == first
 
 
+def test_a_run_without_a_folder_is_named_by_its_start_command_and_request(source, tmp_path):
+    measure_errors(ErrorRequest(**source, methods=("vmean",), d=(4,), base=str(tmp_path / "runs")))
+    (made,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch("[0-9]{8}-[0-9]{6}-error-[0-9a-f]{6}", made.name), made
+
+
 def test_a_source_that_fails_leaves_no_folder(tmp_path, source):
     broken = tmp_path / "nan.safetensors"
     q = torch.full((1, 8, 4), float("nan"))

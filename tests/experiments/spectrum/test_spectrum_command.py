@@ -75,6 +75,14 @@ def test_the_table_says_medians_of_the_rows(run, qkv):
     assert float(values[2]) == pytest.approx(sum(row["singular_values"][0] for row in rows) / 2, rel=5e-3)
 
 
+def test_one_head_has_its_stable_rank_without_a_range(run, qkv):
+    _, out, _ = run("--qkv", qkv, "--head", "0", "--format", "json")
+    (row,) = json.loads(out)["rows"]
+    (ranks, _) = spectrum_tables([row])
+    (line,) = ranks.lines
+    assert dict(zip(ranks.headings, line, strict=True))["stable rank"] == f"{row['stable_rank']:.2f}"
+
+
 def test_leading_values_say_that_they_are(run, qkv):
     code, out, err = run("--qkv", qkv, "--k", "8", "--plot", "--out", "r")
     assert code == 0 and "no cumulative figure: only leading values are known" in err
