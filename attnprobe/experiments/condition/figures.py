@@ -82,16 +82,22 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
 def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     """Dots per head: a line for each matrix, a panel for each layer."""
     lines = gathered(rows, _key)
-    matrices = [group[0]["matrix"] for group in lines]
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
     places = {_key(group[0]): place for place, group in enumerate(lines)}
-    labels = [_label(group[0], matrices.count(group[0]["matrix"]) > 1) for group in lines]
+    matrices, methods = ([group[0][name] for group in lines] for name in ("matrix", "method"))
+    labels = []
+    for place, (group, matrix, method) in enumerate(zip(lines, matrices, methods, strict=True)):
+        if matrices.count(matrix) > 1:
+            labels.append(_label(group[0], True))
+        else:  # the first core of a method has its name
+            first = bool(method) and method not in methods[:place]
+            labels.append(_label(group[0], False) + (f"  {escaped(str(method))}" if first else ""))
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
-        "Full dots: the method inverts this matrix. Empty: it stands beside.",
+        "A method's name stands at its first core. Full dots: the method inverts this matrix. Empty: it stands beside.",
         *(["On the right: how many are singular. A cross is the condition number of one on its range."] * singular),
         where(rows),
     ]

@@ -258,6 +258,7 @@ def cost_figure(
 
 def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
+    absent = list(dict.fromkeys(text_label(row) for row in rows if not row.get("reference") and not _prices(row)))
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method computes, "
         "and against other costs that methods state.",
@@ -265,6 +266,7 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         "The steps are the frontier: points without bad rows that no other beats in both error and cost.",
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
+    lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 

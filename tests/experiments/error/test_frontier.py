@@ -8,6 +8,7 @@ import pytest
 
 from attnprobe.experiments.error import cost
 from attnprobe.experiments.error.view import pooled
+from attnprobe.figures.drawing import Drawing
 
 HEADS = [1.0, 2.0, 4.0, 8.0]  # the errors of heads; methods have multiples of them
 
@@ -110,3 +111,14 @@ def test_pooled_rows_are_over_all_layers():
     (row,) = pooled(cells("a", 0.5, 1.0, layers=(0, 3)))
     assert row["layer"] == "0, 3" and row["metrics"]["output_spectral_relative"]["count"] == 8
     assert math.isclose(row["metrics"]["output_spectral_relative"]["max"], 8.48)
+
+
+def test_the_figure_names_the_methods_that_it_lacks(tmp_path):
+    bare = cells("bare", 0.5, 0.3)
+    for record in bare:
+        record["metrics"].pop("visited_fraction", None)
+    cost.cost_figure(pooled([*FIVE, *bare]), Drawing(), tmp_path, "output_spectral_relative")
+    (words,) = (path.read_text() for path in tmp_path.glob("*.txt"))
+    assert "Not drawn, because they state no cost: bare." in words
+    cost.cost_figure(pooled(FIVE), Drawing(), tmp_path, "output_spectral_relative")
+    assert all("Not drawn" not in path.read_text() for path in tmp_path.glob("*.txt"))
