@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..arguments import checked
 from ..errors import Unsupported
 from ..grammar.foreign import reason
 from ..operators import block_rows, row_blocks
@@ -38,6 +39,7 @@ FACTS = {
 }
 
 
+@checked()
 def working_dtype(entry: Method, options: Mapping[str, Any], qkv: QKV) -> torch.dtype:
     """The dtype to which a kernel casts Q, K and V: its option ``dtype``, or their own dtype."""
     name = options.get("dtype", entry.options["dtype"].default) if "dtype" in entry.options else "own"

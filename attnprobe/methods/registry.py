@@ -17,6 +17,7 @@ from math import inf
 from numbers import Integral
 from typing import Any
 
+from ..arguments import checked
 from ..errors import Unsupported, UsageError, unknown
 from ..grammar.folding import fold_text
 from .base import Approximation
@@ -326,6 +327,7 @@ def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
     return put
 
 
+@checked()
 def by_family(kernels: bool = False) -> list[Method]:
     """All methods, and all kernels if ``kernels``, sorted by family (in the order of `FAMILIES`) and name."""
     entries = [*METHODS.values(), *(KERNELS.values() if kernels else ())]

@@ -232,6 +232,7 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     return torch.where(torch.isfinite(size), largest, torch.full_like(largest, float("nan"))).cpu()
 
 
+@checked()
 def sensitivity(
     run: Callable[[QKV], Operator], qkv: QKV, *, directions: int = DIRECTIONS, seed: int = 0, step: float = STEP
 ) -> Tensor:

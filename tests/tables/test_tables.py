@@ -111,6 +111,13 @@ def test_no_more_spare_columns_go_than_the_width_wants():
     assert headings_at(table, 59) == headings[:2]
 
 
+def test_without_its_spare_columns_a_table_loses_its_last_numbers_but_one():
+    headings = ["name", "one", "two", "three"]
+    table = text_table("", headings, [["some", *["1" * 26] * 3]], spare=["three"])
+    assert headings_at(table, 60) == headings[:3]
+    assert headings_at(table, 59) == headings[:2] == headings_at(table, 20)
+
+
 def test_without_spare_columns_every_second_number_goes_and_then_the_last():
     """Numbers of 18 characters, each two spaces apart, beside a name of 4."""
     headings = ["name", *(f"n{i}" for i in range(1, 9))]

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...arguments import checked
 from ...errors import LINE, BadResult, UsageError, cut, nearest
 from ...files import MIB, path_of, read_regular, reading
 from ...grammar.foreign import diverted, first_line, message, notes, reason
@@ -162,12 +163,14 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
         sys.path[:] = before
 
 
+@checked()
 def error_text(error: BaseException) -> str:
     """The text of a method's error in records: its class, its message, the line of a user's file, and its notes."""
     text = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
     return cut(" ".join([text, *notes(error)]), LINE)
 
 
+@checked()
 def line_of(error: BaseException) -> str:
     """The last line of a user's file in an error's traceback, as `` (mine.py, line 7)``; empty if there is none."""
     lines = [
