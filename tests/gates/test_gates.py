@@ -367,3 +367,9 @@ def test_a_time_that_is_no_number_is_none(tmp_path):
     junit_xml([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")], tmp_path / "x.xml")
     times = [element.get("time") for element in ET.parse(tmp_path / "x.xml").iter()]
     assert times == ["2.500", "2.500", "2.500", "0.000"]
+
+
+def test_a_reference_answers_to_no_gate_where_rows_do_not_say_what_was_requested():
+    one = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
+    reference = {**one, "method": "vmean", "reference": True, "metrics": {"delta": {"mean": 9.0, "count": 2}}}
+    assert [result.name for result in check([reference, one], [Gate("delta", max=1)])] == ["delta.mean <= 1: x d=8"]
