@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .drift import Outputs
+from ...errors import Unsupported
+from ...inject import attention_by
+from ...operators import full_precision
+from ...qkv import QKV
+from ...run.cells import Result
+from ...sources import AttentionCall
+from .allocation import head_errors
+from .drift import Bench, Local, Outputs, answer_metrics, local_errors, replaced_heads
 from .language import LanguageModel
+from .plan import InjectWork, why_not_decoded
+from .policy import PromptPolicy, Steps, evicts, prompt_text
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -78,3 +87,147 @@ class Prefix:
             _, logits = self.model.behind(cache, tokens[-1])
             tokens.append(logits[:, -1:].argmax(-1))
         return torch.cat(tokens[1:], dim=1) if steps else self.next[:, :0]
+
+
+@dataclass
+class ExactSteps:
+    """The exact attention of the steps in one layer.
+
+    Attributes:
+        call: with the queries of the steps alone, behind the keys before them. rows: of the batch.
+        output: of the steps, (b, n_q, h, p_v) float64. texts: the prompts of rows.
+    """
+
+    call: AttentionCall
+    rows: Sequence[Steps]
+    output: Tensor
+    texts: dict[int, QKV] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class DecodingBench(Bench):
+    """The same batch read by exact attention up to a prefix, and then token by token."""
+
+    prefix_length: int
+    greedy_steps: int
+    answers: Sequence[slice] = ()  # the places of the predictions of each row's answer of a needle
+    prefix: Prefix = field(init=False)
+    whole: Cache = field(init=False)  # of all tokens
+    following: Tensor = field(init=False)  # the likeliest token after the prompt, (b, 1)
+    kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
+    exact: dict[int, ExactSteps] = field(default_factory=dict)
+
+    @full_precision()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ids = self.reading.inputs["input_ids"]
+        self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
+        greedy = self.prefix.greedy(self.greedy_steps)
+        self.own = [replace(own, greedy=tokens) for own, tokens in zip(self.own, greedy, strict=True)]
+
+    def _outputs(self) -> list[Outputs]:
+        """The model's outputs of the steps, read with the prompt in one forward."""
+        from transformers import DynamicCache
+
+        self.whole = DynamicCache(config=self.model.model.config)
+        inputs = {**self.reading.inputs, "past_key_values": self.whole, "use_cache": True}
+        hidden, logits = self.model.ending(inputs, last=self.lengths[0] - self.prefix_length + 1)
+        self.following = logits[:, :1].argmax(-1)
+        steps = slice(self.prefix_length, -1)  # no word follows the last token
+        return [Outputs(*row) for row in zip(hidden[:, steps], logits[:, 1:-1], strict=True)]
+
+    def measure(self, work: InjectWork) -> list[Result]:
+        if (why := why_not_decoded(work.request.entry)) is not None:
+            raise Unsupported(f"{work.request.name} cannot decode: {why}")
+        return super().measure(work)
+
+    @torch.no_grad()
+    def _local(self, work: InjectWork, layer: int) -> list[Local]:
+        policy, exact = self._policy(work), self._exact(layer)
+        errors, call = [], exact.call
+        heads = replaced_heads(call, work)
+        for row, steps in enumerate(exact.rows):
+            got, lost = policy.row(steps)
+            block = None if call.block is None else call.block.at(row)
+            own = exact.output[row][:, list(heads)]
+            found = local_errors(own, got.transpose(0, 1)[:, list(heads)], block, heads)
+            errors.append(replace(found, lost=lost[list(heads)].tolist()))
+        return errors
+
+    @torch.no_grad()
+    @full_precision()
+    def errors_of_heads(self, work: InjectWork, tried: Sequence[int], by: str) -> Tensor:
+        """The error of each KV head of the first row at each number of keys, (heads of all layers, numbers)."""
+        errors = []
+        for layer in work.layers:
+            exact = self._exact(layer)
+            call = exact.call
+            if by in ("residual", "measured") and call.block is None:
+                raise Unsupported(f"{call.module}: no block around it was verified, so it has no residual error")
+            of_layer = []
+            for d in tried:
+                got, lost = self._policy(replace(work, budget=d)).row(exact.rows[0])
+                of_layer.append(head_errors(call, 0, exact.output[0], got.transpose(0, 1), lost, by))
+            errors.append(torch.stack(of_layer, 1))
+        return torch.cat(errors)
+
+    def _exact(self, layer: int) -> ExactSteps:
+        """The exact attention of the steps in a layer."""
+        if layer not in self.exact:
+            call, steps = self.calls[layer], self.prefix.steps
+            parts = {"q": call.q[:, :, steps], "k": call.k[:, :, : steps.stop], "v": call.v[:, :, : steps.stop]}
+            block = None if call.block is None else call.block.at(slice(None), steps)
+            alone = replace(call, **parts, visible=None, exact=None, block=block)
+            rows = [Steps.of(alone, row, self.prefix_length) for row in range(len(call.q))]
+            self.exact[layer] = ExactSteps(alone, rows, call.output()[:, steps])
+        return self.exact[layer]
+
+    def _text(self, layer: int, row: int) -> QKV:
+        """The prompt of a row as policies read it."""
+        texts = self._exact(layer).texts
+        if row not in texts:
+            texts[row] = prompt_text(self.calls[layer].qkv(row), self.prefix_length)
+        return texts[row]
+
+    def _policy(self, work: InjectWork) -> PromptPolicy:
+        request = work.request
+        options = work.options
+        kept = self.kept.setdefault((request.name, tuple(sorted(options.items())), work.seed), {})
+        heads = None if work.head is None else (work.head,)
+        return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self._text, heads, kept)
+
+    def _words(self, row: int) -> Tensor | None:
+        words = super()._words(row)
+        return None if words is None else words[self.prefix.steps]
+
+    def _injected(self, work: InjectWork) -> list[Outputs]:
+        with attention_by(self.model.model, self._policy(work), work.layers):
+            return self.prefix.outputs(self.greedy_steps)
+
+    def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
+        words, own = self._words(row), self.own[row]
+        assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
+        result, steps = self._drift(work, row, got, local)
+        same = [*steps["top1_agreement"], 0.0]
+        read = {layer: self._share(work, layer) for layer in work.layers}
+        numbers = {
+            "first_divergence": float(same.index(0.0)),
+            "cache_bytes": self.prefix.cache_bytes(read if evicts(work.request.entry) else {}),
+            "read_bytes": self.prefix.cache_bytes(read),
+        }
+        if self.answers:
+            answer = slice(*(end - self.prefix_length for end in (self.answers[row].start, self.answers[row].stop)))
+            numbers |= answer_metrics(own.logits[answer], got.logits[answer], words[answer])
+        metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
+        return {**result, "metrics": metrics, "steps": steps}
+
+    def _share(self, work: InjectWork, layer: int) -> float:
+        """The share of a layer's prompt that heads keep or read."""
+        budget = work.budget
+        if isinstance(budget, Mapping):
+            of_heads = [budget.get((layer, head), budget.get(layer)) for head in range(self.calls[layer].heads)]
+        else:
+            of_heads = [budget]
+        if work.head is not None:
+            of_heads = [*of_heads, *[None] * (self.calls[layer].kv_heads - 1)]
+        return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)

@@ -259,13 +259,13 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
 
     [record] = ask(layer=(1,)).records
     seen = {}
-    bench = measure_module._Bench.measure
+    bench = measure_module.Bench.measure
 
     def watching(self, work):
         seen["bench"], seen["work"] = self, work
         return bench(self, work)
 
-    monkeypatch.setattr(measure_module._Bench, "measure", watching)
+    monkeypatch.setattr(measure_module.Bench, "measure", watching)
     ask(layer=(1,), out="again")
     model, work = seen["bench"].model.model, seen["work"]
     base = model.base_model
