@@ -125,7 +125,8 @@ def fault(value: Any, kind: Any) -> str | None:
         return _of_tuple(value, parts)
     if origin is not None and parts and origin is not Callable:
         return _of_items(value, parts)
-    if _is_tensor(kind):
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is torch.Tensor:
         return tensor_fault(value)
     own = getattr(kind, "fault", None)
     return None if own is None else own(value)
@@ -179,11 +180,6 @@ def _of_items(value: Any, parts: tuple[Any, ...]) -> str | None:
         if (problem := fault(item, parts[0])) is not None:
             return f"[{number}]{problem}"
     return None
-
-
-def _is_tensor(kind: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and kind is torch.Tensor
 
 
 def tensor_fault(x: Any) -> str | None:

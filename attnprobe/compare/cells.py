@@ -24,7 +24,7 @@ def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fi
         commands.add(str(record.get("command", command)))
         if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
-        key = (_source_of(record), *_row_key(record), *_cell_key(record))
+        key = (_source_of(record), *_row_key(record), record.get("window"), record.get("seed"), tuple(record["heads"]))
         if key not in cells or _quality(record) <= _quality(cells[key]):
             cells[key] = record
     if not cells:
@@ -42,10 +42,6 @@ def _row_key(record: Fields) -> Key:
     options = "" if "pair" in record else json.dumps(record.get("options") or {}, sort_keys=True)
     method = record.get("pair", record["method"])
     return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer", "backward")))
-
-
-def _cell_key(record: Fields) -> Key:
-    return record.get("window"), record.get("seed"), tuple(record["heads"])
 
 
 def _quality(record: Fields) -> tuple[int, float]:

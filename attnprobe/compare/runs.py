@@ -193,22 +193,18 @@ def compare_runs(
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
                 drafts.append(alone(place(only), name, missing, _cells_in_words(only)))
-    judged = _missing_first(with_verdicts(drafts, tolerance, level))
+    judged = with_verdicts(drafts, tolerance, level)
+    judged.sort(key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")  # the missing ones first
     return Comparison(judged, shared, [*notes, *_pairings(judged), *_unproven(judged, runs)])
-
-
-def _missing_first(rows: Iterable[Row]) -> list[Row]:
-    """The rows in their order, after those of which nothing is compared although they were requested."""
-    return sorted(rows, key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")
 
 
 def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Fields]]]) -> None:
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
+                names = ", ".join(metric for metric in DIRECTED if _measured(rows, metric)) or "none"
                 raise UsageError(
-                    f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
-                    f"{', '.join(_names(rows)) or 'none'}"
+                    f"--metric {metric}: {name} did not measure it; measure it there, or name one of {names}"
                 )
 
 
@@ -257,10 +253,6 @@ def _spans(numbers: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def _names(rows: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
-    return [metric for metric in DIRECTED if _measured(rows, metric)]
 
 
 def _measured(rows: Mapping[Key, Mapping[Key, Fields]], metric: str) -> bool:

@@ -13,7 +13,7 @@ from ..tables.labels import identity, source_labels
 from ..tables.long import Row
 from ..tables.methods import label
 from ..tables.numbers import method_label, short_hashes, significant
-from ..tables.table import Column, Table, gathered, table_of
+from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
 from .runs import compare_runs
@@ -114,14 +114,11 @@ def _named(row: Row) -> str:
     return method_label(row) + ("" if row["d"] is None else f" d={row['d']}")
 
 
-def _place(row: Row) -> str:
-    facts = (f" · {name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
-    return f"layer {row['layer']} · n = {row['n']} · target {row['target']}{''.join(facts)}"
-
-
 def _caption(row: Row) -> str:
     alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
-    return f"{row['metric'] or alone} · {_place(row)}"
+    facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
+    place = (f"layer {row['layer']}", f"n = {row['n']}", f"target {row['target']}")
+    return joined(row["metric"] or alone, *place, *facts)
 
 
 def _statistic(row: Row) -> str:

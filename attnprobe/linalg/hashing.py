@@ -109,7 +109,8 @@ def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int
     back, slot = torch.arange(buckets, device=own.device), torch.arange(width, device=own.device)
 
     def place_of(bucket: Tensor, key: Tensor) -> Tensor:
-        return _places(ranked, bucket * n, key)
+        """The number of entries of sorted lists below ``bucket · n + key``, (m, r, b)."""
+        return torch.searchsorted(ranked, (bucket * n + key[:, None]).flatten(1)).view_as(bucket)
 
     starts = place_of(back.expand(len(own), 1, -1), back.new_zeros(1))[:, 0]  # of each bucket, (m, buckets)
     for start, stop in row_blocks(n_q, max(1, COUNTS // (buckets * len(own)))):
@@ -132,11 +133,6 @@ def look_back_within(own: Tensor, of_key: Tensor, visible: Visible, buckets: int
         keys = ranked.gather(-1, place.flatten(1)).view_as(place) % n
         out[:, start:stop] = keys.masked_fill(passed == buckets, -1)
     return out.view(*lists, n_q, width)
-
-
-def _places(ranked: Tensor, first_of: Tensor, key: Tensor) -> Tensor:
-    """The number of entries of sorted lists (m, n) below ``first_of + key``, (m, r, b): ``first_of`` is bucket · n."""
-    return torch.searchsorted(ranked, (first_of + key[:, None]).flatten(1)).view_as(first_of)
 
 
 def inverse(order: Tensor) -> Tensor:

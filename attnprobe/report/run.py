@@ -190,7 +190,8 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
         plan, methods = plans[source]
 
         def at(name, value):
-            return _index(plan.get(name), value)
+            values = plan.get(name)
+            return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
 
         method = _first(record)
         if method is None:
@@ -236,10 +237,6 @@ def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
         for one in (requested if isinstance(requested, list) else ())
     ]
     return {json.dumps(text, sort_keys=True): place for place, text in enumerate(texts)}
-
-
-def _index(values: Any, value: Any) -> int:
-    return values.index(value) if isinstance(values, list) and value in values else AT_THE_END
 
 
 def _described(facts: Mapping[str, Any]) -> list[str]:

@@ -128,10 +128,8 @@ class Option:
     def keys(self) -> tuple[str, ...]:
         """What a sweep's file may call it."""
         plural = (self.name,) if self.repeatable else ()
-        return (*self._flags(), *plural, *filter(None, [self.alias]))
-
-    def _flags(self) -> list[str]:
-        return [flag.removeprefix("--") for flag in self.flag.split("/")]
+        flags = (flag.removeprefix("--") for flag in self.flag.split("/"))
+        return (*flags, *plural, *filter(None, [self.alias]))
 
     def names_folder(self, text: object) -> bool:
         """Whether its value is part of the name of a sweep's folder."""
@@ -190,7 +188,8 @@ class Option:
             self._refuse_function(value)
         if self.several and not (isinstance(value, str) and value in self.words):
             if isinstance(value, str) or not isinstance(value, Sequence):
-                raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {self._example(value)}")
+                example = (value,) if value is not None else self.default or ()
+                raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {example!r}")
             value = tuple(value)
         if self.parse is not None:
             return self.value(self.text(value), self.long)
@@ -198,9 +197,6 @@ class Option:
             value = os.fspath(value)
         self._refuse(value)
         return value
-
-    def _example(self, value: object) -> str:
-        return repr((value,) if value is not None else self.default or ())
 
     def _refuse_function(self, value: object) -> None:
         """Refuse a function as a method: a cell's key needs the text of its file."""

@@ -52,7 +52,10 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
         sources.setdefault(identity(record.get("source")), record.get("source") or {})
     if len(sources) < 2:
         return dict.fromkeys(sources)
-    labels = {key: str(_word(facts)) for key, facts in sources.items()}
+    labels = {}
+    for key, facts in sources.items():
+        words = (facts[name] for name in ("weights", "qkv", "task") if facts.get(name))
+        labels[key] = str(next(words, "unknown source"))
     others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES, "weights"})
     for name in (*TELLING, *others):
         before = dict(labels)
@@ -152,10 +155,6 @@ def file_tag(label: str | None) -> str:
     tag = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
     digest = hashlib.sha256(printable(label).encode()).hexdigest()
     return f"-{tag}" if tag == label else f"-{tag}-{digest[:6]}"
-
-
-def _word(facts: Mapping[str, Any]) -> str:
-    return str(next((facts[name] for name in ("weights", "qkv", "task") if facts.get(name)), "unknown source"))
 
 
 def _difference(name: str, sources: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:

@@ -173,7 +173,9 @@ class Case:
         worst = torch.where(error <= band, torch.zeros_like(error), error.nan_to_num(nan=float("inf")))
         place = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
         index = tuple(place)
-        raise Fault(f"{what}: at {_named(place)} {float(got[index]):.6g} against {float(expected[index]):.6g}")
+        names = ("head", "row", "column") if len(place) == 3 else ("head", "row")
+        where = ", ".join(f"{name} {i}" for name, i in zip(names, place, strict=True))
+        raise Fault(f"{what}: at {where} {float(got[index]):.6g} against {float(expected[index]):.6g}")
 
     def random(self, *shape: int) -> Tensor:
         """Normal numbers of a shape, float64, the same for equal shapes."""
@@ -195,10 +197,6 @@ class Case:
 def _half_the_digits(x: Tensor, dtype: torch.dtype) -> Tensor:
     x = x.double().abs()
     return eps(dtype) ** 0.5 * x.amax((1, 2), keepdim=True).expand_as(x) + torch.finfo(dtype).tiny
-
-
-def _named(place: list[int]) -> str:
-    return f"head {place[0]}, " + (f"row {place[1]}, column {place[2]}" if len(place) == 3 else f"row {place[1]}")
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,9 @@ class _Bench:
         self.show(f"first call of {title(cell)}")
         with self.cells.attempt(cell.key) as tried:
             if cell.request is not None:
-                self._refuse_unsupported(cell, cell.request)
+                reason = unsupported_reason(self.request, cell.request, cell.n, cell.d)
+                if reason is not None:
+                    raise Unsupported(reason)
             results: list[Any] = []
             with torch.no_grad():
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
@@ -325,11 +327,6 @@ class _Bench:
             if cell.request is not None:
                 result |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
         return result if tried.ok else result | tried.state
-
-    def _refuse_unsupported(self, cell: BenchCell, request: MethodRequest) -> None:
-        reason = unsupported_reason(self.request, request, cell.n, cell.d)
-        if reason is not None:
-            raise Unsupported(reason)
 
     def _leading(self, cell: BenchCell) -> float | None:
         """Two operations for each multiply-add of the registry's leading cost, all heads; None with a gradient."""

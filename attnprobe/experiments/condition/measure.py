@@ -45,7 +45,10 @@ class ConditionCells(PlannedCells):
     blank = {**PlannedCells.blank, "matrices": []}
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        _refuse(request)
+        if request.precise:  # refused before a model is loaded
+            if (d := max(request.d)) > LARGEST:
+                raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
+            certified_condition(torch.ones(1, 1))  # python-flint is there
         parts = prepared(request, replace(draft_plan(request), d=request.d), notify, timings)
         super().__init__(request, parts, partial(_cells, request))
 
@@ -64,14 +67,6 @@ class ConditionCells(PlannedCells):
         if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
         _cores(cell.request, cell.d, self.request, plan, inputs, result)
-
-
-def _refuse(request: ConditionRequest) -> None:
-    """Refuse impossible requests before a model is loaded."""
-    if request.precise:
-        if (d := max(request.d)) > LARGEST:
-            raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
-        certified_condition(torch.ones(1, 1))  # python-flint is there
 
 
 def _cells(

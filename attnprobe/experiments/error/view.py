@@ -366,7 +366,9 @@ def _of_one(rows: Sequence[Row]) -> str:
         text = f"{best[0]} has the smallest median error at every d;{where} it is {size}."
     else:
         text = f"{best[0]} has the smallest median error{where}: {size}."
-    worse = [name for name, one in values.items() if vmean is not None and _is_worse(one, vmean)]
+    worse = []
+    if vmean is not None:
+        worse = [name for name, one in values.items() if one.value > vmean.value and not one.ties(vmean)]
     return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
 
 
@@ -376,10 +378,6 @@ def _size(methods: Sequence[Row], name: str, d: int | None, median: Value, vmean
     of_vmean = "" if not vmean or not vmean.value else significant(median.value / vmean.value, 2)
     size = f"{sign}{significant(median.value, 2)} of ‖BV‖₂"
     return f"{size}, {of_vmean} of V-Mean's median" if of_vmean else size
-
-
-def _is_worse(one: Value, vmean: Value) -> bool:
-    return one.value > vmean.value and not one.ties(vmean)
 
 
 def _budgets(rows: Sequence[Row]) -> list[int | None]:

@@ -79,7 +79,8 @@ class InjectCells(Cells):
         return range(self.sources[place.source].heads)
 
     def head(self, place: Place, cell: InjectCell) -> dict[str, Any]:
-        work, (_, plan) = cell.work, self.parts[place.source]
+        work, (source, plan) = cell.work, self.parts[place.source]
+        both_kinds, prefix = source.local and source.global_layers, self.request.prefix_at(place.group.n)
         own = [] if plan.budgets is None else [d for (layer, _), d in plan.budgets.d.items() if layer in work.layers]
         tried = [d for d in own if d is not None]
         budgets = {
@@ -97,26 +98,14 @@ class InjectCells(Cells):
             "layers": work.layers,
             "d": work.d,
             "budgets": None if plan.budgets is None else budgets,
-            **self._kinds(place),
+            **({"model_layers": source.layers, "global_layers": source.global_layers} if both_kinds else {}),
             "repeat": work.repeat,
             "seed": work.seed,
             "lines": self.request.lines,
-            **self._decoding(place),
+            **({} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}),
             "reference": False,
             "requested": True,
         }
-
-    def _kinds(self, place: Place) -> dict[str, Any]:
-        """The fields of a record of a model with local and global layers."""
-        source = self.sources[place.source]
-        if not source.local or not source.global_layers:
-            return {}
-        return {"model_layers": source.layers, "global_layers": source.global_layers}
-
-    def _decoding(self, place: Place) -> dict[str, Any]:
-        """The fields of a record about the steps of decoding."""
-        prefix = self.request.prefix_at(place.group.n)
-        return {} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Bench, Result]]:
         """The unmodified model's outputs and Q, K, V of a batch."""

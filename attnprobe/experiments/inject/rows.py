@@ -109,26 +109,11 @@ def inject_summary(rows: Iterable[Row]) -> list[Row]:
     for group in grouped_by(of_layers(rows), "source", "n"):
         profiles = [_profile(alike) for alike in grouped_by(group, "method", "options", "d")]
         entries = [entry for entry in profiles if entry is not None]
+        summary += entries
         if len(entries) > 1:
-            summary += entries
-            every: Row = {
-                "method": None,
-                "options": {},
-                "family": None,
-                "n": group[0]["n"],
-                "d": None,
-                "budgets": None,
-                "weights": group[0].get("weights"),
-                "source": group[0]["source"],
-                "drift": None,
-                "local_error": None,
-                "best": None,
-                "worst": None,
-                **_correlation(inject_points(group)),
-            }
-            summary.append(every)
-        else:
-            summary += entries
+            place = {name: group[0].get(name) for name in ("n", "weights", "source")}
+            nothing = dict.fromkeys(entries[0])
+            summary.append({**nothing, "options": {}, **place, **_correlation(inject_points(group))})
     return summary
 
 

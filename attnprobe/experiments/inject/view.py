@@ -9,7 +9,7 @@ from typing import Any
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, Row
-from ...tables.methods import value_of
+from ...tables.methods import smallest, value_of
 from ...tables.numbers import method_label, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.statistics import STATISTICS, student_reach
@@ -74,14 +74,6 @@ def _interval(statistics: Row | None, windows: int) -> str:
     return f"[{significant(mean - reach, 2)}, {significant(mean + reach, 2)}]"
 
 
-def _rho(row: Row) -> str:
-    return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
-
-
-def _smallest(name: str) -> Best:
-    return Best(lambda row: value_of(row, name, "mean"))
-
-
 def _nearest_to_one(name: str) -> Best:
     """The largest cosine or share. It ties by its distance from 1: the digits of good ones are all nines."""
 
@@ -107,7 +99,7 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[drift][mean]:3}",
         "relative error of the last hidden states",
         more="‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
-        best=_smallest("drift"),
+        best=smallest("drift", "mean"),
     ),
     Column("± s.e.", "{metrics[drift][se]:2}", "of the drift", spare=6, short="s.e."),
     Column(
@@ -115,7 +107,7 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[local_error][mean]:3}",
         "of the layers' own outputs",
         more="‖(B − B~) V‖_F / ‖B V‖_F on Q, K, V of the unmodified model, mean over heads and layers",
-        best=_smallest("local_error"),
+        best=smallest("local_error", "mean"),
     ),
     Column(
         "residual",
@@ -124,7 +116,7 @@ DRIFTS: tuple[Column, ...] = (
         more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / √(‖x + y‖ ‖x_L + y_L‖), of what the replaced heads of a "
         "layer add to the residual stream x, beside that stream and the one of the last layer L",
         spare=7,
-        best=_smallest("residual_sum"),
+        best=smallest("residual_sum", "mean"),
     ),
     Column(
         "cosine",
@@ -139,7 +131,7 @@ DRIFTS: tuple[Column, ...] = (
         "their relative error",
         spare=5,
         more="where words are predicted",
-        best=_smallest("logits_drift"),
+        best=smallest("logits_drift", "mean"),
     ),
     Column(
         "KL",
@@ -147,7 +139,7 @@ DRIFTS: tuple[Column, ...] = (
         "mean KL(p ‖ p~) of predictions, nats",
         spare=1,
         more="a causal model predicts no word at the last token",
-        best=_smallest("kl"),
+        best=smallest("kl", "mean"),
     ),
     Column(
         "top-1",
@@ -196,7 +188,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
-    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=_smallest("kl")),
+    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl", "mean")),
     Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
     Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
     Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
@@ -321,8 +313,8 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
             tables.append(table_of(f"Which local number predicts the damage · {where}", which, WHICH, notes))
         summary = inject_summary(group)
         if summary:
-            rho = next((_rho(one) for one in summary if one["method"] is None), "")
-            notes = [f"ρ over all {summary[-1]['points']} points: {rho}"] if rho else []
+            rho = next((one["spearman"] for one in summary if one["method"] is None), None)
+            notes = [] if rho is None else [f"ρ over all {summary[-1]['points']} points: {rho:+.2f}"]
             profiles = [one for one in summary if one["method"] is not None]
             tables.append(table_of(f"Layers · {where}", profiles, LAYERS, notes))
     return tables

@@ -94,7 +94,7 @@ def _line(
 ) -> None:
     """The mean over the seeds and their range, at each step that all seeds reached, moved by ``shift``."""
     columns = list(zip(*(values for values in lists if values), strict=False))
-    points = [(step, values) for step, values in enumerate(columns, 1) if all(_drawable(value) for value in values)]
+    points = [(step, values) for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)]
     if not points:
         return
     steps = [step + shift for step, _ in points]
@@ -103,7 +103,3 @@ def _line(
         low, high = ([end(values) for _, values in points] for end in (min, max))
         axis.vlines(steps, low, high, color=style["color"], alpha=0.4, linewidth=1)
     axis.plot(steps, [mean(values) for _, values in points], **style)
-
-
-def _drawable(value: float | None) -> bool:
-    return value is not None and 0 < value < HUGE

@@ -19,7 +19,7 @@ from ...errors import SourceError, UsageError, unknown
 from ...files import GIB, open_regular, path_of, reading
 from ...rng import generator
 from ...sources.spec import DTYPES, SourceSpec, choose_device
-from .data import CLASSES, SYMBOLS, Documents, expression, labelled_text
+from .data import CLASSES, SYMBOLS, expression, labelled_text
 
 LEAST = 256  # bytes of a document, or n if that is less; shorter documents have too few tokens
 MOST_BATCH = 100_000
@@ -128,14 +128,17 @@ class _Text(TaskSource):
             )
         self.facts |= documents.facts | {"documents": len(self.documents.texts), "shortest": self.shortest}
         if documents.synthetic:
-            self.facts["fallback"] = [*documents.fallback, line := _made_up(documents)]
+            why = f"the label is {documents.labelling}, which is not the papers' task"
+            line = f"task text: {documents.name} has no labels: {why}"
+            self.facts["fallback"] = [*documents.fallback, line]
             notify(line)
 
     def _made(self, seed: int, step: int) -> list[Example]:
         order = torch.randperm(len(self.documents.texts), generator=generator(seed, "text", step), device="cpu")
         chosen = order[: self.batch].tolist()
         texts, labels = self.documents.texts, self.documents.labels
-        return [Example((_bytes(texts[i][: self.n]),), labels[i]) for i in chosen]
+        tokens = (torch.frombuffer(bytearray(texts[i][: self.n]), dtype=torch.uint8).long() for i in chosen)
+        return [Example((each,), labels[i]) for i, each in zip(chosen, tokens, strict=True)]
 
     def describe(self) -> list[str]:
         facts = self.facts
@@ -203,7 +206,19 @@ def open_task(
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     check_setting(n, batch, rate)
-    task = _opened(name, spec or SourceSpec(), n, batch, data, notify)
+    spec = spec or SourceSpec()
+    if data is not None:
+        task: TaskSource = _Stored(name, data, n, batch, spec)
+    elif name == "listops":
+        task = _ListOps(n, batch, spec)
+    elif name == "text":
+        task = _Text(n, batch, spec, notify)
+    else:
+        form = "(N, 2, n)" if name == "retrieval" else "(N, n)"
+        raise UsageError(
+            f"task {name} needs its data: --task {name}:data=FILE, npz or safetensors with inputs {form} and labels "
+            "(N,)"
+        )
     task.rate = rate or task.rate
     return task
 
@@ -220,30 +235,6 @@ def check_setting(n: int | None, batch: int | None, rate: float | None) -> None:
         raise UsageError(f"batch={batch}: choose a number from 1 to {MOST_BATCH}")
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"rate={rate:g}: choose a learning rate above 0 and below 1, such as 1e-4")
-
-
-def _opened(
-    name: str, spec: SourceSpec, n: int | None, batch: int | None, data: str | None, notify: Callable[[str], None]
-) -> TaskSource:
-    if data is not None:
-        return _Stored(name, data, n, batch, spec)
-    if name == "listops":
-        return _ListOps(n, batch, spec)
-    if name == "text":
-        return _Text(n, batch, spec, notify)
-    form = "(N, 2, n)" if name == "retrieval" else "(N, n)"
-    raise UsageError(
-        f"task {name} needs its data: --task {name}:data=FILE, npz or safetensors with inputs {form} and labels (N,)"
-    )
-
-
-def _made_up(documents: Documents) -> str:
-    why = f"the label is {documents.labelling}, which is not the papers' task"
-    return f"task text: {documents.name} has no labels: {why}"
-
-
-def _bytes(text: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
 def _arrays(path: str) -> tuple[dict[str, Tensor], str]:

@@ -48,7 +48,7 @@ class TheoryCells(PlannedCells):
     blank = {**PlannedCells.blank, "findings": [], "refused": []}
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        self.question = _question(request)
+        self.question = question_of(request.theorems, request.epsilon, request.delta, request.quadrature)
         about_methods = all(one.per_method for one in self.question.theorems)
         draft = replace(draft_plan(request), d=request.d, repeats=request.repeats)
         parts = prepared(request, draft, notify, timings, refuse=about_methods)
@@ -109,10 +109,6 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
                 quadrature=question.quadrature,
             )
             yield _Cell(key, theorem, method)
-
-
-def _question(request: TheoryRequest) -> Question:
-    return question_of(request.theorems, request.epsilon, request.delta, request.quadrature)
 
 
 def _planned(question: Question) -> dict[str, Any]:
