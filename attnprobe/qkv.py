@@ -484,7 +484,6 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def _numbers(heads: Iterable[int] | None, h: int) -> tuple[int, ...]:
-    """The original numbers of h heads."""
     if heads is None:
         return tuple(range(h))
     if not isinstance(heads, Iterable):

@@ -208,7 +208,6 @@ def _run(experiment: Experiment, **_: Any) -> None:
 
 
 def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
-    """The requested kinds of figures."""
     if hasattr(output, "plots"):
         return kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
     return experiment.plots if output.plot else ()

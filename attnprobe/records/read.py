@@ -117,7 +117,6 @@ def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files of records at a path."""
     path = Path(path)
     with reading(path):
         if path.is_dir():
@@ -131,7 +130,6 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _merged(lines: Iterable[Line]) -> ReadRecords:
-    """One record of each key."""
     by_key: dict[Any, Any] = {}
     malformed: list[Malformed] = []
     for _, _, one in lines:

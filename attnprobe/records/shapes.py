@@ -245,7 +245,6 @@ def _problem(error: Fields, record: object) -> str:
 
 
 def _brief(value: object) -> str:
-    """The beginning of any value."""
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     if isinstance(value, int) and abs(value) > LARGEST:

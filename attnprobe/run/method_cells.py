@@ -10,7 +10,7 @@ from ..approximation import Approximation
 from ..files import Fields, JsonObject
 from ..qkv import QKV
 from .cells import Place, PlannedCells, key_of
-from .plan import ErrorPlan, Group, MethodRequest, method_facts
+from .plan import ErrorPlan, Group, MethodRequest, budgets_of, method_facts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def method_cells(
 ) -> Iterator[MethodCell]:
     """Each method at every budget of a plan; ``determinants`` is what else determines the numbers of its cell."""
     for method in methods:
-        for d in plan.d if method is not None and method.entry.budget is not None else (None,):
+        for d in budgets_of(method, plan.d):
             place = {"target": plan.target, "heads": plan.heads, "d": d, "seed": plan.seed}
             yield MethodCell(key_of(command, method, facts, group, layer, **place, **determinants), method, d)
 

@@ -173,7 +173,7 @@ class ErrorPlan:
         each = len(self.d) + vmean  # with the lower bounds
         for one in self.methods:
             repeats = 1 if "deterministic" in one.entry.tags else self.repeats
-            each += repeats * (len(self.d) if one.entry.budget is not None else 1)
+            each += repeats * len(budgets_of(one, self.d))
         return each * len(self.n) * self.windows * len(self.layers)
 
     def cells(self, group: Group, layer: int, facts: Fields) -> list[Cell]:
@@ -184,7 +184,7 @@ class ErrorPlan:
         cells = [self._cell(group, layer, MethodRequest(LOWER_BOUND, requested=False), d, 0, facts) for d in self.d]
         for request in requests:
             entry = request.entry
-            for d in self.d if entry.budget is not None else (None,):
+            for d in budgets_of(request, self.d):
                 repeats = 1 if "deterministic" in entry.tags else self.repeats
                 cells += [self._cell(group, layer, request, d, repeat, facts) for repeat in range(repeats)]
         return cells
@@ -232,7 +232,7 @@ class ErrorPlan:
             seed=self.seed + repeat,
             **matrix,
         )
-        return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
+        return Cell(key, request, d, repeat, self.seed + repeat)
 
     def facts(self) -> JsonObject:
         """The plan as the manifest shows it."""
@@ -256,7 +256,7 @@ class ErrorPlan:
         reason = None
         for request in self.methods:
             for n in self.n:
-                for d in self.d if request.entry.budget is not None else (None,):
+                for d in budgets_of(request, self.d):
                     why = refused(request, self.target, n, d)
                     if why is None:
                         return None
@@ -288,6 +288,11 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
     except Unsupported as error:
         return message(error)
     return None
+
+
+def budgets_of(request: MethodRequest | None, budgets: Sequence[int]) -> Sequence[int | None]:
+    """The budgets at which a method is measured; (None,) for one without a budget."""
+    return (None,) if request is None or request.entry.budget is None else budgets
 
 
 def fitting(
@@ -330,9 +335,6 @@ class Cell:
 
     key: str
     request: MethodRequest
-    n: int
-    window: int
-    layer: int
     d: int | None
     repeat: int
     seed: int

@@ -93,7 +93,6 @@ def _relative(metrics: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, drawn: bool) -> Iterator[Finding]:
-    """One finding for each part and ε."""
     h = qkv.h
     for part, promise in PARTS.items():
         known = part in errors

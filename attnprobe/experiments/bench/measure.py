@@ -25,6 +25,7 @@ from ...run.method_cells import ending
 from ...run.plan import (
     Group,
     MethodRequest,
+    budgets_of,
     method_entry,
     method_facts,
     method_identity,
@@ -92,7 +93,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
         unsupported_reason(request, one, length, budget)
         for one in methods
         for length in n
-        for budget in (d if one.entry.budget is not None else (None,))
+        for budget in budgets_of(one, d)
     ]
     if None not in reasons:
         raise UsageError(reasons[0])
@@ -145,11 +146,7 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
         return BenchCell(key, one, n, layer, d, work)
 
     return {
-        (n, layer): [
-            cell(one, n, layer, d)
-            for one in methods
-            for d in (plan.d if one is not None and one.entry.budget is not None else (None,))
-        ]
+        (n, layer): [cell(one, n, layer, d) for one in methods for d in budgets_of(one, plan.d)]
         for n in plan.n
         for layer in plan.layers
     }

@@ -158,7 +158,6 @@ def _above(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], 
 def _head_budget(
     head: int, epsilon: float, errors: Mapping[int, float], tried: Mapping[int, Errors], random: bool
 ) -> HeadBudget:
-    """The result for one head and ε."""
     d, below = _reached(errors, epsilon)
     if d is None:
         seeds = max((len(by_head[head]) for by_head in tried.values() if head in by_head), default=1)

@@ -159,7 +159,6 @@ def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], len
 
 
 def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]) -> Iterator[_Cell]:
-    """One cell for each method."""
     for method in plan.methods:
         seeds = question.seeds_of(method.entry)
         matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
@@ -186,7 +185,6 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 
 
 def _record(search: BudgetSearch, qkv: QKV) -> Result:
-    """The result of a search, in the form of a record."""
     result = {
         "least": search.least,
         "most": search.most,

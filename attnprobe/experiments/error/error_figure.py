@@ -225,7 +225,6 @@ def _caption(
     styles: Styles,
     dots: bool,
 ) -> list[str]:
-    """The sentences of the caption."""
     spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
     barred = dots or _are_barred(styles)
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
@@ -244,7 +243,6 @@ def _are_barred(styles: Styles) -> bool:
 
 
 def _median(row: Row, name: str) -> float:
-    """The median of a row that has one."""
     return row["metrics"][name]["median"] or 0.0
 
 

@@ -94,7 +94,6 @@ def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[in
 
 
 def _ends(maps: Any) -> tuple[float, float]:
-    """The ends of the colour scale."""
     values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps] or [np.ones(1)])
     if not values.size:
         return 0.1, 1.0

@@ -172,7 +172,6 @@ class DecodingBench(Bench):
         return torch.cat(errors)
 
     def _exact(self, layer: int) -> ExactSteps:
-        """The exact attention of the steps in a layer."""
         if layer not in self.exact:
             call, steps = self.calls[layer], self.prefix.steps
             parts = {"q": call.q[:, :, steps], "k": call.k[:, :, : steps.stop], "v": call.v[:, :, : steps.stop]}

@@ -66,10 +66,10 @@ class InjectCells(Cells):
         self.batches: dict[Place, tuple[int, ...]] = {}
         every = {}
         for number, (source, plan) in enumerate(self.parts):
-            for n, windows, works in inject_batches(request, plan, source):
+            for n, windows, cells in inject_batches(plan, source):
                 place = Place(number, Group(n, windows[0]), None)
                 self.batches[place] = windows
-                every[place] = [cell for cells in works for cell in cells]
+                every[place] = cells
         super().__init__(request, [source for source, _ in self.parts], list(every), every.__getitem__)
 
     def plan(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +61,6 @@ class InjectCell:
 
     key: str
     work: InjectWork
-    n: int
     window: int
 
     @property
@@ -310,33 +309,19 @@ def _differing(
     ]
 
 
-def inject_batches(
-    request: InjectRequest, plan: InjectPlan, source: Any
-) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
+def inject_batches(plan: InjectPlan, source: Any) -> Iterator[tuple[int, tuple[int, ...], list[InjectCell]]]:
     """``(n, windows, cells)`` of every batch, with a cell for each forward and window."""
-    facts, base = identity_facts(source.facts), plan.base
-    numbers = range(base.windows)
-    batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]
-    return [
-        (
-            n,
-            windows,
-            [[_cell(request, plan, work, n, windows, window, facts) for window in windows] for work in plan.works(n)],
-        )
-        for n in base.n
-        for windows in batches
-    ]
+    facts, windows = identity_facts(source.facts), range(plan.base.windows)
+    for n in plan.base.n:
+        for at in range(0, len(windows), plan.request.batch):
+            batch = tuple(windows[at : at + plan.request.batch])
+            yield n, batch, [_cell(plan, work, n, batch, window, facts) for work in plan.works(n) for window in batch]
 
 
 def _cell(
-    request: InjectRequest,
-    plan: InjectPlan,
-    work: InjectWork,
-    n: int,
-    windows: tuple[int, ...],
-    window: int,
-    facts: Mapping[str, Any],
+    plan: InjectPlan, work: InjectWork, n: int, batch: tuple[int, ...], window: int, facts: Mapping[str, Any]
 ) -> InjectCell:
+    request = plan.request
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     decoding: dict[str, Any] = {"prompt": request.prefix_at(n), "greedy_steps": request.greedy_steps}
     if work.plan is not None:
@@ -349,7 +334,7 @@ def _cell(
         source=dict(facts),
         n=n,
         window=window,
-        batch=windows,
+        batch=batch,
         lines=request.lines,
         layers=work.layers,
         alone=work.layer is not None,
@@ -360,4 +345,4 @@ def _cell(
         hidden_words=plan.base.seed,
         model_dtype=request.model_dtype,
     )
-    return InjectCell(key, work, n, window)
+    return InjectCell(key, work, window)

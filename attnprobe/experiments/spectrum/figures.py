@@ -206,7 +206,6 @@ def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
 
 
 def _method(row: Row) -> Row:
-    """The matrix of the spectrum, as a method."""
     return {"method": row["of"], "options": row.get("options") or {}}
 
 

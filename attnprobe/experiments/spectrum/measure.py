@@ -19,6 +19,7 @@ from ...run.costs import Cost, work_of_decompositions
 from ...run.plan import (
     Group,
     MethodRequest,
+    budgets_of,
     method_entry,
     method_facts,
     method_identity,
@@ -201,7 +202,7 @@ def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], l
 
 
 def _budgets(one: MethodRequest | str, d: Sequence[int]) -> Sequence[int | None]:
-    return (None,) if isinstance(one, str) or one.entry.budget is None else d
+    return budgets_of(None if isinstance(one, str) else one, d)
 
 
 def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> str | None:

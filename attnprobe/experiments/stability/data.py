@@ -191,7 +191,6 @@ def _lines(name: str, path: Path) -> Documents:
 
 
 def _folders(name: str, path: Path) -> Documents:
-    """A folder for each label."""
     digest, pairs = hashlib.sha256(), []
     with reading(f"text {name}", SourceError):
         for folder in sorted(one for one in path.iterdir() if one.is_dir()):

@@ -31,22 +31,21 @@ class StabilityCells(Cells):
     gradients = True
 
     def __init__(self, request: StabilityRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        tasks, self.planned = stability_prepared(request, notify)
+        tasks, self.methods, self.budgets = stability_prepared(request, notify)
         every = {}
         for number, task in enumerate(tasks):
-            cells = stability_cells(request, self.planned, task)
             for repeat in range(request.seeds):
                 place = Place(number, Group(task.n, repeat), LAYERS)
-                every[place] = [cell for cell in cells if cell.repeat == repeat]
+                every[place] = stability_cells(request, self.methods, self.budgets, task, repeat)
         super().__init__(request, tasks, list(every), every.__getitem__)
 
     def plan(self) -> dict[str, Any]:
         request, tasks = self.request, self.sources
         return {
-            "methods": [{"name": one.name, "options": dict(one.options)} for one in self.planned.methods],
+            "methods": [{"name": one.name, "options": dict(one.options)} for one in self.methods],
             "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
             "n": list(dict.fromkeys(one.n for one in tasks)),
-            "d": self.planned.d,
+            "d": self.budgets,
             "layers": [LAYERS],
             "steps": request.steps,
             "seed": request.seed,
@@ -131,7 +130,6 @@ class StabilityCells(Cells):
 
 
 def _record(training: Training, steps: list[Step]) -> Result:
-    """The measurements of the steps of a training, in the form of a record."""
     trajectory = training.trajectory(steps)
     metrics = {name: list(getattr(trajectory, name)) for name in STEP_METRICS if steps}
     return {"metrics": metrics, "conditions": list(trajectory.conditions)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError, nearest, unknown
 from ...records.file import cell_key, identity_facts
-from ...run.plan import MethodRequest, fitting, method_identity, parse_methods, refuse_endless, refused
+from ...run.plan import MethodRequest, budgets_of, fitting, method_identity, parse_methods, refuse_endless, refused
 from . import OWN, StabilityRequest
 from .tasks import TASKS, TaskSource, check_setting, open_task
 
@@ -31,14 +31,6 @@ class StabilityCell:
     @property
     def name(self) -> str:
         return self.request.label
-
-
-@dataclass(frozen=True)
-class StabilityPlan:
-    """The parsed lists of a request, with self-attention first."""
-
-    methods: tuple[MethodRequest, ...]
-    d: tuple[int, ...]
 
 
 def parse_tasks(texts: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -99,8 +91,8 @@ def check_condition_tokens(number: int) -> None:
 
 def stability_prepared(
     request: StabilityRequest, notify: Callable[[str], None]
-) -> tuple[list[TaskSource], StabilityPlan]:
-    """The tasks and the plan, after every check of the request."""
+) -> tuple[list[TaskSource], tuple[MethodRequest, ...], tuple[int, ...]]:
+    """The tasks, the methods with self-attention first, and the budgets, after every check of the request."""
     check_condition_tokens(request.condition_tokens)
     if request.dtype not in ("float32", "float64"):
         raise UsageError(f"dtype={request.dtype}: training runs in float32 or float64")
@@ -118,21 +110,11 @@ def stability_prepared(
     def refusals(d: int) -> int:
         return sum(unsupported_reason(*place, d) is not None for place in places)
 
-    plan = StabilityPlan(methods, fitting(request, min(task.shortest for task in opened), refusals, notify))
-    _refuse_impossible(request, plan, opened)
-    return opened, plan
-
-
-def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:
-    requested = [one for one in plan.methods if one.requested]
-    reasons = [
-        unsupported_reason(one, target_of(request, one), task, d)
-        for one in requested
-        for task in tasks
-        for d in _budgets(plan, one)
-    ]
-    if requested and None not in reasons:
+    budgets = fitting(request, min(task.shortest for task in opened), refusals, notify)
+    reasons = [unsupported_reason(*place, d) for place in places for d in budgets_of(place[0], budgets)]
+    if places and None not in reasons:
         raise UsageError(reasons[0])
+    return opened, methods, budgets
 
 
 def unsupported_reason(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
@@ -148,31 +130,31 @@ def target_of(request: StabilityRequest, one: MethodRequest) -> str:
     return own_target(one) if request.target == OWN else request.target
 
 
-def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSource) -> list[StabilityCell]:
-    """The cells of a task in their order: method by method, budget by budget, seed by seed."""
-    facts, cells = identity_facts(task.facts), []
-    for one in plan.methods:
+def stability_cells(
+    request: StabilityRequest,
+    methods: Sequence[MethodRequest],
+    budgets: Sequence[int],
+    task: TaskSource,
+    repeat: int,
+) -> list[StabilityCell]:
+    """The cells of a task with one seed: method by method, budget by budget."""
+    facts, seed, cells = identity_facts(task.facts), request.seed + repeat, []
+    for one in methods:
         target = target_of(request, one)
-        for d in _budgets(plan, one):
-            for repeat in range(request.seeds):
-                seed = request.seed + repeat
-                key = cell_key(
-                    command="stability",
-                    **method_identity(one),
-                    target=target,
-                    source=facts,
-                    n=task.n,
-                    batch=task.batch,
-                    rate=task.rate,
-                    eps=request.eps,
-                    steps=request.steps,
-                    d=d,
-                    seed=seed,
-                    condition_tokens=request.condition_tokens,
-                )
-                cells.append(StabilityCell(key, one, target, d, repeat, seed))
+        for d in budgets_of(one, budgets):
+            key = cell_key(
+                command="stability",
+                **method_identity(one),
+                target=target,
+                source=facts,
+                n=task.n,
+                batch=task.batch,
+                rate=task.rate,
+                eps=request.eps,
+                steps=request.steps,
+                d=d,
+                seed=seed,
+                condition_tokens=request.condition_tokens,
+            )
+            cells.append(StabilityCell(key, one, target, d, repeat, seed))
     return cells
-
-
-def _budgets(plan: StabilityPlan, one: MethodRequest) -> tuple[int | None, ...]:
-    return plan.d if one.entry.budget is not None else (None,)

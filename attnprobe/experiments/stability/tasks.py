@@ -238,7 +238,6 @@ def check_setting(n: int | None, batch: int | None, rate: float | None) -> None:
 
 
 def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
-    """The arrays of a file, and its hash."""
     place = path_of(path, SourceError)
     try:
         with open_regular(place, 16 * GIB) as file:

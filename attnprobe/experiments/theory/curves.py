@@ -76,7 +76,6 @@ def _first_of(points: Sequence[Row]) -> list[Row]:
 
 
 def _colours(values: Iterable[Any]) -> dict[Any, str]:
-    """A colour for each value, in their order."""
     return {value: COLOURS[place % len(COLOURS)] for place, value in enumerate(sorted(set(values)))}
 
 

@@ -17,7 +17,7 @@ from ...qkv import QKV
 from ...records.file import encode_inf
 from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
-from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
+from ...run.plan import ErrorPlan, Group, MethodRequest, budgets_of, method_facts, refused
 from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
@@ -132,10 +132,7 @@ def _check(
         raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
     if method is not None:
-        tried = {
-            d: refused(method, plan.target, inner.n_q, d)
-            for d in (plan.d if method.entry.budget is not None else (None,))
-        }
+        tried = {d: refused(method, plan.target, inner.n_q, d) for d in budgets_of(method, plan.d)}
         reasons = {d: why for d, why in tried.items() if why is not None}
         if len(reasons) == len(tried):
             raise Unsupported(next(iter(reasons.values())))
