@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from .arguments import checked
 from .errors import SourceError, UsageError
-from .hooks.arguments import call_of
 from .hooks.call import AttentionCall
-from .hooks.interface import Selection, bypassed, eager_of, put, switched
+from .hooks.interface import Selection, bypassed, call_of, eager_of, put, switched
 from .methods import Method, get
 from .replacement import Budget, Replacement
 

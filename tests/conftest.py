@@ -53,7 +53,7 @@ def no_columns():
 @pytest.fixture(autouse=True, scope="session")
 def typed_records():
     """Whatever a command writes is what its type says."""
-    from attnprobe.experiments.shapes import shape_of
+    from attnprobe.experiments import shape_of
 
     append = RecordWriter.append
 

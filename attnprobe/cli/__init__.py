@@ -40,6 +40,8 @@ COMMANDS = {
     "doctor": "Show devices, versions, and the default model and text.",
 }
 
+BESIDE = {"new-method": "methods", "select": "extract"}  # commands in the module of another one
+
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a gate failed; 2 wrong usage or an impossible value; 3 a named source or device is "
     "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
@@ -57,7 +59,8 @@ def _command(name: str) -> click.Command:
 
         command = measuring_command(experiment(name))
     else:
-        command = import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
+        module = import_module(f".{BESIDE.get(name, name)}", __package__)
+        command = getattr(module, name.replace("-", "_"))
     if command.callback is not None:
         command.callback = answers_last()(diverted()(command.callback))
     return command

@@ -21,7 +21,7 @@ In Python:
 @click.group("cache", invoke_without_command=True, epilog=EPILOG)
 @debug_option
 @click.pass_context
-def command(context: click.Context, debug: bool) -> None:
+def cache(context: click.Context, debug: bool) -> None:
     """List the Q, K and V and the converted models in the cache, or remove them.
 
     A run stores the Q, K and V that it captures. The next run on the same weights, text, tokenizer, layer, window and n
@@ -33,7 +33,7 @@ def command(context: click.Context, debug: bool) -> None:
         context.invoke(list_entries)
 
 
-@command.command("list")
+@cache.command("list")
 @debug_option
 def list_entries(debug: bool = False) -> None:
     """Show the folders, their sizes and their entries, the last used first."""
@@ -50,7 +50,7 @@ def list_entries(debug: bool = False) -> None:
             answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry) or 'damaged, or of another version'}")
 
 
-@command.command("clear")
+@cache.command("clear")
 @debug_option
 def clear(debug: bool) -> None:
     """Remove all entries, and what a killed process left of one."""

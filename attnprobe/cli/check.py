@@ -53,7 +53,7 @@ def _sizes(function: Any) -> Any:
 @click.option("--seed", type=int, metavar="NUMBER", help="Seed of the inputs and of the method's draws. [default: 0]")
 @format_option
 @debug_option
-def command(
+def check(
     method: str, only: tuple[str, ...], target: str | None, dtype: str | None, format_: str, debug: bool, **sizes: Any
 ) -> None:
     """Check the properties that every method must have: shapes, dtypes, draws, heads, padding and claims.
@@ -63,9 +63,9 @@ def command(
     """
     from dataclasses import asdict
 
-    from ..tables.conformance import conformance_table
     from ..tables.view import check_format, flat_view
     from ..testing import examine
+    from ..testing.examine import conformance_table
     from .progress import progress_bar
     from .streams import answer
 

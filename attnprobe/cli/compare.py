@@ -16,7 +16,7 @@ Examples:
 \b
 In Python:
   from attnprobe.compare.runs import compare_runs
-  from attnprobe.experiments.shapes import read_run
+  from attnprobe.experiments import read_run
   compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
 Verdicts:
@@ -74,7 +74,7 @@ a file that is not a run, runs of different sources or without a requested row i
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided.")
 @shown_options
-def command(
+def compare(
     a: str,
     b: str | None,
     pairs: tuple[str, ...],
@@ -95,7 +95,7 @@ def command(
     from ..compare.runs import compare_runs
     from ..compare.view import COMPARED, FIELDS, comparison_line, comparison_view, missing_lines
     from ..errors import UsageError
-    from ..experiments.shapes import read_run
+    from ..experiments import read_run
     from ..files import reading
     from ..records.read import malformed_notes
     from ..tables.console import Header

@@ -23,7 +23,7 @@ In Python:
     "--weights", default="pretrained", show_default=True, help="Weights of --model: pretrained or initialized."
 )
 @debug_option
-def command(model: str | None, weights: str, debug: bool) -> None:
+def doctor(model: str | None, weights: str, debug: bool) -> None:
     """Show devices, versions, threads, the hub, its cache, and the default model and text.
 
     With --model: list every attention module with its heads, scale and mask, the error of its capture, and whether

@@ -1,4 +1,4 @@
-"""``attnprobe extract``."""
+"""``attnprobe extract`` and ``attnprobe select``: files of Q, K and V, and of the keys that a method selects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 
 from ..run.option import options_of
 from ..run.topics.reading import Layers, SomeQueries, Source
+from .names import complete_methods
 from .options import debug_option, taking
 
-EPILOG = """\b
+EXTRACT_EPILOG = """\b
 In Python:
   from attnprobe import load_qkv
   qkv = load_qkv(qkv="qkv.safetensors", n=1024, layer=0)"""
@@ -31,11 +32,11 @@ def file_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command("extract", epilog=EPILOG)
+@click.command("extract", epilog=EXTRACT_EPILOG)
 @file_options
 @taking([*options_of(SomeQueries), *options_of(Source)])
 @debug_option
-def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
+def extract(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
     """Write Q, K and V of the chosen layers to a safetensors file, with model, text and hashes in its metadata.
 
     Measuring commands read the file with --qkv FILE. With --queries it has the rows of some queries, and all queries
@@ -74,3 +75,69 @@ def check_out(out: str, force: bool, qkv: str | os.PathLike[str] | None) -> None
         raise UsageError(f"--out {out} is the --qkv file itself: choose another name")
     if os.path.isfile(out) and not force:
         raise UsageError(f"{out} exists: choose another name, or --force")
+
+
+SELECT_EPILOG = """\b
+In Python:
+  from attnprobe import approximate, load_qkv
+  from attnprobe.methods.selection.files import save_selection
+  qkv = load_qkv(qkv="qkv.safetensors", n=1024, layer=0)
+  save_selection("keys.safetensors", [(qkv, approximate("quest", qkv, 128))])"""
+
+
+@click.command("select", epilog=SELECT_EPILOG)
+@click.argument("method", shell_complete=complete_methods)
+@file_options
+@click.option("--d", default=128, show_default=True, help="Budget: keys of a row.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the method's draws.")
+@taking(options_of(SomeQueries))
+@taking(options_of(Source))
+@debug_option
+def select(
+    method: str,
+    out: str,
+    force: bool,
+    d: int,
+    n: int,
+    layer: str | None,
+    windows: int,
+    seed: int,
+    debug: bool,
+    **given: Any,
+) -> None:
+    """Write the keys that METHOD selects for each query to a safetensors file.
+
+    METHOD is a sparse method with its options, such as quest:page=32. `attnprobe error selection:FILE` judges the file.
+    """
+    from ..errors import Unsupported, UsageError
+    from ..methods import approximate
+    from ..methods.selection.files import save_selection
+    from ..run.plan import parse_methods
+    from ..run.sources import layers_of, left_out, tell_left_out
+    from ..sources import SourceSpec, resolve
+    from .progress import progress_bar
+    from .streams import note
+
+    requests = parse_methods([method], "softmax")
+    if len(requests) != 1:
+        raise UsageError(f"select: {method} names {len(requests)} methods: name one")
+    [request] = requests
+    spec = SourceSpec(**given)
+    check_out(out, force, spec.qkv)
+    pairs = []
+    with progress_bar() as (progress, notify):
+        source = resolve(spec, notify=notify)
+        named = options_of(Layers)[0].value(layer, "layer")
+        without = () if request.entry.takes_windows else left_out(named, source)
+        layers = tuple(number for number in layers_of(named, source) if number not in without)
+        tell_left_out(named, source, requests, notify)
+        source.check(n, windows, layers)
+        for window in range(windows):
+            progress(window, windows, f"selecting, n={n}")
+            for number, qkv in source.qkv(n, layers, window).items():
+                try:
+                    pairs.append((qkv, approximate(request.entry, qkv, d, seed=seed, **request.options)))
+                except Unsupported as error:
+                    raise Unsupported(f"layer {number}: {error}") from error
+    save_selection(out, pairs, source=f"{method} d={d} seed={seed}")
+    note(f"wrote the keys of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")

@@ -1,4 +1,4 @@
-"""``attnprobe methods``."""
+"""``attnprobe methods`` and ``attnprobe new-method``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import click
 from .names import complete_methods, method_list, plugin_names
 from .options import debug_option, format_option
 
-EPILOG = """\b
+METHODS_EPILOG = """\b
 In Python:
   from attnprobe.methods import METHODS
   METHODS["skyformer"].options"""
 
 
-@click.command("methods", epilog=EPILOG)
+@click.command("methods", epilog=METHODS_EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
 @click.option("--long", is_flag=True, help="Also list targets, the meaning of the budget d, cost and tags.")
 @format_option
 @debug_option
-def command(name: str | None, long: bool, format_: str, debug: bool) -> None:
+def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     """List the methods by family, one per line. With NAME, explain one method.
 
     --format other than table prints all facts of each method.
@@ -65,3 +65,32 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "tags": ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in row["tags"]),
         "options": ", ".join(row["options"]) or "–",
     }
+
+
+NEW_METHOD_EPILOG = """\b
+In Python:
+  from attnprobe.methods.user.scaffold import write_method
+  write_method("mine", "methods")
+\b
+Exit codes: 0 written, 2 an impossible name, or a file that exists already."""
+
+
+@click.command("new-method", epilog=NEW_METHOD_EPILOG)
+@click.argument("name", metavar="NAME")
+@click.option("--out", default=".", show_default=True, metavar="DIR", help="The folder for the files.")
+@debug_option
+def new_method(name: str, out: str, debug: bool) -> None:
+    """Write NAME.py, a method that works, and test_NAME.py, its test. Replace the method by your own.
+
+    Prints the next commands: measure, check and test it. Existing files are never overwritten.
+    """
+    from shlex import quote
+
+    from ..methods.user.scaffold import write_method
+    from .streams import answer, echo
+
+    method, test = write_method(name, out)
+    shown = quote(f"{method if method.is_absolute() else f'./{method}'}:{name}")
+    answer(f"{method}\n{test}")
+    for line in (f"attnprobe error --method {shown} --d 16,32,64 --plot", f"attnprobe check {shown}", f"pytest {test}"):
+        echo(f"  {line}", err=True)

@@ -62,7 +62,7 @@ In Python:
 )
 @drawing_options
 @shown_options
-def command(
+def report(
     runs: tuple[str, ...],
     metric: str | None,
     references: tuple[str, ...],

@@ -49,7 +49,7 @@ In Python:
 @click.option("--dry-run", is_flag=True, help="Print the cells, how many are done, and an estimate of time and memory.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE COMMAND]")
 @click.pass_context
-def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, options: tuple[str, ...]) -> None:
+def sweep(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, options: tuple[str, ...]) -> None:
     """Run a command from a YAML file.
 
     Options after FILE override the environment, which overrides the file.

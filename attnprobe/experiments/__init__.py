@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .base import Experiment
 
-__all__ = ["EXPERIMENTS", "experiment", "plot_kinds", "subjects_of"]
+if TYPE_CHECKING:
+    from ..records.read import ReadRecords
+    from ..records.shapes import Record, Shape
+
+__all__ = ["EXPERIMENTS", "experiment", "plot_kinds", "read_run", "shape_of", "subjects_of"]
 
 EXPERIMENTS = ("error", "spectrum", "condition", "theory", "audit", "budget", "bench", "inject", "stability")
 
@@ -28,3 +34,16 @@ def plot_kinds() -> list[str]:
     """The kinds of figures that ``attnprobe report`` can draw, of all commands."""
     every = map(experiment, EXPERIMENTS)
     return [kind for one in every for kind in (*one.plots, *one.more_plots)]
+
+
+@cache
+def shape_of(command: str) -> Shape[Any] | None:
+    """The type of a command's records; None if `EXPERIMENTS` lacks the command."""
+    return experiment(command).part("record:SHAPE") if command in EXPERIMENTS else None
+
+
+def read_run(path: str | os.PathLike[str]) -> ReadRecords[Record]:
+    """The records of a run's folder or of a file, each checked against the type of its command; see `read_typed`."""
+    from ..records.read import read_typed
+
+    return read_typed(path, shape_of)

@@ -11,8 +11,7 @@ from typing import Any
 from ..tables.table import gathered
 from .drawing import Drawing
 from .files import chunks, drawn
-from .heat import Scale, colour_bar
-from .kit import LEGEND_LINE, Sheet, canvas, legend, legend_below, legend_columns, legend_inches
+from .kit import LEGEND_LINE, Scale, Sheet, canvas, colour_bar, legend, legend_below, legend_columns, legend_inches
 
 Rows = Sequence[Mapping[str, Any]]
 PAD = 0.3  # inches around the panels

@@ -22,10 +22,9 @@ from torch import Tensor
 from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
-from .arguments import call_of
 from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks
-from .interface import Selection, bypassed, eager_of, put, switched
+from .interface import Selection, bypassed, call_of, eager_of, put, switched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,8 +12,7 @@ from .condition import (
     schulz_residuals,
     sensitivity,
 )
-from .duplicates import repeated_rows
-from .inputs import INPUT_STATISTICS, input_statistics
+from .inputs import INPUT_STATISTICS, input_statistics, repeated_rows
 from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_errors
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..experiments.shapes import shape_of
+from ..experiments import shape_of
 from ..records.file import strict_json
 from ..records.shapes import flat
 from ..tables.labels import identity, scale_of, source_labels

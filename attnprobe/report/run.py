@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..experiments import EXPERIMENTS, subjects_of
-from ..experiments.shapes import read_run
+from ..experiments import EXPERIMENTS, read_run, subjects_of
 from ..files import path_of
 from ..records.file import LOWER_BOUND, missing_maps
-from ..records.manifest import read_manifest
-from ..records.read import Malformed, malformed_notes, read_inputs
+from ..records.read import Malformed, malformed_notes, read_inputs, read_manifest
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import identity, measured_words, source_labels

@@ -20,8 +20,7 @@ from ..linalg.exceedance import clopper_pearson
 from ..metrics.condition import RIDGE, lemma3_interval
 from ..operators import GaussianAttention, UnnormalisedAttention
 from ..qkv import QKV
-from .finding import Finding
-from .frequency import frequency
+from .finding import Finding, frequency
 from .lifted import Lifted, Residual, landmarks, lifted_dimension
 from .registry import Setting, theorem
 

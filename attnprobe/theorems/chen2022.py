@@ -21,8 +21,7 @@ from torch import Tensor
 
 from ..operators import SoftmaxAttention
 from ..qkv import QKV
-from .finding import Finding
-from .frequency import frequency, quantile_interval
+from .finding import Finding, frequency, quantile_interval
 from .registry import Setting, theorem
 from .sketched import SketchedHead, chen2022_quality
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attnprobe.experiments import EXPERIMENTS
-from attnprobe.experiments.shapes import shape_of
+from attnprobe.experiments import EXPERIMENTS, shape_of
 from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
 from attnprobe.report.frame import COLUMNS
 

@@ -8,9 +8,8 @@ from paths import GOLDEN
 
 from attnprobe.cli.factory import measuring_command
 from attnprobe.errors import UsageError
-from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.experiments import EXPERIMENTS, experiment, shape_of
 from attnprobe.experiments.base import Experiment
-from attnprobe.experiments.shapes import shape_of
 from attnprobe.run.cells import Cells
 from attnprobe.run.option import KEYS, options_of
 from attnprobe.run.topics.running import RunRequest

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from attnprobe.figures.heat import EMPTY, Scale, heat_map
+from attnprobe.figures.kit import EMPTY, Scale, heat_map
 
 
 def painted(values, layers, heads):

@@ -95,7 +95,7 @@ MAY_HEAVY = {
     "gates": {"numpy", "rich"},
 }
 # modules of a command that read records and never measure
-VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record", "shapes"}
+VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record"}
 VIEWS |= {"columns", "papers", "result"}
 VIEWS |= {"cost", "error_figure", "maps_figure"}
 FILES = sorted(ROOT.rglob("*.py"))

@@ -17,8 +17,7 @@ from thinned import others_slow
 from attnprobe import UsageError, open_run
 from attnprobe.cli import cli
 from attnprobe.errors import AttnprobeError
-from attnprobe.experiments import EXPERIMENTS
-from attnprobe.experiments.shapes import read_run, shape_of
+from attnprobe.experiments import EXPERIMENTS, read_run, shape_of
 from attnprobe.records.read import read_inputs, read_records
 
 RUNS = GOLDEN / "runs"

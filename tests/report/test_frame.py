@@ -7,8 +7,7 @@ from paths import GOLDEN
 from record_pages import records_page, records_schema
 
 from attnprobe import AttnprobeError, SourceError, UsageError, open_run
-from attnprobe.experiments import EXPERIMENTS
-from attnprobe.experiments.shapes import shape_of
+from attnprobe.experiments import EXPERIMENTS, shape_of
 from attnprobe.report.frame import COLUMNS
 
 RUNS = GOLDEN / "runs"

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments import read_run
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.shapes import read_run
 from attnprobe.methods import by_family
 from attnprobe.records import read_records
 from attnprobe.run.limits import CellTimeout, time_limit

@@ -21,7 +21,7 @@ from attnprobe.theorems.chen2022 import (
     chen2022_sampling_failure,
     zhou2021_sparsity,
 )
-from attnprobe.theorems.frequency import clopper_pearson
+from attnprobe.theorems.finding import clopper_pearson
 from attnprobe.theorems.sketched import SketchedHead, chen2022_quality
 
 

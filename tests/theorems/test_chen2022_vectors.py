@@ -13,7 +13,7 @@ from attnprobe import QKV
 from attnprobe.linalg.sketches import gaussian
 from attnprobe.theorems import sketched
 from attnprobe.theorems.chen2022 import SKETCHES, VECTORS, chen2022_vector_failure
-from attnprobe.theorems.frequency import clopper_pearson
+from attnprobe.theorems.finding import clopper_pearson
 from attnprobe.theorems.sketched import SketchedHead
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import binom, binomtest
 
-from attnprobe.theorems.frequency import binomial_tail, clopper_pearson, quantile_interval
+from attnprobe.theorems.finding import binomial_tail, clopper_pearson, quantile_interval
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 20, 333])

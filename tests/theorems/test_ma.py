@@ -13,7 +13,7 @@ from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.rng import Streams
 from attnprobe.theorems import Setting, get_theorem, ma
-from attnprobe.theorems.frequency import frequency
+from attnprobe.theorems.finding import frequency
 from attnprobe.theorems.ma import ma_errors
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.heat import EMPTY, Scale, heat_map
+from ...figures.kit import EMPTY, Scale, heat_map
 from ...figures.methods import where
 from ...figures.panels import Panels, draw_figures
 from ...figures.words import formula

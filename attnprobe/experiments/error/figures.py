@@ -11,8 +11,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.heat import Scale, heat_map
-from ...figures.kit import logarithmic
+from ...figures.kit import Scale, heat_map, logarithmic
 from ...figures.looks import GREY
 from ...figures.methods import HUGE, flagged, legend_text, panel_title, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UsageError
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.heat import EMPTY, Scale
+from ...figures.kit import EMPTY, Scale
 from ...figures.looks import GREY
 from ...figures.panels import Panels, draw_figures
 from ...figures.words import sentence

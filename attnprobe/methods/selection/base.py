@@ -52,7 +52,8 @@ def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
     tags = common + tuple(facts.pop("tags"))
     shared = {"family": "selection", "targets": ("softmax",), "kind": "method", "exact_at": lambda n: (n, {})}
     limits = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}
-    return register(**{**shared, **limits, **facts, "tags": tags})
+    oracle = "torch scaled_dot_product_attention under its mask"
+    return register(**{**shared, **limits, "oracle": oracle, **facts, "tags": tags})
 
 
 def check_positive(method: str, **values: int) -> None:

@@ -25,7 +25,6 @@ from .base import (
     tags=("shift_invariant", "prefill"),
     budget="at most d keys of each row, in blocks: its own block, and those of the largest mean scores",
     cost="2 n d p + O(n² p)",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=lambda target, *, block: check_positive("block-topk", block=block),
     small={"block": 3},
 )

@@ -15,9 +15,8 @@ from ...operators import block_rows, product, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, check_subset, subset, subset_selector
+from .subsets import Allocation, Sets, check_subset, subset, subset_selector
 
 KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
 AHEAD = 512  # positions over which RoPE is averaged
@@ -29,7 +28,6 @@ AHEAD = 512  # positions over which RoPE is averaged
     year=2025,
     tags=("uses_values", "causal"),
     cost="2 n d p + O(n² p)",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("expected", "every", "first", "observe", "rope"),
     compress={"every": 1},
     small={"observe": 3, "first": 1},

@@ -12,9 +12,8 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, check_subset, streamed, subset, subset_selector
+from .subsets import Allocation, Sets, check_subset, streamed, subset, subset_selector
 
 
 @subset_selector(
@@ -23,7 +22,6 @@ from .subsets import Sets, check_subset, streamed, subset, subset_selector
     year=2023,
     tags=("shift_invariant", "causal"),
     cost="2 n d p + O(n² p)",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("h2o", "every", "observe"),
     compress={"every": 1, "streaming": False, "average": True, "forced": False},
 )

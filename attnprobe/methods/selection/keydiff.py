@@ -9,9 +9,8 @@ from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .allocation import Allocation
 from .base import attend, working
-from .subsets import check_subset, subset, subset_selector
+from .subsets import Allocation, check_subset, subset, subset_selector
 
 
 @subset_selector(
@@ -20,7 +19,6 @@ from .subsets import check_subset, subset, subset_selector
     year=2025,
     tags=("permutation_equivariant", "causal", "decodes"),
     cost="2 n d p",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("keydiff", "every"),
     compress={"every": 1},
 )

@@ -22,7 +22,6 @@ from .subsets import Sets, check_subset, subset, subset_selector
     tags=("causal", "decodes"),
     deterministic=False,
     cost="2 n d p",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("random", "first", "every"),
     compress={"every": 1},
 )

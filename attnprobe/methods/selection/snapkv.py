@@ -9,9 +9,8 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .allocation import Allocation
 from .base import attend, working
-from .subsets import Sets, check_subset, subset, subset_selector
+from .subsets import Allocation, Sets, check_subset, subset, subset_selector
 
 
 @subset_selector(
@@ -20,7 +19,6 @@ from .subsets import Sets, check_subset, subset, subset_selector
     year=2024,
     tags=("shift_invariant", "causal"),
     cost="2 n d p + O(n² p)",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("snapkv", "every", "observe", "kernel"),
     compress={"every": 1},
     small={"observe": 3, "kernel": 3},

@@ -20,7 +20,6 @@ from .subsets import check_subset, streamed, subset, subset_selector
     year=2024,
     tags=("shift_invariant", "causal"),
     cost="2 n d p",
-    oracle="torch scaled_dot_product_attention under its mask",
     validate=check_subset("tova", "every"),
     compress={"every": 1, "streaming": False},
     small={"sets": "head"},

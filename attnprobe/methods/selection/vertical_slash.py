@@ -38,7 +38,6 @@ def _caution(d: int, *, vertical: float, probe: int, first: int, near: int) -> s
     tags=("shift_invariant", "prefill"),
     budget="at most d keys of each row: d · vertical columns, and diagonals",
     cost="2 n d p",
-    oracle="torch scaled_dot_product_attention under its mask",
     limit=lambda n_q, n_k: 2 * n_k,
     limit_name="2 n_k",
     exact_at=lambda n: (2 * n, {}),

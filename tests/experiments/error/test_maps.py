@@ -24,7 +24,7 @@ from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import maps_figure as figure_file
 from attnprobe.experiments.error.maps_figure import map_figures
 from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.heat import EMPTY
+from attnprobe.figures.kit import EMPTY
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
