@@ -22,7 +22,7 @@ from ..timings import Timings
 from .costs import Cost, Work, work_of_forward, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
-from .plan import ErrorPlan, Group, MethodRequest, method_identity
+from .plan import ErrorPlan, Group
 from .sources import left_out
 from .topics.reading import SomeQueries
 from .where.backends import Limit
@@ -307,12 +307,6 @@ def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Fields | None = None
     """A manifest's plan: that of all sources, or one for each weights. Sources that differ in scale share a plan."""
     plans = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
     return next(iter(plans.values())) if len(plans) == 1 else plans
-
-
-def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: Any) -> str:
-    """The key of a cell at a place of a source with these facts."""
-    where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
-    return cell_key(command=command, **method_identity(method), **where, **rest)
 
 
 def _share_of(request: Any, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:

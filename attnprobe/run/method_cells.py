@@ -9,8 +9,8 @@ from typing import Any
 from ..approximation import Approximation
 from ..files import Fields, JsonObject
 from ..qkv import QKV
-from .cells import Place, PlannedCells, key_of
-from .plan import ErrorPlan, Group, MethodRequest, budgets_of, method_facts
+from .cells import Place, PlannedCells
+from .plan import ErrorPlan, Group, MethodRequest, budgets_of, key_of, method_facts
 
 
 @dataclass(frozen=True)

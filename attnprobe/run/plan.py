@@ -219,20 +219,8 @@ class ErrorPlan:
             matrix |= {"row_tolerance": self.row_tolerance}
         elif self.rows and request.name != LOWER_BOUND:
             matrix |= {"rows": True}
-        key = cell_key(
-            command="error",
-            **method_identity(request),
-            target=self.target,
-            source=dict(facts),
-            n=group.n,
-            window=group.window,
-            layer=layer,
-            heads=self.heads,
-            d=d,
-            seed=self.seed + repeat,
-            **matrix,
-        )
-        return Cell(key, request, d, repeat, self.seed + repeat)
+        rest = {"target": self.target, "heads": self.heads, "d": d, "seed": self.seed + repeat, **matrix}
+        return Cell(key_of("error", request, facts, group, layer, **rest), request, d, repeat, self.seed + repeat)
 
     def facts(self) -> JsonObject:
         """The plan as the manifest shows it."""
@@ -288,6 +276,12 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
     except Unsupported as error:
         return message(error)
     return None
+
+
+def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: Any) -> str:
+    """The key of a cell at a place of a source with these facts."""
+    where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
+    return cell_key(command=command, **method_identity(method), **where, **rest)
 
 
 def budgets_of(request: MethodRequest | None, budgets: Sequence[int]) -> Sequence[int | None]:

@@ -23,6 +23,7 @@ from ...run.inputs import InputKeeper
 from ...run.limits import attempt
 from ...run.method_cells import ending
 from ...run.plan import (
+    ErrorPlan,
     Group,
     MethodRequest,
     budgets_of,
@@ -53,7 +54,6 @@ class BenchCell:
     key: str
     request: MethodRequest | None
     n: int
-    layer: int
     d: int | None
     work: Work
 
@@ -62,18 +62,7 @@ class BenchCell:
         return EXACT if self.request is None else self.request.label
 
 
-@dataclass(frozen=True)
-class BenchPlan:
-    """The parsed lists of a request."""
-
-    methods: tuple[MethodRequest, ...]
-    n: tuple[int, ...]
-    d: tuple[int, ...]
-    layers: tuple[int, ...]
-    heads: tuple[int, ...] | None
-
-
-def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, BenchPlan]:
+def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tuple[Any, ErrorPlan]:
     """The source and the plan, after every check of the request."""
     if request.quadratic_n < 2:
         raise UsageError(f"quadratic_n={request.quadratic_n}: attention needs at least 2 tokens")
@@ -87,7 +76,6 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     for length in n:
         source.check(length, 1, layers)
     heads = None if request.head == "all" else heads_of(request.head, source)
-    plan = BenchPlan(methods, n, d, layers, heads)
     refuse_endless(len(methods) * len(n) * len(d) * len(layers))
     reasons = [
         unsupported_reason(request, one, length, budget)
@@ -97,7 +85,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     ]
     if None not in reasons:
         raise UsageError(reasons[0])
-    return source, plan
+    return source, ErrorPlan(methods, n, d, layers, heads)
 
 
 def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
@@ -110,7 +98,7 @@ def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int
     return why
 
 
-def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tuple[int, int], list[BenchCell]]:
+def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Place, list[BenchCell]]:
     """The cells of every length and layer in their order: exact attention, V-Mean, then every method and budget."""
     facts, where = identity_facts(source.facts), machine(str(source.device))
     vmean = MethodRequest("vmean", requested=False)
@@ -143,10 +131,10 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
             quadratic_n=request.quadratic_n,
             machine=where,
         )
-        return BenchCell(key, one, n, layer, d, work)
+        return BenchCell(key, one, n, d, work)
 
     return {
-        (n, layer): [cell(one, n, layer, d) for one in methods for d in budgets_of(one, plan.d)]
+        Place(0, Group(n, 0), layer): [cell(one, n, layer, d) for one in methods for d in budgets_of(one, plan.d)]
         for n in plan.n
         for layer in plan.layers
     }
@@ -165,8 +153,7 @@ class BenchCells(Cells):
         known = versions()
         self.machine = machine(str(source.device))
         self.versions = {name: known[name] for name in ("attnprobe", "python", "torch")}
-        cells = bench_cells(request, self.planned, source)
-        every = {Place(0, Group(n, 0), layer): place_cells for (n, layer), place_cells in cells.items()}
+        every = bench_cells(request, self.planned, source)
         super().__init__(request, [source], list(every), every.__getitem__)
 
     def plan(self) -> dict[str, Any]:

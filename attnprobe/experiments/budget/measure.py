@@ -12,9 +12,9 @@ import numpy as np
 
 from ...errors import Unsupported, UsageError
 from ...qkv import QKV
-from ...run.cells import Place, PlannedCells, Result, key_of
+from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_method
-from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
+from ...run.plan import ErrorPlan, Group, MethodRequest, key_of, method_facts, parse_methods
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import BudgetRequest

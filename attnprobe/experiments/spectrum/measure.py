@@ -88,34 +88,32 @@ class SpectrumCells(Cells):
     blank = {**Cells.blank, "seconds": None}
 
     def __init__(self, request: SpectrumRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        self.timings, self.parsed = timings, _parsed(request)
+        self.timings, self.of = timings, _checked(request)
         sources = sources_of(request, notify, timings)
         self.chosen = [heads_of(request.head, source) for source in sources]
-        places = _places(request, sources, self.parsed)
-        super().__init__(request, sources, places, self._cells)
+        super().__init__(request, sources, _places(request, sources, self.of), self._cells)
 
     def _cells(self, place: Place) -> list[_Cell]:
         """Matrix by matrix, budget by budget, head by head."""
-        of, _, d, epsilons = self.parsed
+        facts = identity_facts(self.sources[place.source].facts)
         return [
-            _cell(self.request, one, budget, head, place, identity_facts(self.sources[place.source].facts), epsilons)
-            for one in of
-            for budget in _budgets(one, d)
+            _cell(self.request, one, d, head, place, facts)
+            for one in self.of
+            for d in _budgets(one, self.request.d)
             for head in self.chosen[place.source]
         ]
 
     def plan(self) -> dict[str, Any]:
-        of, _, d, epsilons = self.parsed
         layers = {
             source.facts.get("weights") or "file": [place.layer for place in self.places if place.source == number]
             for number, source in enumerate(self.sources)
         }
         return {
-            "of": [one if isinstance(one, str) else method_entry(one) for one in of],
+            "of": [one if isinstance(one, str) else method_entry(one) for one in self.of],
             "kind": self.request.kind,
             "k": self.request.k,
-            "epsilon": epsilons,
-            "d": d,
+            "epsilon": self.request.epsilon,
+            "d": self.request.d,
             "seed": self.request.seed,
             "layers": layers,
             "n": list(dict.fromkeys(place.group.n for place in self.places)),
@@ -168,13 +166,13 @@ class SpectrumCells(Cells):
             raise Unsupported(message(error)) from error
         result["seconds"] = perf_counter() - begin
         if spectrum.finite:
-            result |= {"draws_hash": draws, **_record(spectrum, request.kind, self.parsed[3])}
+            result |= {"draws_hash": draws, **_record(spectrum, request.kind, request.epsilon)}
         else:
             result |= {"status": "diverged", "reason": "the matrix is not finite"}
 
 
-def _parsed(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
-    """The parsed request, checked before a model is loaded."""
+def _checked(request: SpectrumRequest) -> list[MethodRequest | str]:
+    """The matrices and methods of a request, which is checked before a model is loaded."""
     of = parse_of(request.of, request.target)
     matrices = [one for one in of if isinstance(one, str)]
     if request.target != "softmax" and len(matrices) == len(of):
@@ -191,7 +189,7 @@ def _parsed(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[
     ]
     if reasons and all(reasons):
         raise UsageError(reasons[0])
-    return of, n, d, request.epsilon
+    return of
 
 
 def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
@@ -209,14 +207,13 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
     return None if isinstance(one, str) else refused(one, target, n, d)
 
 
-def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> list[Place]:
+def _places(request: SpectrumRequest, sources: Sequence[Any], of: Sequence[MethodRequest | str]) -> list[Place]:
     """Every place, by source, n, window and layer, after checks of all of them."""
-    of, n, d, _ = parsed
     places, cells = [], 0
     for number, source in enumerate(sources):
-        layers, lengths = layers_of(request.layer, source), n or (source.default_n,)
+        layers, lengths = layers_of(request.layer, source), request.n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
-        each = sum(len(_budgets(one, d)) for one in of) * len(heads_of(request.head, source))
+        each = sum(len(_budgets(one, request.d)) for one in of) * len(heads_of(request.head, source))
         cells += each * len(lengths) * request.windows * len(layers)
         refuse_endless(cells)
         for length in lengths:
@@ -226,7 +223,7 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> li
     return places
 
 
-def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
+def _cell(request, one, d, head, place, facts) -> _Cell:
     matrix = isinstance(one, str)
     which = method_identity(None if matrix else one)
     key = cell_key(
@@ -237,7 +234,7 @@ def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
         seed=request.seed,
         kind=request.kind,
         k=request.k,
-        epsilon=epsilons,
+        epsilon=request.epsilon,
         source=dict(facts),
         n=place.group.n,
         window=place.group.window,

@@ -15,9 +15,9 @@ from ...grammar.foreign import message
 from ...operators import full_precision
 from ...qkv import QKV
 from ...records.file import encode_inf
-from ...run.cells import Place, PlannedCells, Result, key_of
+from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_check, work_of_method
-from ...run.plan import ErrorPlan, Group, MethodRequest, budgets_of, method_facts, refused
+from ...run.plan import ErrorPlan, Group, MethodRequest, budgets_of, key_of, method_facts, refused
 from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
