@@ -125,25 +125,23 @@ class QKV:
             raise UsageError(f"label: expected a mapping, got {type(label).__name__}")
         if not isinstance(causal, bool):
             raise UsageError(f"causal: {causal!r} is neither True nor False")
-        fields = {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
-        fields |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
-        fields["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
-        fields["sinks"] = whole("sinks", sinks)
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        checked = None if positions is None else check_positions(positions, self.n_q, self.n_k, causal)
-        if checked is None and causal and self.n_q > self.n_k:
+        own = vars(self)  # frozen: the fields are set here alone
+        own |= {"q": q, "shared_k": k, "shared_v": v, "scale": _scale(scale, q.shape[2]), "mask": None}
+        own |= {"heads": _numbers(heads, q.shape[0]), "label": label or {}, "causal": causal}
+        own["sliding_window"] = None if sliding_window is None else whole("sliding_window", sliding_window, 1)
+        own["sinks"] = whole("sinks", sinks)
+        if positions is None and causal and self.n_q > self.n_k:
             raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: give the positions of the queries")
-        object.__setattr__(self, "positions", None if checked is None else checked.to(self.device))
+        placed = None if positions is None else check_positions(positions, self.n_q, self.n_k, causal)
+        own["positions"] = None if placed is None else placed.to(self.device)
         if mask is not None:
-            object.__setattr__(self, "mask", self._checked_mask(mask))
-            object.__setattr__(self, "positions", None)
-        object.__setattr__(self, "sink_logits", self._checked_sinks(sink_logits))
-        object.__setattr__(self, "kv_groups", self._checked_groups(kv_groups))
-        object.__setattr__(self, "all_queries", self._checked_queries(all_queries))
+            own |= {"mask": self._checked_mask(mask), "positions": None}
+        own["sink_logits"] = self._checked_sinks(sink_logits)
+        own["kv_groups"] = self._checked_groups(kv_groups)
+        own["all_queries"] = self._checked_queries(all_queries)
         if block is not None and tuple(block.size.shape) != (self.n_q,):
             raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
-        object.__setattr__(self, "block", block)
+        own["block"] = block
         if self.sinks and not causal:
             raise UsageError(f"sinks: {sinks} is for causal inputs only")
 

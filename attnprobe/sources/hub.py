@@ -111,7 +111,7 @@ def cached_models() -> list[str]:
     return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in models)
 
 
-def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
+def fetch(name: str, *, weights: bool) -> Path:
     """The local folder of hub id ``name``: the cached one if it is complete, otherwise downloaded.
 
     With ``weights`` it includes the safetensors files. Only the files that a model needs are fetched, and no code.
@@ -121,7 +121,7 @@ def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
         SourceError: the hub has no such model or restricts access to it.
     """
     folder = cached_folder(name, "config.json")
-    if folder is not None and _complete(folder, weights, tokenizer):
+    if folder is not None and _complete(folder, weights):
         return folder
     if not hub_reachable():
         raise Unreachable(f"cannot reach the hub for '{name}'")
@@ -140,7 +140,7 @@ def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
         raise Unreachable(f"cannot reach the hub for '{name}' ({type(error).__name__})") from error
 
 
-def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
+def _complete(folder: Path, weights: bool) -> bool:
     """Whether a snapshot, which may be partial, holds the required files."""
     if weights:
         try:
@@ -148,7 +148,7 @@ def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
         except SourceError:
             return False
     names = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE)
-    return not tokenizer or any((folder / name).is_file() for name in names)
+    return any((folder / name).is_file() for name in names)
 
 
 def note(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -63,8 +64,6 @@ class ModelSource(Source):
         self.spec, self.name, self.folder, self.weights, self.text = spec, name, folder, weights, text
         self.device, self.timings, self.cache, self.identity = device, timings, cache, identity
         self._open = open
-        self._opened: Opened | None = None
-        self._stream: TokenStream | None = None
         self._model: PreTrainedModel | None = None
         self._deepest = 0
         before = list(fallback)
@@ -84,24 +83,20 @@ class ModelSource(Source):
         chosen = {} if self.selection is None else {"queries": self.selection.fact}
         self.facts: dict[str, Any] = {**card["facts"], **chosen, "fallback": [*before, *card["fallback"]]}
 
-    @property
+    @cached_property
     def opened(self) -> Opened:
         """The configuration and the vocabulary, loaded once."""
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+        return self._open()
 
     @property
     def config(self) -> PreTrainedConfig:
         """The model's configuration."""
         return self.opened.config
 
-    @property
+    @cached_property
     def stream(self) -> TokenStream:
         """The tokens of the text."""
-        if self._stream is None:
-            self._stream = TokenStream(self.text, self.opened.vocabulary)
-        return self._stream
+        return TokenStream(self.text, self.opened.vocabulary)
 
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)

@@ -30,17 +30,6 @@ STEP = 2**0.25  # the ratio of successive budgets
 SHARP = 1e-3  # relative to ‖C̄‖; a smaller λ needs quadrature in float64
 
 
-def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
-    """The coherence ``β = min_i d_stat / (2n ℓ_i)``, (…), of leverage scores ℓ (…, 2n) with sum ``d_stat`` (…).
-
-    It is at least d_stat/2n and at most 1; it is 1 if all scores are equal. Source: Chen et al. 2021, before theorem 2.
-
-    >>> chen2021_coherence(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor(1.0))
-    tensor(0.5000)
-    """
-    return d_stat / (leverage.shape[-1] * leverage.amax(-1))
-
-
 def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delta: float) -> Tensor:
     """The d at which uniform landmarks reach ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability at least 1 - δ:
 
@@ -185,7 +174,7 @@ def _new_facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     norm_lifted = lifted.norm(lifted.kernel)
     sharp = bool(lambdas.min() < SHARP * norm_lifted)
     dimension = lifted_dimension(lifted, lambdas, setting.quadrature, sharp=sharp)
-    # chen2021_coherence without all scores: it needs only their sum and the largest
+    # β = min_i d_stat / (2n ℓ_i), before theorem 2: at least d_stat/2n, and 1 if all leverage scores ℓ_i are equal
     coherence = dimension.d_stat / (lifted.rows * dimension.largest)
     sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
     return {

@@ -15,7 +15,7 @@ from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import UnnormalisedAttention
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import Finding, Setting, chen2021, get_theorem, lifted
-from attnprobe.theorems.chen2021 import CONSTANT, chen2021_coherence, chen2021_sufficient_budget
+from attnprobe.theorems.chen2021 import CONSTANT, chen2021_sufficient_budget
 from attnprobe.theorems.lifted import Lifted
 
 EPSILONS, DELTA = (0.1, 0.5), 0.1
@@ -75,15 +75,6 @@ def test_the_sufficient_budget_is_the_formula():
     for delta in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(UsageError):
             chen2021_sufficient_budget(d_stat, coherence, 500, delta)
-
-
-def test_coherence_is_the_least_ratio():
-    scores = torch.rand(3, 10, generator=generator(0, "scores")).double()
-    actual = chen2021_coherence(scores, scores.sum(-1))
-    for row in range(3):
-        expected = min(float(scores[row].sum()) / (10 * float(score)) for score in scores[row])
-        assert float(actual[row]) == pytest.approx(expected)
-    assert float(chen2021_coherence(torch.full((7,), 0.3), torch.tensor(2.1))) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
