@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 PREFIX = "ATTNPROBE_"
 CACHE_DIR = "ATTNPROBE_CACHE_DIR"
 CACHE_SIZE = "ATTNPROBE_CACHE_SIZE"
@@ -18,3 +24,19 @@ def variable(flag: str) -> str:
     'ATTNPROBE_SCALE_INPUTS'
     """
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+
+
+def plugins() -> dict[str, EntryPoint]:
+    """The installed entry points of methods that ``ATTNPROBE_LOAD_PLUGINS`` allows, by name. Nothing is imported."""
+    from importlib.metadata import entry_points
+
+    allowed = os.environ.get(LOAD_PLUGINS)
+    if allowed is not None and not allowed.strip():
+        return {}
+    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    points = sorted(entry_points(group="attnprobe.methods"), key=lambda point: (point.name, point.value))
+    return {
+        point.name: point
+        for point in points
+        if names is None or names & {point.name, point.dist.name if point.dist else ""}
+    }

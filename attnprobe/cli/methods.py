@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .names import complete_methods, method_list, plugin_names
+from .names import complete_methods, method_list
 from .options import debug_option, format_option
 
 METHODS_EPILOG = """\b
@@ -30,7 +30,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
 
     check_format(format_)
     if name is None and format_ == "table" and not long:
-        return answer(method_list(plugin_names()))
+        return answer(method_list())
     from ..methods import by_family, get
     from ..methods.user import plugins
     from ..tables.terminal import stdout_width

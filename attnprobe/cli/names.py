@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
-from ..environment import LOAD_PLUGINS
+from ..environment import plugins
 
 # the built-in methods by family, with their papers; a test compares the registry
 INDEX = {
@@ -96,35 +95,20 @@ def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
-    matches = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugin_names()}) if name.startswith(last)]
+    matches = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugins()}) if name.startswith(last)]
     if matches or not last.startswith((".", "/", "~")) and ".py" not in last:
         return [CompletionItem(name) for name in matches]
     return [CompletionItem(incomplete, type="file")]
 
 
-def plugin_names() -> list[str]:
-    """Names of entry points, without importing them."""
-    from importlib.metadata import entry_points
-
-    chosen = os.environ.get(LOAD_PLUGINS)
-    if chosen is not None and not chosen.strip():
-        return []
-    names = None if chosen is None else {name.strip() for name in chosen.split(",")}
-    return [
-        point.name
-        for point in entry_points(group="attnprobe.methods")
-        if names is None or names & {point.name, point.dist.name if point.dist else ""}
-    ]
-
-
-def method_list(plugins: list[str]) -> str:
+def method_list() -> str:
     """The methods by family, then those of installed packages, a line each."""
     width = max(len(name) for family in INDEX.values() for name in family) + 2
     parts = []
     for family, papers in INDEX.items():
         parts += [family, *(f"  {name:{width}}{paper}" for name, paper in papers.items()), ""]
-    if plugins:
-        parts += ["of installed packages", *(f"  {name}" for name in plugins), ""]
+    if installed := plugins():
+        parts += ["of installed packages", *(f"  {name}" for name in installed), ""]
     return "\n".join(
         [*parts, "attnprobe methods NAME explains a method; --long lists targets, budgets, costs and tags."]
     )

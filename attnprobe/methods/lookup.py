@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ..arguments import checked
+from ..environment import plugins
 from ..errors import unknown
 from ..grammar.lists import SELECTION, file_and_function
 from .registry import KERNELS, METHODS, Method
 from .selection.files import from_selection
-from .user import plugins
 from .user.claims import as_method
 from .user.files import from_file
 from .user.foreign import asked
+from .user.plugins import from_plugin
 
 
 @checked()
@@ -38,9 +39,9 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
         return from_selection(method)
     if file_and_function(method) is not None:
         return from_file(method)
-    points = plugins.installed()
+    points = plugins()
     if method in points:
-        return plugins.from_plugin(points[method])
+        return from_plugin(points[method])
     raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
 
 
@@ -48,4 +49,4 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
 def is_method(name: str) -> bool:
     """Whether a name can be that of a method: registered, of a file, or of a plugin. Nothing is imported."""
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None
-    return of_file or name in METHODS or name in KERNELS or name in plugins.installed()
+    return of_file or name in METHODS or name in KERNELS or name in plugins()

@@ -7,33 +7,16 @@ comma-separated list loads only the entry points of these names or packages.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from ...environment import LOAD_PLUGINS
+from ...environment import plugins
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import message
 from ..registry import METHODS, Method, Provenance
 from .claims import as_method
 from .files import contents, digest, loading
-
-GROUP = "attnprobe.methods"
-
-
-def installed() -> dict[str, EntryPoint]:
-    """The installed entry points that ``ATTNPROBE_LOAD_PLUGINS`` allows, by name. Nothing is imported."""
-    allowed = os.environ.get(LOAD_PLUGINS)
-    if allowed is not None and not allowed.strip():
-        return {}
-    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
-    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return {
-        point.name: point
-        for point in points
-        if names is None or names & {point.name, point.dist.name if point.dist else ""}
-    }
 
 
 def from_plugin(point: EntryPoint) -> Method:
@@ -65,7 +48,7 @@ def from_plugin(point: EntryPoint) -> Method:
 def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
     """The methods of all entry points, and an error line for each that fails to load."""
     methods, lines = [], []
-    for point in installed().values() if points is None else points:
+    for point in plugins().values() if points is None else points:
         try:
             methods.append(from_plugin(point))
         except AttnprobeError as error:

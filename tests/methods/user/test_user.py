@@ -14,10 +14,10 @@ import torch
 from inputs import make
 
 from attnprobe import Approximation, approximate, exact, matrix_errors, method
+from attnprobe.environment import plugins
 from attnprobe.errors import BadResult, Unsupported, UsageError
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.methods import get, is_method
-from attnprobe.methods.user import plugins
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
@@ -524,5 +524,5 @@ def test_a_package_brings_methods(run, qkv, package, monkeypatch):
     assert code == 2 and "did you mean 'half'" in one_line(err)
     for value, there in (("", set()), ("goodkit", {"half", "svd"}), ("ruin, half", {"half", "ruin"})):
         monkeypatch.setenv("ATTNPROBE_LOAD_PLUGINS", value)
-        assert set(plugins.installed()) == there
+        assert set(plugins()) == there
         assert run("methods", "--long")[2].count("attnprobe:") == len({"svd", "ruin"} & there)
