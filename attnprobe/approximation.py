@@ -13,7 +13,8 @@ from torch import Tensor
 from .arguments import check_fields, checked
 from .errors import Unsupported
 from .groups import of_heads
-from .operators import Operator, row_blocks
+from .operators import Operator
+from .operators.blocks import row_blocks
 from .qkv import QKV
 
 CACHED_ENTRIES = 2**18  # numbers of an output on a CPU; to allocate more takes as long as the product

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator, block_rows, full_precision, row_blocks
+from ..operators import Operator
+from ..operators.blocks import block_rows, row_blocks
+from ..operators.precision import full_precision
 from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
 from .order import largest_scores

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..operators import block_rows, row_blocks
+from ..operators.blocks import block_rows, row_blocks
 from ..visible import Visible
 
 FEW = 1024  # buckets that any length may have

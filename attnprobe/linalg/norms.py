@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..operators import block_rows, row_blocks
+from ..operators.blocks import block_rows, row_blocks
 
 CHUNK = 2048  # rows taken to float64 at once: 2-4 times faster than all of them
 PLAIN = 1e-125, 1e125  # within this range no square that counts underflows, and no sum overflows

@@ -8,7 +8,9 @@ from math import ceil, log, log2
 import torch
 from torch import Tensor
 
-from ..operators import LowRank, head_blocks, ordered_sums
+from ..operators import LowRank
+from ..operators.blocks import head_blocks
+from ..operators.precision import ordered_sums
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 BLOCK = 1024  # rows whose distances are alive at once

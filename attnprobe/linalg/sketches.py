@@ -13,7 +13,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ..operators import side_by_side
+from ..operators.threads import side_by_side
 from ..rng import normal_into
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator, Streamed, block_rows, row_blocks
+from ..operators import Operator, Streamed
+from ..operators.blocks import block_rows, row_blocks
 from ..rng import generator
 from .certificate import trace_bounds
 from .differences import Differences

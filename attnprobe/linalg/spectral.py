@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import one_thread
+from ..operators.threads import one_thread
 from ..rng import generator
 from .certificate import a_priori_bound, root_bound, threshold, trace_bounds
 from .krylov import grown, next_block, projected

@@ -8,17 +8,8 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation as Approximation
-from ..operators import (
-    CausalFeatures,
-    LowRank,
-    Operator,
-    RowOverride,
-    Rows,
-    SoftmaxAttention,
-    Windows,
-    window_sums,
-    windowed_features,
-)
+from ..operators import CausalFeatures, LowRank, Operator, RowOverride, Rows, SoftmaxAttention, Windows
+from ..operators.windowed import window_sums, windowed_features
 from ..qkv import QKV
 
 

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..arguments import checked
 from ..errors import Unsupported
 from ..grammar.foreign import reason
-from ..operators import block_rows, row_blocks
+from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams

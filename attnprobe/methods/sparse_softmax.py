@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..groups import of_heads, tokens
-from ..operators import Sparse, block_rows, row_blocks, row_groups, sparse_blocks
+from ..operators import Sparse
+from ..operators.blocks import block_rows, row_blocks, row_groups
+from ..operators.sparse import sparse_blocks
 from ..qkv import QKV
 from ..visible import Visible
 

@@ -20,7 +20,8 @@ from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
-from ..operators import Operator, UnnormalisedAttention, block_rows, row_blocks
+from ..operators import Operator, UnnormalisedAttention
+from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact
 from ..rng import generator

@@ -12,7 +12,8 @@ from torch import Tensor, linalg
 
 from ..approximation import Approximation
 from ..errors import Unsupported
-from ..operators import SoftmaxAttention, full_precision
+from ..operators import SoftmaxAttention
+from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact, exact_output
 from ..rng import generator

@@ -11,8 +11,11 @@ from torch import Tensor
 from ..arguments import checked
 from ..groups import of_heads, repeated
 from ..linalg.norms import output_norms, row_norms
-from ..operators import SoftmaxAttention, block_shape, product, row_blocks, side_by_side
+from ..operators import SoftmaxAttention
 from ..operators.attention import CPU_BLOCK
+from ..operators.blocks import block_shape, row_blocks
+from ..operators.products import product
+from ..operators.threads import side_by_side
 from ..qkv import QKV
 from ..reference import exact
 from ..visible import Visible

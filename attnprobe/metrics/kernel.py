@@ -12,7 +12,8 @@ from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.norms import row_norms
-from ..operators import block_rows, full_precision, row_blocks
+from ..operators.blocks import block_rows, row_blocks
+from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact_output
 

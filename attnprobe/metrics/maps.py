@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..operators import Operator, full_precision
+from ..operators import Operator
+from ..operators.precision import full_precision
 from .matrix import at_least_float32
 
 MAP_BLOCKS = 64  # blocks a side: as many as can be distinguished in a small picture

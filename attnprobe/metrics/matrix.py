@@ -15,7 +15,10 @@ from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
 from ..linalg.krylov import start_block
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
-from ..operators import BLOCK_MEMORY, Operator, Padded, full_precision, located
+from ..operators import Operator, Padded
+from ..operators.blocks import BLOCK_MEMORY
+from ..operators.precision import full_precision
+from ..operators.spans import located
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",

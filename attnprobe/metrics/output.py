@@ -11,7 +11,9 @@ from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import UsageError
 from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
-from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, block_rows, full_precision, row_blocks
+from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
+from ..operators.blocks import block_rows, row_blocks
+from ..operators.precision import full_precision
 from ..qkv import QKV
 from ..reference import exact_output
 

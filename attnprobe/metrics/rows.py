@@ -14,7 +14,8 @@ from torch import Tensor, linalg
 from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import Unsupported, UsageError
-from ..operators import Operator, Padded, Scaled, SoftmaxAttention, full_precision
+from ..operators import Operator, Padded, Scaled, SoftmaxAttention
+from ..operators.precision import full_precision
 from ..qkv import QKV
 from .residual import head_residuals, heads_alone
 

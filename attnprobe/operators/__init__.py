@@ -6,22 +6,14 @@ products with its transpose, and dense blocks of rows. It does not store the n x
 
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
 from .base import Operator
-from .blocks import BLOCK_MEMORY, block_rows, block_shape, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Rows, Scaled, Stacked, Sum
-from .fused import is_fused, kernels
 from .mosaic import Mosaic
-from .precision import full_precision, ordered_sums
-from .products import product
-from .spans import SPAN, in_spans, located
-from .sparse import Columns, Sparse, sparse_blocks
+from .sparse import Columns, Sparse
 from .structured import Dense, Identity, LowRank, RankOne
-from .threads import one_thread, side_by_side
-from .windowed import Windows, window_sums, windowed_features
+from .windowed import Windows
 
 __all__ = [
-    "BLOCK_MEMORY",
-    "SPAN",
     "CausalFeatures",
     "Columns",
     "Dense",
@@ -42,21 +34,4 @@ __all__ = [
     "Sum",
     "UnnormalisedAttention",
     "Windows",
-    "block_rows",
-    "block_shape",
-    "full_precision",
-    "head_blocks",
-    "in_spans",
-    "is_fused",
-    "kernels",
-    "located",
-    "one_thread",
-    "ordered_sums",
-    "product",
-    "row_blocks",
-    "row_groups",
-    "side_by_side",
-    "sparse_blocks",
-    "window_sums",
-    "windowed_features",
 ]

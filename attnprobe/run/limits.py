@@ -15,7 +15,7 @@ import torch
 from ..errors import NotFinite, Unsupported
 from ..grammar.foreign import message
 from ..methods import error_text
-from ..operators import BLOCK_MEMORY
+from ..operators.blocks import BLOCK_MEMORY
 
 HALVINGS = 4
 AGAIN = 1.0  # seconds after which a block that continues is interrupted again

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..operators import kernels
+from ..operators.fused import kernels
 from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
 from ..sources.packaged import PACKAGES as PACKAGED
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operators import block_rows, row_blocks
+from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 from .finding import Finding

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..operators import Operator, row_blocks
+from ..operators import Operator
+from ..operators.blocks import row_blocks
 from .finding import Finding
 
 BLOCK = 256  # rows at a time

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ..linalg.sampling import weighted_with_replacement
 from ..linalg.sketches import gaussian
-from ..operators import SoftmaxAttention, block_rows, ordered_sums, row_blocks
+from ..operators import SoftmaxAttention
+from ..operators.blocks import block_rows, row_blocks
+from ..operators.precision import ordered_sums
 from ..qkv import QKV
 from .registry import Setting
 

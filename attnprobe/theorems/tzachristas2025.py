@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..metrics.inputs import input_statistics
 from ..metrics.rows import row_metrics
-from ..operators import row_blocks
+from ..operators.blocks import row_blocks
 from ..qkv import QKV
 from ..reference import exact, exact_output
 from .finding import Finding

@@ -27,7 +27,8 @@ from ..errors import Unsupported
 from ..linalg.inverses import truncated_pinv
 from ..linalg.shifting import shifted
 from ..linalg.spectra import held
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, block_rows, row_blocks
+from ..operators import GaussianAttention, Operator, SoftmaxAttention
+from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding

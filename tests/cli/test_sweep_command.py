@@ -20,7 +20,7 @@ from attnprobe.experiments.condition import ConditionRequest
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.theory import TheoryRequest
 from attnprobe.methods import METHODS
-from attnprobe.operators import BLOCK_MEMORY
+from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.run.costs import EXACT, OVERHEAD

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attnprobe import approximate, exact, matrix_errors
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import interleaved, peak_bytes
-from attnprobe.operators import BLOCK_MEMORY, UnnormalisedAttention, blocks, head_blocks
+from attnprobe.operators import UnnormalisedAttention, blocks
+from attnprobe.operators.blocks import BLOCK_MEMORY, head_blocks
 from attnprobe.reference import exact_output
 from attnprobe.run.limits import with_smaller_blocks
 

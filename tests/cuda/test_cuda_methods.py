@@ -6,7 +6,7 @@ from every_setting import CASES, DEFAULTS, run
 from inputs import make
 
 from attnprobe.methods import get
-from attnprobe.operators import BLOCK_MEMORY
+from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.qkv import QKV
 
 F64 = torch.float64

@@ -7,15 +7,8 @@ from inputs import make
 from operator_cases import cases
 from pretend_device import AWAY, pretending
 
-from attnprobe.operators import (
-    BLOCK_MEMORY,
-    GaussianAttention,
-    SoftmaxAttention,
-    UnnormalisedAttention,
-    block_rows,
-    blocks,
-    head_blocks,
-)
+from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention, blocks
+from attnprobe.operators.blocks import BLOCK_MEMORY, block_rows, head_blocks
 from attnprobe.visible import Visible
 
 F64 = torch.float64

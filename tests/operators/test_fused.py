@@ -14,7 +14,8 @@ import torch
 from fused_cases import wrong
 
 from attnprobe import UsageError
-from attnprobe.operators import SoftmaxAttention, is_fused, kernels
+from attnprobe.operators import SoftmaxAttention
+from attnprobe.operators.fused import is_fused, kernels
 
 SUPPORT = Path(__file__).parents[1] / "support"
 needs_triton = pytest.mark.skipif(

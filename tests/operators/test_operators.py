@@ -16,11 +16,9 @@ from attnprobe.operators import (
     Sparse,
     Sum,
     blocks,
-    row_blocks,
-    row_groups,
-    sparse_blocks,
 )
-from attnprobe.operators.sparse import SparseBlock
+from attnprobe.operators.blocks import row_blocks, row_groups
+from attnprobe.operators.sparse import SparseBlock, sparse_blocks
 from attnprobe.rng import generator
 
 

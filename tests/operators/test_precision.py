@@ -24,7 +24,8 @@ from attnprobe.metrics import (
     sensitivity,
     spectra,
 )
-from attnprobe.operators import GaussianAttention, UnnormalisedAttention, full_precision, ordered_sums
+from attnprobe.operators import GaussianAttention, UnnormalisedAttention
+from attnprobe.operators.precision import full_precision, ordered_sums
 from attnprobe.reference import exact_output
 
 aten = torch.ops.aten

@@ -5,8 +5,9 @@ from time import process_time
 import pytest
 import torch
 
-from attnprobe.operators import full_precision, product, products
-from attnprobe.operators.products import LEAST
+from attnprobe.operators import products
+from attnprobe.operators.precision import full_precision
+from attnprobe.operators.products import LEAST, product
 
 WIDE = pytest.mark.skipif(not products._onednn(), reason="a CPU without AVX-512")
 

@@ -26,7 +26,8 @@ from attnprobe.methods import approximate, by_family
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.metrics import matrix as matrix_file
 from attnprobe.metrics import shared_matrix_errors
-from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacked, in_spans, located, spans
+from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacked, spans
+from attnprobe.operators.spans import in_spans, located
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.run import loop as running

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from attnprobe.operators import one_thread, side_by_side
+from attnprobe.operators.threads import one_thread, side_by_side
 
 CPU = torch.device("cpu")
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnprobe.operators import CausalFeatures, Windows, window_sums, windowed_features
-from attnprobe.operators.windowed import BlockRows
+from attnprobe.operators import CausalFeatures, Windows
+from attnprobe.operators.windowed import BlockRows, window_sums, windowed_features
 from attnprobe.rng import generator
 
 N, F = 29, 3

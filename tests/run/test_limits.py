@@ -9,7 +9,7 @@ import torch
 
 from attnprobe.errors import NotFinite, Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest
-from attnprobe.operators import BLOCK_MEMORY
+from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.run.limits import CellTimeout, attempt, time_limit
 

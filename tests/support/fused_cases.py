@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnprobe import QKV, approximate, exact, matrix_errors, spectra
 from attnprobe.linalg.differences import Differences
-from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention, is_fused
+from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention
+from attnprobe.operators.fused import is_fused
 from attnprobe.reference import exact_output
 from attnprobe.visible import Visible
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...inject import attention_by
-from ...operators import full_precision
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...run.cells import Result
 from ...sources import AttentionCall

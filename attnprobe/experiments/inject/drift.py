@@ -16,7 +16,7 @@ from ...inject import injected
 from ...methods import approximate
 from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...metrics.residual import head_residuals, residual_errors
-from ...operators import full_precision
+from ...operators.precision import full_precision
 from ...reference import exact as exact_matrix
 from ...replacement import replaced
 from ...run.cells import Result

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import BadResult, Unsupported
 from ...grammar.foreign import message
-from ...operators import full_precision
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...records.file import encode_inf
 from ...run.cells import Place, PlannedCells, Result

@@ -13,7 +13,7 @@ from ...arguments import checked
 from ...errors import UsageError, unknown
 from ...grammar.lists import positive
 from ...methods import Approximation, approximate
-from ...operators import full_precision
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...reference import TARGETS
 from ...rng import Streams

@@ -17,7 +17,8 @@ from ...errors import Unsupported, UsageError
 from ...groups import tokens
 from ...linalg.inverses import inverse_root, razavi, residual, start
 from ...linalg.sampling import kmeans, recursive_rls
-from ...operators import LowRank, Scaled, SoftmaxAttention, product
+from ...operators import LowRank, Scaled, SoftmaxAttention
+from ...operators.products import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ...groups import tokens
-from ...operators import RankOne, RowOverride, SoftmaxAttention, block_rows, row_blocks
+from ...operators import RankOne, RowOverride, SoftmaxAttention
+from ...operators.blocks import block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head

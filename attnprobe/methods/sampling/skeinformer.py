@@ -16,20 +16,9 @@ from torch import Tensor
 from ...errors import Unsupported, UsageError
 from ...groups import tokens
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
-from ...operators import (
-    Columns,
-    Dense,
-    Operator,
-    RankOne,
-    RowOverride,
-    Scaled,
-    SoftmaxAttention,
-    Sum,
-    block_rows,
-    head_blocks,
-    product,
-    row_blocks,
-)
+from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
+from ...operators.blocks import block_rows, head_blocks, row_blocks
+from ...operators.products import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged

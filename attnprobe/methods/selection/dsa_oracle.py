@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from ...linalg.order import largest_scores
-from ...operators import SoftmaxAttention, block_rows, full_precision, row_blocks
+from ...operators import SoftmaxAttention
+from ...operators.blocks import block_rows, row_blocks
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

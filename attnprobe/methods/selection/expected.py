@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...groups import repeated
-from ...operators import block_rows, product, row_blocks
+from ...operators.blocks import block_rows, row_blocks
+from ...operators.products import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

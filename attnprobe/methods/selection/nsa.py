@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...operators import LowRank, Sparse, Sum, full_precision
+from ...operators import LowRank, Sparse, Sum
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...errors import Unsupported, UsageError
 from ...linalg.order import largest_scores
-from ...operators import full_precision
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged
 from .base import AnySets, Selection, fills_blocks, joint, selector

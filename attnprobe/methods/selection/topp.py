@@ -6,7 +6,9 @@ import torch
 
 from ...errors import UsageError
 from ...linalg.order import largest_scores
-from ...operators import SoftmaxAttention, full_precision, head_blocks
+from ...operators import SoftmaxAttention
+from ...operators.blocks import head_blocks
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...linalg.order import largest_scores
-from ...operators import block_rows, full_precision, row_blocks
+from ...operators.blocks import block_rows, row_blocks
+from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

@@ -12,7 +12,8 @@ from typing import Literal
 import torch
 
 from ...linalg.sketches import gaussians
-from ...operators import LowRank, product
+from ...operators import LowRank
+from ...operators.products import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, softmax_in_place

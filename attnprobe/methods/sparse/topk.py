@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from ...linalg.order import largest_scores
-from ...operators import SoftmaxAttention, Sparse, head_blocks
+from ...operators import SoftmaxAttention, Sparse
+from ...operators.blocks import head_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head

@@ -14,7 +14,7 @@ from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
-from attnprobe.operators import BLOCK_MEMORY
+from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
