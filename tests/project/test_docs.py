@@ -25,7 +25,6 @@ from attnprobe.methods import KERNELS
 from attnprobe.methods import METHODS as BUILT_IN
 from attnprobe.methods.registry import TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
-from attnprobe.methods.user.plugins import GROUP
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
 from attnprobe.sources.packaged import PACKAGES
 from attnprobe.sources.text import EMBEDDED_SHA256
@@ -83,7 +82,7 @@ def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_
                 assert flat(line) in flat(said), line
         elif language == "toml":
             points = tomllib.loads(text)["project"]["entry-points"]
-            assert points == {GROUP: {"longest": "kept:longest"}}
+            assert points == {"attnprobe.methods": {"longest": "kept:longest"}}
         else:
             assert not language
     assert {path.suffix for path in (tmp_path / "runs/kept/figures").iterdir()} == {*FILES}
