@@ -8,12 +8,10 @@ from time import thread_time
 
 import torch
 
-from ..files import path_of
-from ..records.ownership import refuse_foreign
 from ..timings import Timings
 from .cells import Cells
 from .costs import Work
-from .folder import held_already
+from .folder import held_already, named_folder
 from .topics.running import RunRequest
 
 PRODUCTS = 8  # timed for the speed of the machine
@@ -49,8 +47,8 @@ def estimate_cells(
     Raises:
         UsageError, SourceError: as a run would.
     """
-    if request.out is not None and path_of(request.out).is_dir():
-        refuse_foreign(path_of(request.out))
+    if request.out is not None:
+        named_folder(request.out)
     cells = open_cells(request, notify, Timings())
     earlier = {} if request.force else held_already(request, cells)
     done = {key for key, record in earlier.items() if not (request.retry_failed and record["status"] == "failed")}

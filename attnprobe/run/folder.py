@@ -143,22 +143,32 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
         raise UsageError(requested[0]["reason"])
 
 
+def named_folder(out: str) -> Path:
+    """The folder of ``--out``, which may not be there yet.
+
+    Raises:
+        UsageError: no name, a file, or a folder with other files than those of a run.
+    """
+    if not out.strip():
+        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
+    path = path_of(out)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path} is not a directory")
+    if path.exists():
+        refuse_foreign(path)
+    return path
+
+
 def _folder(request: RunRequest, start: datetime, command: str) -> tuple[Path, bool]:
     """The run's folder, and whether this run created it."""
-    if request.out is not None and not request.out.strip():
-        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
     if request.out is None and request.shard is not None:
         raise UsageError(f"shard {request.shard}: name the folder that the shards share; give --out DIR")
     if request.out is None:
         tag = cell_key(request=asdict(request))[:6]
         return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
     try:
-        path = path_of(request.out)
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"--out {path} is not a directory")
+        path = named_folder(request.out)
         made = not path.exists()
-        if not made:
-            refuse_foreign(path)
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
         probe.touch()

@@ -86,6 +86,8 @@ def test_a_dry_run_shows_the_cells_and_what_is_done(run, config):
     assert "14 cells, 0 done in r" in run("sweep", config, "--dry-run", "--force", "--out", "r")[1]
     code, _, err = run("sweep", config, "--dry-run", "--out", ".")
     assert code == 2 and "--out . holds files but no run" in err
+    code, _, err = run("sweep", config, "--dry-run", "--out", config)
+    assert code == 2 and "is not a directory" in err
 
 
 def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):

@@ -349,18 +349,20 @@ class Bench:
         """
         request, call = work.request, self.calls[layer]
         place = request.name, tuple(sorted(request.options.items())), work.d, work.seed, layer, row
-        if place not in self.spectral:
-            self.spectral[place] = None
-            if call.beyond() is None and not isinstance(work.budget, Mapping):
-                qkv = call.qkv(row)
-                got = approximate(request.entry, qkv, work.budget, seed=work.seed, **request.options)
-                if got.operator is not None:
-                    own = exact_matrix(qkv)
-                    if (layer, row) not in self.norms:
-                        self.norms[layer, row] = exact_norms(own)
-                    [errors] = shared_matrix_errors(own, [got.operator], norms=self.norms[layer, row])
-                    self.spectral[place] = errors.metrics["matrix_spectral_relative"].tolist()
-        return self.spectral[place]
+        if place in self.spectral:
+            return self.spectral[place]
+        found = None
+        if call.beyond() is None and not isinstance(work.budget, Mapping):
+            qkv = call.qkv(row)
+            got = approximate(request.entry, qkv, work.budget, seed=work.seed, **request.options)
+            if got.operator is not None:
+                own = exact_matrix(qkv)
+                if (layer, row) not in self.norms:
+                    self.norms[layer, row] = exact_norms(own)
+                [errors] = shared_matrix_errors(own, [got.operator], norms=self.norms[layer, row])
+                found = errors.metrics["matrix_spectral_relative"].tolist()
+        self.spectral[place] = found  # not before: a try that ran out of memory is made again
+        return found
 
 
 def replaced_heads(call: AttentionCall, work: InjectWork) -> range:
