@@ -17,6 +17,7 @@ from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.experiments.inject.rows import inject_rows, inject_summary
+from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -192,6 +193,20 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
             every = [expected[record["method"], record["d"], layer] for layer in range(LAYERS)]
             mean = sum(map(sum, every)) / (HEADS * LAYERS)
             assert record["layers"] == [0, 1, 2] and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_a_spectral_error_that_ran_out_of_memory_is_measured_again(ask, monkeypatch):
+    whole = [metrics(one)["spectral_error"] for one in ask(methods=("vmean",), layer=(1,), per_head=True).records]
+    full = [torch.OutOfMemoryError("full")]
+
+    def once(*args, **options):
+        if full:
+            raise full.pop()
+        return shared_matrix_errors(*args, **options)
+
+    monkeypatch.setattr("attnprobe.experiments.inject.drift.shared_matrix_errors", once)
+    again = ask(methods=("vmean",), layer=(1,), per_head=True, force=True).records
+    assert not full and [metrics(one)["spectral_error"] for one in again] == whole
 
 
 def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
