@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..files import path_of
+from ..files import path_of, reading
 
 MPLSTYLE = ".mplstyle"
 
@@ -56,10 +57,11 @@ class Drawing:
     """How the figures of a run are drawn.
 
     Attributes:
-        style: a name of `STYLES`, or a file of matplotlib's, ``FILE.mplstyle``, which is applied to figures as wide as
-            those of a paper. title: whether the title stands above the figure; None is for slides alone. svg_text:
-            whether texts of SVG are texts, in the reader's fonts, not paths. facts: what captions say of the run, a
-            line each: model, text, fallbacks, version, command. collected: takes the figures in the place of files.
+        style: a name of `STYLES`, or a file of matplotlib's, ``FILE.mplstyle``: what it sets wins over our look, and
+            the rest is as in a paper. title: whether the title stands above the figure; None is for slides alone.
+            svg_text: whether texts of SVG are texts, in the reader's fonts, not paths. facts: what captions say of the
+            run, a line each: model, text, fallbacks, version, command. collected: takes the figures in the place of
+            files.
     """
 
     style: str = "paper"
@@ -68,15 +70,41 @@ class Drawing:
     facts: Sequence[str] = ()
     collected: list[Any] | None = None
 
+    @cached_property
+    def theirs(self) -> dict[Any, Any]:
+        """What the user's matplotlibrc and then ``FILE.mplstyle`` set, by matplotlib's names of settings.
+
+        Raises:
+            UsageError: the file of the style cannot be read.
+        """
+        import matplotlib
+
+        theirs = _settings(matplotlib.matplotlib_fname())
+        if self.style.endswith(MPLSTYLE):
+            with reading(self.style, UsageError, ": no style of matplotlib"):
+                theirs |= _settings(self.style)
+        return {name: value for name, value in theirs.items() if name != "backend"}
+
     @property
     def sizes(self) -> Style:
-        """Sizes of the style."""
-        return STYLES.get(self.style, STYLES["paper"])
+        """Sizes of the style; a user's ``figure.figsize`` is the size of every figure."""
+        style = STYLES.get(self.style, STYLES["paper"])
+        if self.style == "slide" or "figure.figsize" not in self.theirs:
+            return style
+        wide, tall = self.theirs["figure.figsize"]
+        return Style(narrow=wide, wide=wide, tall=tall, fixed=True, size=style.size)
 
     @property
     def titled(self) -> bool:
         """Whether the title stands above the figure; in a paper, the caption says it."""
         return self.style == "slide" if self.title is None else self.title
+
+
+def _settings(path: str) -> dict[Any, Any]:
+    """What a file of matplotlib's settings sets."""
+    import matplotlib
+
+    return dict(matplotlib.rc_params_from_file(path, use_default_template=False))
 
 
 def check_style(style: str) -> None:

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import UsageError
-from ..files import reading
 from ..grammar.foreign import printable
 from ..records.file import write_bytes
 from ..tables.numbers import short_hashes
-from .drawing import MPLSTYLE, Drawing
+from .drawing import Drawing
 from .kit import Sheet
 
 Item = TypeVar("Item")
@@ -65,7 +63,7 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         show_overlaps(figure)
         for kind, metadata in _metadata(title, [words, *facts]).items():
             file = io.BytesIO()
-            figure.savefig(file, format=kind, metadata=metadata, dpi="figure")
+            figure.savefig(file, format=kind, metadata=metadata)
             files[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
     for path, data in files.items():
         write_bytes(path, printable(data.decode()).encode() if path.suffix == ".svg" else data)
@@ -87,16 +85,15 @@ def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def fixed_settings(drawing: Drawing) -> Iterator[None]:
-    """matplotlib's defaults with our sizes, then what the user's matplotlibrc and ``--style FILE`` say; fixed ids.
+    """matplotlib's defaults with our look, then what the user's matplotlibrc and ``--style FILE`` set; fixed ids.
 
     Raises:
         UsageError: the file of the style cannot be read.
     """
     import matplotlib
-    from matplotlib.style import use
 
     size = drawing.sizes.size
-    parts: dict[Any, float] = {"axes.titlesize": size, "axes.labelsize": size}
+    parts: dict[Any, float] = {"axes.titlesize": size, "axes.labelsize": size, "figure.titlesize": size}
     parts |= dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), size - 1)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -110,20 +107,20 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
                 "axes.spines.right": False,
                 "axes.axisbelow": True,
                 "axes.linewidth": 0.7,
+                "axes.grid": True,
+                "grid.color": "#dddddd",
+                "grid.linewidth": 0.6,
+                "legend.frameon": False,
                 "legend.handlelength": 1.8,
                 "legend.columnspacing": 1.2,
                 "figure.dpi": DPI,
             }
         )
-        own = matplotlib.rc_params_from_file(matplotlib.matplotlib_fname(), use_default_template=False)
-        matplotlib.rcParams.update({name: value for name, value in own.items() if name != "backend"})
-        if drawing.style.endswith(MPLSTYLE):
-            with reading(drawing.style, UsageError, ": no style of matplotlib"):
-                use(drawing.style)
-        larger = matplotlib.rcParams["font.size"] / size
-        ours = {name: larger * one for name, one in parts.items() if matplotlib.rcParams[name] == one}
-        matplotlib.rcParams.update(ours)
-        matplotlib.rcParams["svg.fonttype"] = "none" if drawing.svg_text else "path"
+        larger = drawing.theirs.get("font.size", size) / size
+        matplotlib.rcParams.update({name: larger * one for name, one in parts.items()})
+        matplotlib.rcParams.update(drawing.theirs)
+        if drawing.svg_text:
+            matplotlib.rcParams["svg.fonttype"] = "none"
         yield
 
 

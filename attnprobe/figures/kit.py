@@ -13,6 +13,7 @@ import numpy as np
 
 from ..grammar.foreign import printable
 from .drawing import Drawing
+from .looks import CURVE, POINT
 
 LEADING = 1.35  # of lines, over the size of their type
 LEGEND_LINE = 0.161  # inches of a line of a legend
@@ -37,6 +38,14 @@ class Sheet:
 def letters(inches: float, size: float) -> int:
     """The number of letters of this type size, in points, on a line."""
     return max(8, int(inches * 134 / size))
+
+
+def type_size(setting: Any) -> float:
+    """The type size, in points, of a setting of matplotlib, which may be a word."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+
+    return FontProperties(size=rcParams[setting]).get_size_in_points()
 
 
 def title_lines(title: str, inches: float, size: float) -> list[str]:
@@ -68,18 +77,17 @@ def canvas(
     """
     from matplotlib.figure import Figure
 
-    style = drawing.sizes
+    style, letter = drawing.sizes, type_size("figure.titlesize")
     inches, tall = size
-    lines = title_lines(title, inches, style.size)
-    lines = lines if drawing.titled else []
-    height = style.tall if style.fixed else tall + title_inches(lines, style.size)
+    lines = title_lines(title, inches, letter) if drawing.titled else []
+    height = style.tall if style.fixed else tall + title_inches(lines, letter)
     figure = Figure(figsize=(inches, height), layout="constrained")
     axes = list(figure.subplots(*shape, squeeze=False, **sharing).flat)
     used = len(axes) if panels is None else panels
     for axis in axes[used:]:
         axis.set_visible(False)
     if lines:
-        figure.suptitle("\n".join(lines), x=0.04 / inches, ha="left", fontsize=style.size, parse_math=False)
+        figure.suptitle("\n".join(lines), x=0.04 / inches, ha="left", parse_math=False)
     return Sheet(figure, title, caption), axes[:used]
 
 
@@ -89,8 +97,7 @@ def canvas(
 def legend(sheet: Sheet, handles: Mapping[str, Any], columns: int, **look: Any) -> None:
     """The legend below all panels; none without entries."""
     if handles:
-        place = {"loc": "outside lower center", "frameon": False}
-        sheet.figure.legend(handles.values(), handles.keys(), ncols=columns, **place, **look)
+        sheet.figure.legend(handles.values(), handles.keys(), ncols=columns, loc="outside lower center", **look)
 
 
 def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: float) -> int:
@@ -106,8 +113,7 @@ def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: flo
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
     labels = [folded(label, inches, size) for label in handles]
     columns = legend_columns([*handles], inches, size)
-    look = {"frameon": False, "fontsize": "small", "columnspacing": 1.0}
-    axis.legend(handles.values(), labels, ncols=columns, **place, **look)
+    axis.legend(handles.values(), labels, ncols=columns, **place)
     return math.ceil(sum(label.count("\n") + 1 for label in labels) / columns)
 
 
@@ -155,6 +161,31 @@ def plain_math(label: str) -> str:
 # --- axes
 
 
+def yielded(axes: Sequence[Any], handles: Sequence[Any], theirs: Mapping[str, Any]) -> None:
+    """Let the user's style win where panels set lines and grids themselves.
+
+    A width of lines is that of methods' curves, a size of markers that of their points, and others change with them. A
+    map, whose units are as long as they are high, has no grid.
+
+    Args:
+        handles: of legends. theirs: of `Drawing`.
+    """
+    from matplotlib import rcParams
+    from matplotlib.lines import Line2D
+
+    wider = theirs.get("lines.linewidth", CURVE) / CURVE
+    larger = theirs.get("lines.markersize", POINT) / POINT
+    lines = {*handles, *(one for axis in axes for one in [*axis.lines, *axis.collections])}
+    for line in lines if (wider, larger) != (1.0, 1.0) else ():
+        line.set_linewidth(wider * np.asarray(line.get_linewidth()))
+        if isinstance(line, Line2D):
+            line.set_markersize(larger * line.get_markersize())
+    plots = [axis for axis in axes if axis.get_aspect() == "auto"]
+    for axis in plots if any(name.startswith("axes.grid") for name in theirs) else ():
+        axis.grid(False)
+        axis.grid(rcParams["axes.grid"], rcParams["axes.grid.which"], rcParams["axes.grid.axis"])
+
+
 def logarithmic(panel: Any, names: str = "xy") -> None:
     """Make axes of a panel logarithmic (see `log_ticks`); ``names`` are of the letters x and y."""
     for name in names:
@@ -164,7 +195,8 @@ def logarithmic(panel: Any, names: str = "xy") -> None:
 
 def log_ticks(axis: Any) -> None:
     """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 times them where few powers are in its range."""
-    from matplotlib.ticker import Formatter, LogLocator, NullLocator
+    from matplotlib import rcParams
+    from matplotlib.ticker import Formatter, LogLocator, NullFormatter, NullLocator
 
     class Ticks(LogLocator):
         def tick_values(self, vmin: float, vmax: float) -> Any:
@@ -179,7 +211,10 @@ def log_ticks(axis: Any) -> None:
 
     axis.set_major_locator(Ticks())
     axis.set_major_formatter(Numbers())
-    axis.set_minor_locator(NullLocator())  # making minor ticks takes as long as the rest of a layout
+    axis.set_minor_formatter(NullFormatter())
+    visible: Any = f"{axis.axis_name}tick.minor.visible"
+    if not rcParams[visible]:
+        axis.set_minor_locator(NullLocator())  # making minor ticks takes as long as the rest of a layout
 
 
 def power_of_ten(value: float) -> str:

@@ -16,6 +16,7 @@ BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#C
 WINE, FOREST, BROWN, INDIGO, NAVY = "#882255", "#117733", "#661100", "#332288", "#1F3B73"
 TEAL, OLIVE, SAND, ROSE, CYAN, PURPLE = "#44AA99", "#999933", "#DDCC77", "#CC6677", "#88CCEE", "#AA4499"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, WINE, FOREST, BROWN, INDIGO, NAVY)
+CURVE, POINT = 1.6, 5.0  # points of the width of a method's curve, and of its markers
 GREY = "#444444"  # of V-Mean, bounds and guides
 SPARE = ("*", "d", "H", "8")  # markers of users' methods and of methods with options
 DASHES: tuple[Any, ...] = ("--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)), (0, (8, 2)))  # of methods with options

@@ -12,7 +12,7 @@ from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .kit import logarithmic
-from .looks import looks_of
+from .looks import CURVE, POINT, looks_of
 from .words import escaped, sentence
 
 R = TypeVar("R", bound=Fields)
@@ -80,7 +80,7 @@ def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("reference"):
         return {**look, "marker": None, "linewidth": 1.3}
     line = "-." if row["d"] is None and look["linestyle"] == "-" else look["linestyle"]
-    return {**look, "linestyle": line, "linewidth": 1.6, "markersize": 5}
+    return {**look, "linestyle": line, "linewidth": CURVE, "markersize": POINT}
 
 
 def text_label(row: Fields) -> str:

@@ -11,7 +11,19 @@ from typing import Any
 from ..tables.table import gathered
 from .drawing import Drawing
 from .files import chunks, drawn
-from .kit import LEGEND_LINE, Scale, Sheet, canvas, colour_bar, legend, legend_below, legend_columns, legend_inches
+from .kit import (
+    LEGEND_LINE,
+    Scale,
+    Sheet,
+    canvas,
+    colour_bar,
+    legend,
+    legend_below,
+    legend_columns,
+    legend_inches,
+    type_size,
+    yielded,
+)
 
 Rows = Sequence[Mapping[str, Any]]
 PAD = 0.3  # inches around the panels
@@ -52,14 +64,12 @@ class Panels:
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
-        from matplotlib import rcParams
-        from matplotlib.font_manager import FontProperties
         from matplotlib.lines import Line2D
 
         across = min(self._across(drawing), len(page))
         shape = (math.ceil(len(page) / across), across)
         inches = drawing.sizes.inches(across, self.width)
-        size = FontProperties(size=rcParams["legend.fontsize"]).get_size_in_points()
+        size = type_size("legend.fontsize")
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
         tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches, size)
@@ -67,7 +77,6 @@ class Panels:
         most = 0  # lines of the legends of panels
         owns: list[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
-            axis.grid(color="#dddddd", linewidth=0.6)
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
             axis.set_title("" if one else name, parse_math=False)
@@ -76,6 +85,8 @@ class Panels:
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns.append(own)
+        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
+        yielded(axes, [*handles.values(), *(handle for own in owns for handle in own.values())], drawing.theirs)
         common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
         for axis, own in zip(axes, owns, strict=True):
             if own and not common:
@@ -84,7 +95,7 @@ class Panels:
             sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
         if self.scale:
             colour_bar(sheet, axes, self.scale)
-        handles = {**common, **{label: Line2D([], [], **look) for label, look in self.legend.items()}}
+        handles = {**common, **handles}
         legend(sheet, handles, legend_columns([*handles], inches, size))
         return sheet
 

@@ -14,7 +14,16 @@ from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import files as files_module
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
-from attnprobe.figures.kit import canvas, folded, legend_below, legend_columns, title_lines
+from attnprobe.figures.kit import (
+    canvas,
+    folded,
+    heat_map,
+    legend_below,
+    legend_columns,
+    logarithmic,
+    title_lines,
+    yielded,
+)
 from attnprobe.figures.methods import cross_out
 from attnprobe.figures.panels import Panels
 
@@ -72,6 +81,35 @@ def test_a_style_of_matplotlib_and_matplotlibrc_change_the_look(tmp_path, monkey
     styled = files(tmp_path / "b", style=str(style))[".svg"].read_text()
     monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "rc"))
     assert "#ff0000" not in plain and "#ff0000" in styled and "#ff0000" in files(tmp_path / "c")[".svg"].read_text()
+
+
+def test_lines_grid_size_and_ticks_of_a_users_style_win(tmp_path):
+    style = tmp_path / "own.mplstyle"
+    style.write_text("lines.linewidth: 4\nlines.markersize: 10\naxes.grid.axis: x\ngrid.color: 123456\n")
+    plain, styled = (
+        files(tmp_path / name, **how)[".svg"].read_text() for name, how in (("a", {}), ("b", {"style": str(style)}))
+    )
+    widths, wider = (re.findall(r"stroke: #0072b2; stroke-width: ([\d.]+)", text) for text in (plain, styled))
+    assert "1.6" in widths and "4" in wider and "1.6" not in wider
+    grids = re.findall(r'"M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" clip[^>]* stroke: #123456', styled)
+    assert grids and all(left == right for left, _, right, _ in grids) and "#123456" not in plain
+    style.write_text("figure.figsize: 4, 5\nsavefig.dpi: 100\n")
+    with Image.open(files(tmp_path / "c", style=str(style))[".png"]) as image:
+        assert image.size == (400, 500)
+
+
+def test_a_grid_of_a_users_style_leaves_maps_without_one(tmp_path):
+    style = tmp_path / "own.mplstyle"
+    style.write_text("axes.grid: True\nxtick.minor.visible: True\n")
+    drawing = Drawing(style=str(style))
+    with files_module.fixed_settings(drawing):
+        figure = Figure()
+        plot, map_ = figure.subplots(1, 2)
+        heat_map(map_, [[1.0, 2.0]], [0], [0, 1])
+        logarithmic(plot)
+        yielded([plot, map_], [], drawing.theirs)
+        assert [any(line.get_visible() for line in axis.get_xgridlines()) for axis in (plot, map_)] == [True, False]
+        assert len(plot.get_xticks(minor=True)) > 0 and len(plot.get_yticks(minor=True)) == 0
 
 
 def test_the_size_of_type_of_a_users_style_scales_every_text(tmp_path):

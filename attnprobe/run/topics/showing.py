@@ -40,7 +40,7 @@ class Output:
     style: str = shown(
         "paper",
         "The look of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
-        "points; slide is 16:9 with large type; a style file of matplotlib changes fonts, colours of axes and lines.",
+        "points; slide is 16:9 with large type; what a style file of matplotlib sets wins, except colours of methods.",
         metavar="paper|slide|FILE.mplstyle",
     )
     title: bool | None = shown(
