@@ -113,7 +113,12 @@ class MeasuringCommand(click.Command):
 
         other = cli.get_command(click.Context(cli), turn.command)
         assert other is not None  # a command of this package
-        return other.make_context(turn.command, translated, parent, **extra)
+        try:
+            return other.make_context(turn.command, translated, parent, **extra)
+        except click.NoSuchOption as error:
+            asks = f"{self.turning[0]} runs attnprobe {' '.join([turn.command, *turn.arguments])}"
+            error.message = f"{asks}, which has no option {error.option_name}"
+            raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""

@@ -55,3 +55,5 @@ def test_the_question_of_another_command_runs_that_command(run):
     assert code == 2 and "--by needs --keys" in err
     code, _, err = run("budget", "--keys", "0.1", "--by", "mess")
     assert code == 2 and "unknown plan 'mess'; did you mean 'mass'" in err
+    code, _, err = run("budget", "--keys", "0.1", "--qkv", "heads.safetensors")
+    assert code == 2 and "--keys runs attnprobe inject --phase decode, which has no option --qkv" in err
