@@ -117,8 +117,7 @@ class MeasuringCommand(click.Command):
             return other.make_context(turn.command, translated, parent, **extra)
         except click.NoSuchOption as error:
             asks = f"{self.turning[0]} runs attnprobe {' '.join([turn.command, *turn.arguments])}"
-            error.message = f"{asks}, which has no option {error.option_name}"
-            raise
+            raise click.UsageError(f"{asks}, which has no option {error.option_name}", error.ctx) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
