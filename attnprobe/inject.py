@@ -123,9 +123,7 @@ def injected(
 
 @contextmanager
 def attention_by(
-    model: PreTrainedModel,
-    function: Callable[[AttentionCall], Tensor],
-    layer: str | int | Iterable[str | int] = "all",
+    model: PreTrainedModel, function: Callable[[AttentionCall], Tensor], layer: str | int | Iterable[str | int] = "all"
 ) -> Iterator[None]:
     """Inside the block the selected attention calls of ``model`` are computed by a function, as in `injected`.
 

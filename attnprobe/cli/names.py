@@ -73,10 +73,7 @@ INDEX = {
         "vertical-slash": "Jiang et al., MInference (vertical-slash head) (2024)",
         "xattention": "Xu et al., XAttention (2025)",
     },
-    "reference": {
-        "svd": "Eckart & Young (1936)",
-        "vmean": "Chen et al., Skeinformer (baseline) (2022)",
-    },
+    "reference": {"svd": "Eckart & Young (1936)", "vmean": "Chen et al., Skeinformer (baseline) (2022)"},
     "kernel": {
         "torch:flex": "Dong et al., Flex Attention (2024)",
         "torch:int8": "Zhang et al., SageAttention (2024)",

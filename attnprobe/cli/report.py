@@ -172,13 +172,7 @@ def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
             note(f"removed, because the page no longer names its run: {folder}")
 
 
-def _rebuilt(
-    run: Run,
-    shown: Sequence[View],
-    folder: Path,
-    page: Path,
-    kinds: Sequence[str],
-) -> Report:
+def _rebuilt(run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: Sequence[str]) -> Report:
     """Write a run's tables and figures to a folder, and return their names for the page.
 
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.

@@ -37,13 +37,7 @@ class Forms:
 
 
 def quadratic_forms(
-    product: Product,
-    v: Tensor,
-    lambdas: Tensor,
-    *,
-    eta: float,
-    enough: Callable[[Forms], bool],
-    max_steps: int,
+    product: Product, v: Tensor, lambdas: Tensor, *, eta: float, enough: Callable[[Forms], bool], max_steps: int
 ) -> Forms:
     """``v_iᵀ A (A + λ_j I)⁻¹ v_i`` for the c columns of v (N, c), by Lanczos from each of them.
 

@@ -20,10 +20,7 @@ from .run import Run
 
 @checked()
 def views(
-    run: Run,
-    metric: str | None = None,
-    references: Sequence[Any] = (),
-    drawing: Drawing | None = None,
+    run: Run, metric: str | None = None, references: Sequence[Any] = (), drawing: Drawing | None = None
 ) -> list[View]:
     """The views of a run, one for each command with records.
 

@@ -82,11 +82,7 @@ class Cells:
     send: Send
 
     def __init__(
-        self,
-        request: Any,
-        sources: Sequence[Any],
-        places: Sequence[Place],
-        cells_at: Callable[[Place], Sequence[Any]],
+        self, request: Any, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[Any]]
     ) -> None:
         self.request, self.sources, self.places, self.cells_at = request, sources, places, cells_at
         of_shard = _share_of(request, sources, places)

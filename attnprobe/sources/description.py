@@ -36,13 +36,7 @@ class Opened:
 
 
 def described(
-    spec: SourceSpec,
-    name: str,
-    folder: ModelFolder | None,
-    weights: str,
-    text: Text,
-    opened: Opened,
-    unknown: float,
+    spec: SourceSpec, name: str, folder: ModelFolder | None, weights: str, text: Text, opened: Opened, unknown: float
 ) -> dict[str, Any]:
     """The facts of a source, its number of layers, and the special tokens of a segment, as JSON-able values.
 

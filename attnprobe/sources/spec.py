@@ -23,12 +23,7 @@ WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
 NAMES = ("model", "text", "tokenizer", "qkv", "queries")  # fields that may be a path
 SPLITS = ("train", "validation", "test")
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,7 @@ def with_source(records: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
     labels = source_labels(first.values())
     for record, key in zip(records, keys, strict=True):
         facts = record.get("source") or {}
-        where = {
-            "weights": facts.get("weights"),
-            "source": labels[key],
-            "scale_inputs": scale_of(facts),
-        }
+        where = {"weights": facts.get("weights"), "source": labels[key], "scale_inputs": scale_of(facts)}
         yield record, where
 
 

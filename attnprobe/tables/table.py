@@ -151,10 +151,7 @@ def table_of(
 
 
 def _best(
-    rows: Sequence[T],
-    columns: Sequence[Column],
-    lines: Sequence[Sequence[str]],
-    rivals: Callable[[T], Hashable | None],
+    rows: Sequence[T], columns: Sequence[Column], lines: Sequence[Sequence[str]], rivals: Callable[[T], Hashable | None]
 ) -> list[tuple[int, int]]:
     """The places of the best cells of each column among their rivals, with cells that read the same."""
     groups: dict[Hashable, list[int]] = {}

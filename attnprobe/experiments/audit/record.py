@@ -60,8 +60,7 @@ class AuditRecord(Place):
     anytime: NotRequired[Annotated[bool, Field(description="whether the tests are valid at any time")]]
     statements: Annotated[list[Statement], Field(description="the promises that were tested")]
     metrics: Annotated[
-        dict[str, PerHead],
-        Field(description="; ".join(f"`{name}`: {meaning}" for name, meaning in METRICS.items())),
+        dict[str, PerHead], Field(description="; ".join(f"`{name}`: {meaning}" for name, meaning in METRICS.items()))
     ]
 
 

@@ -114,8 +114,7 @@ ERRORS = (
 COSTS = (*BENCH, METRICS["visited_fraction"], *SELECTED)
 GROWTH = (Metric("time_exponent"), Metric("memory_exponent"), Metric("faster_from"), Metric("smaller_from"))
 GATED = Gated(
-    (*COSTS, *GROWTH, *(METRICS[name] for name in ERRORS)),
-    over_all_n=tuple(metric.name for metric in GROWTH),
+    (*COSTS, *GROWTH, *(METRICS[name] for name in ERRORS)), over_all_n=tuple(metric.name for metric in GROWTH)
 )
 EXPERIMENT = Experiment(
     name="bench",

@@ -67,10 +67,7 @@ EXPERIMENT = Experiment(
     request=ConditionRequest,
     output=ConditionOutput,
     plots=("condition",),
-    examples=(
-        "--d 32,64,128 --layer all --plot",
-        "--method skyformer:sampler=wor --iterations 12",
-    ),
+    examples=("--d 32,64,128 --layer all --plot", "--method skyformer:sampler=wor --iterations 12"),
     python=(
         "from attnprobe.experiments.condition import ConditionRequest, measure_conditions",
         "measure_conditions(ConditionRequest(d=(32, 64), layer=(0, 5))).outcome.records",

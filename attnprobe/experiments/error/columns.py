@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tables.long import Row
-from ...tables.methods import (
-    FAMILY,
-    STATUS,
-    budget,
-    label,
-    marked,
-    several_families,
-    smallest,
-    statistic,
-)
+from ...tables.methods import FAMILY, STATUS, budget, label, marked, several_families, smallest, statistic
 from ...tables.numbers import OPEN, cell_text, is_fragile, method_label, significant
 from ...tables.results import Value
 from ...tables.table import Best, Column
@@ -98,11 +89,7 @@ METHOD_COLUMNS = (
         best=smallest(RELATIVE, "median"),
     ),
     Column(
-        "\nmax",
-        "{metrics[output_spectral_relative][max]:3}",
-        SPREAD,
-        more=OF_OUTPUT,
-        best=smallest(RELATIVE, "max"),
+        "\nmax", "{metrics[output_spectral_relative][max]:3}", SPREAD, more=OF_OUTPUT, best=smallest(RELATIVE, "max")
     ),
     Column(
         "‖E‖F / ‖BV‖F\nmedian",
@@ -217,19 +204,9 @@ KERNEL_COLUMNS = (
     Column("row p99", "{metrics[row_error_p99][median]:3}", ROWS, spare=5),
     Column("row p99.9", "{metrics[row_error_p99_9][median]:3}", ROWS, spare=2),
     Column("rows within", _within, "share within the tolerance"),
-    Column(
-        "× framework",
-        "{metrics[ratio_to_framework][median]:3}",
-        FRAMEWORK,
-        more=EAGER,
-    ),
+    Column("× framework", "{metrics[ratio_to_framework][median]:3}", FRAMEWORK, more=EAGER),
     Column("worst", "{metrics[ratio_to_framework][max]:3}", FRAMEWORK, more=EAGER),
-    Column(
-        "× framework F",
-        "{metrics[ratio_to_framework_frobenius][median]:3}",
-        "the same of ‖E‖F",
-        spare=4,
-    ),
+    Column("× framework F", "{metrics[ratio_to_framework_frobenius][median]:3}", "the same of ‖E‖F", spare=4),
 )
 
 
@@ -250,12 +227,7 @@ ROW_COLUMNS = (
         MASS,
         more=f"{OVER_HEADS}; 1 minus it is the lost mass, which is the total variation of a renormalised selection",
     ),
-    Column(
-        "p10",
-        "{metrics[mass_p10][mean]:3}",
-        "mass of the rows at the 10 % quantile",
-        more="mean over heads",
-    ),
+    Column("p10", "{metrics[mass_p10][mean]:3}", "mass of the rows at the 10 % quantile", more="mean over heads"),
     Column(
         "of best",
         "{metrics[mass_efficiency][mean]:3}",

@@ -52,11 +52,7 @@ BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewi
 
 
 def error_figure(
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    drawing: Drawing,
-    out_dir: str | Path,
-    name: str = "output_spectral",
+    rows: Sequence[Row], bounds: Sequence[Row], drawing: Drawing, out_dir: str | Path, name: str = "output_spectral"
 ) -> list[Path]:
     """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
@@ -218,12 +214,7 @@ def _bound(limits: Sequence[Row], budgets: Sequence[int], name: str) -> dict[str
 
 
 def _caption(
-    name: str,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    budgets: Sequence[int],
-    styles: Styles,
-    dots: bool,
+    name: str, rows: Sequence[Row], bounds: Sequence[Row], budgets: Sequence[int], styles: Styles, dots: bool
 ) -> list[str]:
     spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
     barred = dots or _are_barred(styles)

@@ -14,17 +14,7 @@ from ...records.file import LOWER_BOUND
 from ...tables.console import Header
 from ...tables.long import CELL, Row, described, known, long_rows, mean, summarised
 from ...tables.long import FIELDS as LONG
-from ...tables.methods import (
-    caption,
-    grouped,
-    is_zero,
-    label,
-    marks_legend,
-    notes,
-    rivals,
-    statistic,
-    value_of,
-)
+from ...tables.methods import caption, grouped, is_zero, label, marks_legend, notes, rivals, statistic, value_of
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule

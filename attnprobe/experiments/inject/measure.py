@@ -19,14 +19,7 @@ from ...run.inputs import InputKeeper
 from ...run.plan import Group, MethodRequest, method_facts
 from ...timings import Timings
 from . import LAVA, SHUFFLED, InjectRequest
-from .allocation import (
-    STEPS,
-    lava_budgets,
-    of_query_heads,
-    planned_budgets,
-    shuffled_budgets,
-    tried_budgets,
-)
+from .allocation import STEPS, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
 from .decoding import DecodingBench
 from .drift import Bench
 from .language import LanguageModel, open_language_model, rows_of

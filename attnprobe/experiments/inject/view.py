@@ -13,16 +13,7 @@ from ...tables.methods import smallest, value_of
 from ...tables.numbers import method_label, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.statistics import STATISTICS, student_reach
-from ...tables.table import (
-    Best,
-    Column,
-    Table,
-    counted,
-    grouped_by,
-    joined,
-    reasons,
-    table_of,
-)
+from ...tables.table import Best, Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
@@ -198,12 +189,7 @@ PROMPTS: tuple[Column, ...] = (
         "Student's interval of the loss change, over windows",
         spare=3,
     ),
-    Column(
-        "same steps",
-        "{metrics[first_divergence][mean]:3}",
-        "first steps with the same likeliest word",
-        spare=2,
-    ),
+    Column("same steps", "{metrics[first_divergence][mean]:3}", "first steps with the same likeliest word", spare=2),
     Column("needle loss", "{metrics[needle_loss_change][mean]:3}", "of the answer's tokens, change in nats"),
     Column("± of needle", "{metrics[needle_loss_change][se]:2}", OVER_WINDOWS),
     Column("needle rank", "{metrics[needle_rank][mean]:3}", "mean place of the answer's tokens by p~, from 1"),

@@ -131,11 +131,7 @@ def target_of(request: StabilityRequest, one: MethodRequest) -> str:
 
 
 def stability_cells(
-    request: StabilityRequest,
-    methods: Sequence[MethodRequest],
-    budgets: Sequence[int],
-    task: TaskSource,
-    repeat: int,
+    request: StabilityRequest, methods: Sequence[MethodRequest], budgets: Sequence[int], task: TaskSource, repeat: int
 ) -> list[StabilityCell]:
     """The cells of a task with one seed: method by method, budget by budget."""
     facts, seed, cells = identity_facts(task.facts), request.seed + repeat, []

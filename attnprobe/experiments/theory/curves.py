@@ -98,7 +98,7 @@ def _dimension(points: Sequence[Row]) -> Panels:
         "Statistical dimension of the lifted kernel against λ: median and p10 – p90 over heads",
         [
             "Statistical dimension d_stat of the lifted kernel against λ / ‖C‖: median over heads and windows, with a "
-            "band from p10 to p90. Dotted: 2n, all rows.",
+            "band from p10 to p90. Dotted: 2n, all rows."
         ],
         draw=draw,
         x=r"$\lambda\,/\,\|C\|$",

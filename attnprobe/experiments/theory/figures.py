@@ -141,10 +141,7 @@ def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:
 
 
 def _points(
-    axis: Any,
-    group: Sequence[Row],
-    colours: Mapping[int | None, str],
-    at: Callable[[Row], tuple[float, float]],
+    axis: Any, group: Sequence[Row], colours: Mapping[int | None, str], at: Callable[[Row], tuple[float, float]]
 ) -> None:
     for verdict in VERDICTS:
         for d, colour in colours.items():

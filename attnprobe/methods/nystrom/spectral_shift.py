@@ -96,12 +96,7 @@ def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") ->
     exact_at=lambda n: (2 * n, {}),
 )
 def spectral_shift(
-    qkv: QKV,
-    d: int,
-    *,
-    streams: Streams,
-    target: str = "softmax",
-    shift: Literal["two-stage", "none"] = "two-stage",
+    qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", shift: Literal["two-stage", "none"] = "two-stage"
 ) -> Approximation:
     """The off-diagonal block of ``C~ U C~ᵀ + δ I ≈ C̄``: C~ is d columns of ``C̄ - d̄ I``, and U and δ are fitted.
 
@@ -144,11 +139,7 @@ def spectral_shift(
         right.append(h[n_q:].T)
         deltas.append(delta)
     operator = LowRank(torch.stack(left), torch.stack(middle), torch.stack(right))
-    diagnostics = {
-        "realised_d": per_head(qkv.h, d),
-        "visited": per_head(qkv.h, total**2),
-        "delta": torch.stack(deltas),
-    }
+    diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, total**2), "delta": torch.stack(deltas)}
     return Approximation.of(operator, qkv, draws={"indices": torch.stack(drawn)}, diagnostics=diagnostics)
 
 

@@ -87,10 +87,7 @@ def informer(
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
     operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.shared_k, qkv.scale))
-    diagnostics = {
-        "realised_d": per_head(qkv.h, u),
-        "visited": per_head(qkv.h, sample_k * qkv.n_q + u * qkv.n_k),
-    }
+    diagnostics = {"realised_d": per_head(qkv.h, u), "visited": per_head(qkv.h, sample_k * qkv.n_q + u * qkv.n_k)}
     return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)
 
 

@@ -81,10 +81,7 @@ class Elsewhere:
         metavar="F",
     )
     cpus_per_task: int | None = elsewhere(
-        None,
-        "CPUs, and so threads, of each process with --backend ray. [default: 1]",
-        metavar="N",
-        between=(1, MOST),
+        None, "CPUs, and so threads, of each process with --backend ray. [default: 1]", metavar="N", between=(1, MOST)
     )
 
 
