@@ -13,8 +13,7 @@ from .arguments import checked
 from .errors import unknown
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention
 from .operators.blocks import row_blocks
-from .operators.spans import in_spans, located
-from .operators.threads import side_by_side
+from .operators.threads import in_spans, located, side_by_side
 from .qkv import QKV
 
 TARGETS = ("softmax", "gaussian")

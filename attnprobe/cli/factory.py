@@ -21,10 +21,20 @@ from ..errors import UsageError
 from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
 from ..timings import Timings
-from .gating import gates_of, judge_gates, judged
 from .names import complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
-from .output import draw, drawn_kinds, exit_of, figure_files, keep_files, show, tolerate_write_errors
+from .output import (
+    draw,
+    drawn_kinds,
+    exit_of,
+    figure_files,
+    gates_of,
+    judge_gates,
+    judged,
+    keep_files,
+    show,
+    tolerate_write_errors,
+)
 from .progress import progress_bar
 from .streams import answer, echo, note
 

@@ -32,14 +32,14 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     if name is None and format_ == "table" and not long:
         return answer(method_list())
     from ..methods import by_family, get
-    from ..methods.user import plugins
+    from ..methods.lookup import installed
     from ..tables.terminal import stdout_width
     from ..tables.view import flat_view
     from .streams import note
 
     entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
-        others, lines = plugins.every()
+        others, lines = installed()
         entries += others
         for line in lines:
             note(line)

@@ -12,9 +12,8 @@ import numpy as np
 
 from ..files import Fields
 from ..records.file import STATUSES
-from ..tables.long import Row
+from ..tables.long import Row, fragile_statistics, sortable
 from ..tables.metrics import METRICS, Metric
-from ..tables.statistics import fragile_statistics, sortable
 from .cells import Key
 from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
 from .verdicts import Draft, blank, numbers

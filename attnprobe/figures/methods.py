@@ -12,8 +12,7 @@ from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .kit import logarithmic
-from .looks import CURVE, POINT, looks_of
-from .words import escaped, sentence
+from .looks import CURVE, POINT, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 CROSS = "diverged or failed"

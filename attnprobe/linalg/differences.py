@@ -12,9 +12,8 @@ from torch import Tensor
 from ..operators import Operator, Streamed
 from ..operators.blocks import block_rows, block_shape, row_blocks
 from ..operators.fused import is_fused
-from ..operators.products import product
-from ..operators.spans import SPAN, in_spans, located
-from ..operators.threads import side_by_side
+from ..operators.precision import product
+from ..operators.threads import SPAN, in_spans, located, side_by_side
 
 CPU_BLOCK, LEAST_ROWS = 256, 64  # rows of one head on a CPU
 CPU_ENTRIES = 2**18  # of a block with more rows than the least: it stays in the cache

@@ -15,7 +15,7 @@ The names of draws:
 - ``generator_seed`` (h, 1) int64: the seeds of the generators that a user's function gets.
 - ``row_keys`` (h, n_q) int64: the keys from which `attnprobe.rng.hashed_uniform` makes the numbers of each row.
 
-The causal form of `attnprobe.methods.dyadic` has the draws of each block, ``NAME:START-STOP``. With a padding mask,
+The causal form of `methods.summary.dyadic` has the draws of each block, ``NAME:START-STOP``. With a padding mask,
 indices count the valid tokens only.
 """
 

@@ -1,20 +1,28 @@
-"""Finds a method by its registered name, ``PATH.py:FUNCTION``, the name of a plugin, or its function."""
+"""Finds a method by its registered name, ``PATH.py:FUNCTION``, the name of a plugin, or its function.
+
+A plugin is an entry point of the group ``attnprobe.methods`` of an installed package, and refers to a user's function
+(see `user.claims`). ``ATTNPROBE_LOAD_PLUGINS=`` (empty) loads none. A comma-separated list loads only the entry points
+of these names or packages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 from ..arguments import checked
 from ..environment import plugins
-from ..errors import unknown
+from ..errors import AttnprobeError, UsageError, unknown
+from ..grammar.foreign import message
 from ..grammar.lists import SELECTION, file_and_function
-from .registry import KERNELS, METHODS, Method
+from .registry import KERNELS, METHODS, Method, Provenance
 from .selection.files import from_selection
 from .user.claims import as_method
-from .user.files import from_file
+from .user.files import contents, digest, from_file, loading
 from .user.foreign import asked
-from .user.plugins import from_plugin
 
 
 @checked()
@@ -50,3 +58,40 @@ def is_method(name: str) -> bool:
     """Whether a name can be that of a method: registered, of a file, or of a plugin. Nothing is imported."""
     of_file = name.startswith(SELECTION) or file_and_function(name) is not None
     return of_file or name in METHODS or name in KERNELS or name in plugins()
+
+
+def from_plugin(point: EntryPoint) -> Method:
+    """The method of an entry point.
+
+    Raises:
+        UsageError: it cannot be imported or is not a method. The message names it and its package.
+    """
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else None
+    where = f"the method '{point.name}' of {package or point.value}"
+    if point.name in METHODS:
+        raise UsageError(f"{where} has the name of a built-in method and is left out")
+    with loading(where):
+        function = point.load()
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(function))
+        if source is None:
+            raise TypeError(f"{where} has no source file")
+        file = Path(source)
+        sha256 = digest(contents(file))
+    except (TypeError, UsageError):  # compiled: the hash is of its package's version
+        file, sha256 = Path(point.value), digest({Path(point.value): (package or "").encode()})
+    try:
+        return as_method(function, point.name, Provenance(file.name, sha256, package))
+    except UsageError as error:
+        raise UsageError(f"{where}: {message(error)}") from error
+
+
+def installed(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
+    """The methods of all entry points, and an error line for each that fails to load."""
+    methods, lines = [], []
+    for point in plugins().values() if points is None else points:
+        try:
+            methods.append(from_plugin(point))
+        except AttnprobeError as error:
+            lines.append(message(error))
+    return methods, lines

@@ -17,9 +17,8 @@ from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_erro
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
-from .overlap import neighbour_overlap, selection_overlap
 from .residual import residual_errors
-from .row_statistics import OVER_ROWS, PROFILED, over_rows, position_profile
+from .row_statistics import OVER_ROWS, PROFILED, neighbour_overlap, over_rows, position_profile, selection_overlap
 from .rows import ROW_METRICS, ExactRows, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 

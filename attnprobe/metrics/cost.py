@@ -17,7 +17,7 @@ import torch
 from torch.utils.benchmark import timer as clock
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..operators.products import ONEDNN
+from ..operators.precision import ONEDNN
 from ..processes import follow_parent
 
 Call = Callable[[], Any]

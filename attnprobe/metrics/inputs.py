@@ -14,7 +14,7 @@ from ..linalg.norms import output_norms, row_norms
 from ..operators import SoftmaxAttention
 from ..operators.attention import CPU_BLOCK
 from ..operators.blocks import block_shape, row_blocks
-from ..operators.products import product
+from ..operators.precision import product
 from ..operators.threads import side_by_side
 from ..qkv import QKV
 from ..reference import exact

@@ -18,7 +18,7 @@ from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
 from ..operators import Operator, Padded
 from ..operators.blocks import BLOCK_MEMORY
 from ..operators.precision import full_precision
-from ..operators.spans import located
+from ..operators.threads import located
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",

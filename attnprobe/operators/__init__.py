@@ -7,8 +7,7 @@ products with its transpose, and dense blocks of rows. It does not store the n x
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
 from .base import Operator
 from .causal import CausalFeatures
-from .compose import Padded, RowOverride, Rows, Scaled, Stacked, Sum
-from .mosaic import Mosaic
+from .compose import Mosaic, Padded, RowOverride, Rows, Scaled, Stacked, Sum
 from .sparse import Columns, Sparse
 from .structured import Dense, Identity, LowRank, RankOne
 from .windowed import Windows

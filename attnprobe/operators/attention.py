@@ -13,8 +13,7 @@ from ..visible import Visible
 from .base import Operator
 from .blocks import head_blocks
 from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
-from .precision import full_precision
-from .products import product
+from .precision import full_precision, product
 from .underflow import exp_, least_exponent, softmax
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
@@ -237,3 +236,6 @@ class GaussianAttention(Streamed):
 def _largest_norm(x: Tensor) -> Tensor:
     """The largest norm of a row of each head, (h,)."""
     return x.detach().norm(dim=-1).amax(-1)
+
+
+KINDS = (torch.float32, torch.float64)

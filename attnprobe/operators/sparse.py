@@ -15,8 +15,7 @@ from ..errors import UsageError
 from ..groups import tokens
 from .base import Operator
 from .blocks import row_blocks, row_groups
-from .precision import ordered_sums
-from .products import product
+from .precision import ordered_sums, product
 
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
 DENSE_COLUMNS = 2**12  # with more columns, a dense block has no fewer rows: few rows do not pay for reading a column

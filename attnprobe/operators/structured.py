@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator
-from .products import product
+from .precision import product
 
 
 class Dense(Operator):

@@ -1,22 +1,23 @@
-"""A run's folder as a report reads it: records in the order of the plan, the manifest, and the facts of the run."""
+"""A run's folder as a report reads it: records in the order of the plan, manifest, facts, and a pandas frame."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..experiments import EXPERIMENTS, read_run, subjects_of
+from ..experiments import EXPERIMENTS, read_run, shape_of, subjects_of
 from ..files import path_of
-from ..records.file import LOWER_BOUND, missing_maps
+from ..records.file import LOWER_BOUND, missing_maps, strict_json
 from ..records.read import Malformed, malformed_notes, read_inputs, read_manifest
+from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
-from ..tables.labels import identity, measured_words, source_labels
+from ..tables.labels import identity, measured_words, scale_of, source_labels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -66,7 +67,6 @@ class Run:
 
         Its columns are those of the reference page of records.
         """
-        from .frame import frame_of
 
         return frame_of(self.records)
 
@@ -242,3 +242,64 @@ def _described(facts: Mapping[str, Any]) -> list[str]:
     known = {name: fact for name, fact in facts.items() if fact is not None and name != "fallback"}
     lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in known.items()]
     return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
+
+
+# what the rows of every command hold, beside every other field of the record that is one value
+COLUMNS = {
+    "command": "the command that measured it",
+    "key": "the cell",
+    "status": "`ok`, `skipped`, `failed` or `diverged`",
+    "reason": "the reason if the status is not ok",
+    "source": "the facts in which the sources of a run differ; empty for one source",
+    "weights": "pretrained, initialized or initialized-qkv",
+    "scale_inputs": "the factor of the scores",
+    "method": "the method; empty for a matrix",
+    "options": "its options that differ from their defaults, as JSON",
+    "target": "the exact matrix: softmax or gaussian",
+    "requested": "false for rows that attnprobe added",
+    "reference": "true for a yardstick",
+    "n": "tokens",
+    "d": "the budget",
+    "window": "the number of the text window",
+    "layer": "the layer",
+    "repeat": "the number of the repeat",
+    "seed": "the seed of the draws",
+    "family": "the method's family",
+    "duplicates": "rows of Q, K and V that are equal to another row",
+    "seconds": "time of the cell",
+    "draws_hash": "a hash of the random draws",
+    "head": "the head",
+}
+ELSEWHERE = ("schema", "run")  # the same in all rows of a run's folder
+INTEGERS = ("n", "d", "window", "layer", "repeat", "head", "duplicates")  # a seed may have more than 64 bits
+
+
+def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
+    """The records of each command as one frame. Integers have pandas' type ``Int64``, which has missing values."""
+    import pandas
+
+    rows = [row for command, of_command in records.items() for row in _rows(command, of_command)]
+    frame = pandas.DataFrame(rows, columns=list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])))
+    return frame.astype({name: "Int64" for name in INTEGERS})
+
+
+def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    shape = shape_of(command)
+    assert shape is not None  # a run holds commands that are known alone
+    labels = source_labels(records)
+    for record in records:
+        facts = {
+            "source": labels[identity(record["source"])],
+            "weights": record["source"].get("weights"),
+            "scale_inputs": scale_of(record["source"]),
+            "options": strict_json(record["options"]),
+        }
+        values = {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
+        shared = dict.fromkeys(COLUMNS) | values | facts
+        for row in list(shape.rows(record)) or [{}]:
+            yield {
+                column: value
+                for name, field in (shared | row).items()
+                if name not in ELSEWHERE
+                for column, value in flat(name, field).items()
+            }

@@ -1,18 +1,186 @@
-"""Rows in long form, one for each head of whatever a cell measured: what everything that is shown is made from."""
+"""Rows in long form, one for each head of whatever a cell measured: what everything that is shown is made from.
+
+And their statistics over heads, windows and repeats.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
 from .labels import with_source
-from .statistics import describe, fragile_statistics, quantiles
 from .table import grouped_by
 
 if TYPE_CHECKING:
     from ..records.shapes import Shape
+
+
+STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
+NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
+CONFIDENCE = 0.95  # of an interval of a mean over few repeats
+FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
+
+
+def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dict[str, Any]:
+    """Mean, s.e., median, p10, p90, max and count of the finite ``values``; ``windows`` names each one's text window.
+
+    The heads and repeats of one text are not independent, so the standard error clusters by window: with the W window
+    means m_w of the finite values,
+
+        ``se = sqrt( Σ_w (m_w - m)² / (W - 1) ) / sqrt(W)``,   m the mean of the m_w,
+
+    null for W = 1. Quantiles interpolate linearly between order statistics. A statistic that overflows is null.
+
+    >>> statistics = describe([1.0, 3.0, 6.0, None], [0, 0, 1, 1])
+    >>> [statistics[name] for name in STATISTICS]
+    [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 6.0, 3]
+    """
+    valid = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
+    if not valid:
+        return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
+    import numpy as np
+
+    x = np.array([value for value, _ in valid])
+    by_window: dict[Hashable, list[float]] = {}
+    for value, window in valid:
+        by_window.setdefault(window, []).append(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.array([np.mean(group) for group in by_window.values()])
+        p10, median, p90 = np.quantile(x, [0.1, 0.5, 0.9])
+        error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+        return {
+            "mean": finite(x.mean()),
+            "se": finite(error),
+            "median": finite(median),
+            "p10": finite(p10),
+            "p90": finite(p90),
+            "max": finite(x.max()),
+            "count": len(valid),
+        }
+
+
+def fragile_statistics(
+    metric: str, values: Sequence[float | None], windows: Sequence[Hashable], doubtful: Sequence[bool]
+) -> list[str]:
+    """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with rounded rows.
+
+    Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
+    threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
+    ``doubtful`` heads, which have ``rounded_rows``, are brought into the range of the other heads' values, and a
+    statistic that this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head
+    attains it, a median where about half the heads are doubtful. Where every head is doubtful, nothing bounds them: all
+    are. Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
+    Metrics of other things than B~ (`NORMALISED`) have no fragile statistic.
+
+    >>> fragile_statistics("output_spectral", [1.0, 2.0, 3.0, 90.0], [0] * 4, [False, False, False, True])
+    ['mean', 'p90', 'max']
+    """
+    if not metric.startswith(NORMALISED) or not any(doubtful):
+        return []
+    every = zip(values, windows, doubtful, strict=True)
+    known = [(value, window, bad) for value, window, bad in every if value is not None and math.isfinite(value)]
+    if not any(bad for _, _, bad in known):
+        return []
+    values, windows, doubtful = zip(*known, strict=True)
+    before = describe(values, windows)
+    if all(doubtful):
+        return [name for name in STATISTICS[:-1] if before[name] is not None]
+    sound = [value for value, _, bad in known if not bad]
+    after = describe([min(max(value, min(sound)), max(sound)) for value, _, _ in known], windows)
+    return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
+
+
+def _differ(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return False
+    return abs(before - after) > FRAGILE * max(abs(before), abs(after))
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """p10, median and p90 by linear interpolation; infinite next to an infinite value."""
+    ordered = sorted(values)
+    return {"p10": _quantile(ordered, 0.1), "median": _quantile(ordered, 0.5), "p90": _quantile(ordered, 0.9)}
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    part = place - math.floor(place)
+    if not part or math.isinf(low):
+        return low
+    return high if math.isinf(high) else low + part * (high - low)
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's rank correlation; ties share their mean rank. None for fewer than 3 pairs, constant values or NaN.
+
+    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
+    -1.0
+    """
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
+        return None
+    import numpy as np
+
+    return round(float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]), 12)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+
+
+def worst_status(statuses: Sequence[tuple[str, str | None]]) -> tuple[str, str | None]:
+    """The worst status of cells, each with its reason, the number of cells with it, and its first reasons."""
+    worst = max((status for status, _ in statuses), key=STATUSES.index)
+    if worst == "ok":
+        return worst, None
+    reasons = Counter(reason for status, reason in statuses if status == worst)
+    counts = Counter(status for status, _ in statuses)
+    where = ", ".join(f"{counts[status]} {status}" for status in reversed(STATUSES[1:]) if counts[status])
+    text = "; ".join(str(reason) for reason in list(reasons)[:3] if reason)
+    more = f" (and {len(reasons) - 3} more reasons)" if len(reasons) > 3 else ""
+    if len(statuses) == 1:
+        return worst, text or None
+    return worst, f"{where} of {len(statuses)} cells" + (f": {text}{more}" if text else "")
+
+
+def finite(value: float) -> float | None:
+    """The number; None if it is not finite."""
+    return float(value) if math.isfinite(value) else None
+
+
+def sortable(value: Any) -> tuple[Any, ...]:
+    """A key under which null precedes numbers and numbers precede strings."""
+    if value is None:
+        return (0,)
+    return (2, value) if isinstance(value, str) else (1, value)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of independent values, by Student's distribution; None of fewer than 2.
+
+    >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0])]
+    [-0.484, 4.484]
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
+    reach = student_reach(spread, count)
+    return mean - reach, mean + reach
+
+
+def student_reach(se: float, count: int) -> float:
+    """Half of the 95 % interval of a mean of ``count`` values, at least 2, with the standard error ``se``."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * se
+
 
 Row = dict[str, Any]
 CELL = ("method", "options", "target", "layer", "window", "n", "d")

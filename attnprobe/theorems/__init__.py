@@ -12,7 +12,6 @@ from . import (  # noqa: F401  (each registers its theorems)
     verma2021,
     xiong2021,
 )
-from .finding import VERDICTS, Finding
-from .registry import THEOREMS, Setting, Theorem, get_theorem, theorem
+from .finding import THEOREMS, VERDICTS, Finding, Setting, Theorem, get_theorem, theorem
 
 __all__ = ["THEOREMS", "VERDICTS", "Finding", "Setting", "Theorem", "get_theorem", "theorem"]

@@ -15,8 +15,7 @@ from ..approximation import Approximation
 from ..operators import Columns
 from ..qkv import QKV
 from .entries import Bound, Entries, EntryErrors, entry_blocks, entry_errors, entry_findings, least_bound
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 ROUNDING = 64  # eps of the dtype of Q, K and V, in which the scores of J are computed
 

@@ -20,9 +20,8 @@ from ..linalg.exceedance import clopper_pearson
 from ..metrics.condition import RIDGE, lemma3_interval
 from ..operators import GaussianAttention, UnnormalisedAttention
 from ..qkv import QKV
-from .finding import Finding, frequency
+from .finding import Finding, Setting, frequency, theorem
 from .lifted import Lifted, Residual, landmarks, lifted_dimension
-from .registry import Setting, theorem
 
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from ..operators import SoftmaxAttention
 from ..qkv import QKV
-from .finding import Finding, frequency, quantile_interval
-from .registry import Setting, theorem
+from .finding import Finding, Setting, frequency, quantile_interval, theorem
 from .sketched import SketchedHead, chen2022_quality
 
 SKETCHES = ("gaussian", "optimal", "uniform")

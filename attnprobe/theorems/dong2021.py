@@ -25,8 +25,7 @@ from torch import Tensor
 from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 LARGEST_RANGE = 1.256  # e^x ≤ 1 + 2x up to here
 ROWS = 256  # rows of B in memory at a time

@@ -21,8 +21,7 @@ from ..metrics.spectrum import spectra
 from ..operators import Columns, LowRank, Operator, Padded, RankOne, RowOverride, Scaled, Stacked, Sum
 from ..qkv import QKV
 from ..reference import exact, exact_output
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 EPS = torch.finfo(torch.float64).eps
 

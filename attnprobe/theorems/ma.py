@@ -13,8 +13,7 @@ from ..metrics.matrix import shared_matrix_errors
 from ..metrics.output import ExactOutput, output_errors
 from ..qkv import QKV
 from ..reference import exact, exact_output
-from .finding import Finding, Frequency, frequency
-from .registry import Setting, theorem
+from .finding import Finding, Frequency, Setting, frequency, theorem
 
 AT_ONCE = 4  # the number of operators of different seeds that share a pass
 TOL = 1e-3

@@ -17,8 +17,7 @@ from ..errors import Unsupported
 from ..linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from ..qkv import QKV
 from .entries import Bound, Entries, EntryErrors, entry_blocks, entry_errors, entry_findings, least_bound
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 ROUNDING = 64  # eps of float64, times the root of the core's condition, within which an error is 0
 

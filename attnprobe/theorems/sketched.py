@@ -16,7 +16,7 @@ from ..operators import SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import ordered_sums
 from ..qkv import QKV
-from .registry import Setting
+from .finding import Setting
 
 ROWS = 256  # rows of B in memory at a time
 IMAGES = 16  # sketched values S Sᵀ V that are multiplied by B together

@@ -19,8 +19,7 @@ from ..metrics.rows import row_metrics
 from ..operators.blocks import row_blocks
 from ..qkv import QKV
 from ..reference import exact, exact_output
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 PAPER = "Tzachristas et al. 2025 (top-k theory)"
 ROUNDING = 64  # eps of the dtype of Q, K and V, within which two sides of an identity are equal

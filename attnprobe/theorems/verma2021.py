@@ -24,15 +24,13 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..linalg.inverses import truncated_pinv
-from ..linalg.shifting import shifted
+from ..linalg.inverses import shifted, truncated_pinv
 from ..linalg.spectra import held
 from ..operators import GaussianAttention, Operator, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 EPS = torch.finfo(torch.float64).eps
 ROWS = 256  # rows of B in memory at a time

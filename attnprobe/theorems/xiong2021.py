@@ -23,8 +23,7 @@ from ..linalg.inverses import razavi, start
 from ..linalg.spectra import held
 from ..qkv import QKV
 from ..reference import exact
-from .finding import Finding
-from .registry import Setting, theorem
+from .finding import Finding, Setting, theorem
 
 EPS = torch.finfo(torch.float64).eps
 MOST_STEPS = 60

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprobe.experiments import EXPERIMENTS, shape_of
 from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
-from attnprobe.report.frame import COLUMNS
+from attnprobe.report.run import COLUMNS
 
 SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
 SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")

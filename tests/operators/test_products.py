@@ -5,11 +5,10 @@ from time import process_time
 import pytest
 import torch
 
-from attnprobe.operators import products
-from attnprobe.operators.precision import full_precision
-from attnprobe.operators.products import LEAST, product
+from attnprobe.operators import precision
+from attnprobe.operators.precision import LEAST, full_precision, product
 
-WIDE = pytest.mark.skipif(not products._onednn(), reason="a CPU without AVX-512")
+WIDE = pytest.mark.skipif(not precision._onednn(), reason="a CPU without AVX-512")
 
 
 def draws(*shape, dtype=torch.float32):
@@ -34,9 +33,9 @@ def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned, given):
 @WIDE
 def test_large_products_of_float32_heads_are_made_by_onednn():
     a, b = draws(1, 64, 32), draws(1, 32, LEAST // (64 * 32))
-    assert products._is_wide(a, b)
-    assert not products._is_wide(a, b[..., :-1]) and not products._is_wide(a.double(), b.double())
-    assert products._is_wide(a.expand(2, -1, -1), b.expand(2, -1, -1))
+    assert precision._is_wide(a, b)
+    assert not precision._is_wide(a, b[..., :-1]) and not precision._is_wide(a.double(), b.double())
+    assert precision._is_wide(a.expand(2, -1, -1), b.expand(2, -1, -1))
 
 
 @WIDE
@@ -61,9 +60,9 @@ def test_products_keep_their_gradients():
 
 def test_a_torch_without_this_product_uses_its_usual_one(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    products._onednn.cache_clear()
+    precision._onednn.cache_clear()
     try:
         a, b = draws(1, 64, 64), draws(1, 64, 1024)
-        assert not products._is_wide(a, b) and torch.equal(product(a, b), a @ b)
+        assert not precision._is_wide(a, b) and torch.equal(product(a, b), a @ b)
     finally:
-        products._onednn.cache_clear()
+        precision._onednn.cache_clear()

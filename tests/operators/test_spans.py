@@ -26,8 +26,9 @@ from attnprobe.methods import approximate, by_family
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.metrics import matrix as matrix_file
 from attnprobe.metrics import shared_matrix_errors
-from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacked, spans
-from attnprobe.operators.spans import in_spans, located
+from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacked
+from attnprobe.operators import threads as threads_file
+from attnprobe.operators.threads import in_spans, located
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.run import loop as running
@@ -42,7 +43,7 @@ NAMES = ("nystromformer", "performer", "window", "topk", "amm", "vmean", "skeinf
 @pytest.fixture
 def short(monkeypatch):
     """Spans of 64 rows and blocks of 16, so that 150 queries are three spans, the last one shorter."""
-    for file in (spans, differences_file):
+    for file in (threads_file, differences_file):
         monkeypatch.setattr(file, "SPAN", 64)
     monkeypatch.setattr(differences_file, "CPU_BLOCK", 16)
     monkeypatch.setattr(matrix_file, "DENSE", 40)
@@ -138,7 +139,7 @@ def test_threads_keep_the_callers_choice_about_gradients(short, gradients):
 
 
 def test_the_library_has_a_span_that_is_whole_blocks():
-    assert spans.SPAN == differences_file.SPAN and spans.SPAN % differences_file.CPU_BLOCK == 0
+    assert threads_file.SPAN == differences_file.SPAN and threads_file.SPAN % differences_file.CPU_BLOCK == 0
     assert located(["cpu", CPU]) == (CPU, CPU) and located(None) is None
 
 
@@ -463,14 +464,14 @@ def test_the_operator_of_every_method_moves(name, target):
 @pytest.fixture
 def pretended_threads(short, monkeypatch):
     """Threads in which tensors may be made on the pretended device; the spans that each device made."""
-    made, spans_of = spans._Thread._made, []
+    made, spans_of = threads_file._Thread._made, []
 
     def there(self, *span):
         spans_of.append((self.device, span))
         with pretending():
             return made(self, *span)
 
-    monkeypatch.setattr(spans._Thread, "_made", there)
+    monkeypatch.setattr(threads_file._Thread, "_made", there)
     return spans_of
 
 
@@ -547,8 +548,8 @@ def records_of(folder):
 
 
 def test_the_command_gives_the_same_numbers_with_and_without(run, long_file, tmp_path, monkeypatch):
-    made, dealt = spans._Thread._made, []
-    monkeypatch.setattr(spans._Thread, "_made", lambda self, *span: (dealt.append(span), made(self, *span))[1])
+    made, dealt = threads_file._Thread._made, []
+    monkeypatch.setattr(threads_file._Thread, "_made", lambda self, *span: (dealt.append(span), made(self, *span))[1])
     arguments = ["error", "--qkv", long_file, "--device", "cpu", "--method", "window,vmean", "--d", 64, "--tol", 0.1]
     actual = {}
     for name, more in (("whole", []), ("one", ["--split-rows", 1]), ("two", ["--split-rows", 2])):

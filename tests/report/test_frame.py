@@ -8,7 +8,7 @@ from record_pages import records_page, records_schema
 
 from attnprobe import AttnprobeError, SourceError, UsageError, open_run
 from attnprobe.experiments import EXPERIMENTS, shape_of
-from attnprobe.report.frame import COLUMNS
+from attnprobe.report.run import COLUMNS
 
 RUNS = GOLDEN / "runs"
 

@@ -20,8 +20,7 @@ from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
 from attnprobe.records.shapes import by_name
 from attnprobe.tables.console import Header
-from attnprobe.tables.long import described
-from attnprobe.tables.statistics import FRAGILE, STATISTICS
+from attnprobe.tables.long import FRAGILE, STATISTICS, described
 
 ALL = list(STATISTICS[:-1])
 SOUND = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0]

@@ -6,7 +6,7 @@ from inputs import make
 from attnprobe import approximate
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.rng import Streams
-from attnprobe.theorems.registry import THEOREMS, Setting, get_theorem, theorem
+from attnprobe.theorems.finding import THEOREMS, Setting, get_theorem, theorem
 
 
 def test_a_theorem_is_found_by_its_name_and_a_misspelt_one_is_answered_with_the_nearest():

@@ -9,8 +9,7 @@ from twins_shift import lifted_kernel, shifted_kernel
 
 from attnprobe import QKV, exact
 from attnprobe.errors import Unsupported
-from attnprobe.linalg.inverses import truncated_pinv
-from attnprobe.linalg.shifting import shifted
+from attnprobe.linalg.inverses import shifted, truncated_pinv
 from attnprobe.theorems import verma2021
 from attnprobe.theorems.verma2021 import MATRICES, verma2021_delta_numerator, verma2021_error_bound, verma2021_tail
 

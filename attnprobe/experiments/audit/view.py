@@ -8,11 +8,10 @@ from functools import partial
 
 from ...linalg.exceedance import VERDICTS
 from ...tables.labels import source_heading
-from ...tables.long import CELL, Row, known, long_rows, summarised
+from ...tables.long import CELL, Row, describe, known, long_rows, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.numbers import method_label
 from ...tables.results import at_budget, in_words, lost, sentences
-from ...tables.statistics import describe
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

@@ -10,10 +10,9 @@ from typing import Any
 from ...figures.costs import Point, cloud, costs_legend, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
-from ...figures.looks import EXACT, GREY, LOOKS
+from ...figures.looks import EXACT, GREY, LOOKS, formula, sentence, symbol
 from ...figures.methods import MOST_IN_PANEL, family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
-from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by

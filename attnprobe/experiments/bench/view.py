@@ -13,7 +13,7 @@ from ...errors import UsageError
 from ...figures.looks import EXACT
 from ...grammar.lists import positives
 from ...tables.labels import source_heading
-from ...tables.long import Row
+from ...tables.long import STATISTICS, Row, describe
 from ...tables.methods import (
     FAMILY,
     STATUS,
@@ -29,7 +29,6 @@ from ...tables.methods import (
 )
 from ...tables.numbers import cell_text, method_label, significant
 from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
-from ...tables.statistics import STATISTICS, describe
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

@@ -12,9 +12,9 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale, heat_map
+from ...figures.looks import formula
 from ...figures.methods import where
 from ...figures.panels import Panels, draw_figures
-from ...figures.words import formula
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.numbers import method_label

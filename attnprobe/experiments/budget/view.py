@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
-from ...tables.long import CELL, SOURCE, STATE, Row, known, long_rows, median, summarised
+from ...tables.long import CELL, SOURCE, STATE, Row, describe, known, long_rows, median, summarised
 from ...tables.numbers import brief, method_label, per_cent
 from ...tables.results import Value, in_words, lost, sentences
-from ...tables.statistics import describe
 from ...tables.table import Best, Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

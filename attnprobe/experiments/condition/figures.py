@@ -9,14 +9,12 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import COLOURS, GREY, LOOKS
+from ...figures.looks import COLOURS, GREY, LOOKS, escaped
 from ...figures.methods import styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...figures.words import escaped
 from ...tables.labels import file_tag
-from ...tables.long import Row, median, unbounded
+from ...tables.long import Row, median, rank_correlation, unbounded
 from ...tables.numbers import method_label
-from ...tables.statistics import rank_correlation
 from ...tables.table import gathered, grouped_by
 
 EXACT = ("A", "B", "C")

@@ -8,10 +8,9 @@ from functools import partial
 
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
-from ...tables.long import Row, known, long_rows, median, spread, summarised, unbounded
+from ...tables.long import Row, known, long_rows, median, rank_correlation, spread, summarised, unbounded
 from ...tables.numbers import brief, method_label, significant
 from ...tables.results import at_budget, lost, sentences
-from ...tables.statistics import rank_correlation
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

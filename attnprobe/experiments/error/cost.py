@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...figures.costs import Point, cloud, costs_legend, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import EXACT, LOOKS
+from ...figures.looks import EXACT, LOOKS, SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     flagged,
@@ -25,13 +25,11 @@ from ...figures.methods import (
     where,
 )
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...figures.words import SYMBOLS, formula, in_words, sentence, symbol
 from ...files import Fields
-from ...tables.long import Row, long_rows
+from ...tables.long import Row, long_rows, mean_interval
 from ...tables.methods import caption, is_fragile, label, mark, rivals, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
-from ...tables.statistics import mean_interval
 from ...tables.table import Column, Table, grouped_by, method_key, table_of
 from .record import SHAPE
 

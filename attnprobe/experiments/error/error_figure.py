@@ -9,7 +9,7 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import powers_of_two
-from ...figures.looks import GREY
+from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     CROSS,
     CROSSES,
@@ -32,7 +32,6 @@ from ...figures.methods import (
     where,
 )
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family, mark

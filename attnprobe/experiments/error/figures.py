@@ -12,10 +12,9 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import Scale, heat_map, logarithmic
-from ...figures.looks import GREY
+from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import HUGE, flagged, legend_text, panel_title, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...figures.words import formula, in_words, sentence, symbol
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import Row

@@ -14,9 +14,8 @@ from ...errors import UsageError
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale
-from ...figures.looks import GREY
+from ...figures.looks import GREY, sentence
 from ...figures.panels import Panels, draw_figures
-from ...figures.words import sentence
 from ...files import MIB, read_regular, reading
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels

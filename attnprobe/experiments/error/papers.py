@@ -18,10 +18,9 @@ from ...errors import UsageError, nearest
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import powers_of_two
-from ...figures.looks import GREY
+from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import HUGE, cross_out, crossed, marks, scale, shared_legend, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
-from ...figures.words import formula, in_words, sentence, symbol
 from ...files import MIB, path_of, read_regular, reading
 from ...tables.labels import source_heading
 from ...tables.long import Row

@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
-from ...tables.long import CELL, Row, described, known, long_rows, mean, summarised
+from ...tables.long import (
+    CELL,
+    STATISTICS,
+    Row,
+    described,
+    finite,
+    known,
+    long_rows,
+    mean,
+    sortable,
+    summarised,
+    worst_status,
+)
 from ...tables.long import FIELDS as LONG
 from ...tables.methods import caption, grouped, is_zero, label, marks_legend, notes, rivals, statistic, value_of
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.statistics import STATISTICS, finite, sortable, worst_status
 from ...tables.table import Table, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded

@@ -12,9 +12,8 @@ from ...figures.kit import logarithmic
 from ...figures.methods import HUGE, MOST_IN_PANEL, beyond, outside, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
-from ...tables.long import Row
+from ...tables.long import Row, rank_correlation
 from ...tables.methods import family
-from ...tables.statistics import rank_correlation
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, mean
 

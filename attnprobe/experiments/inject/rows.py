@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite, nan
 from typing import Any
 
-from ...tables.long import CELL, Row, known, long_rows
+from ...tables.long import CELL, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
 from ...tables.methods import statistic
-from ...tables.statistics import describe, rank_correlation, sortable, worst_status
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED
 from .record import SHAPE, InjectRecord

@@ -8,11 +8,10 @@ from typing import Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
-from ...tables.long import STATE, Row
+from ...tables.long import STATE, STATISTICS, Row, student_reach
 from ...tables.methods import smallest, value_of
 from ...tables.numbers import method_label, significant
 from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.statistics import STATISTICS, student_reach
 from ...tables.table import Best, Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.looks import COLOURS, GREY, looks_of
+from ...figures.looks import COLOURS, GREY, escaped, looks_of
 from ...figures.methods import rank_of, where
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...figures.words import escaped
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.numbers import method_label

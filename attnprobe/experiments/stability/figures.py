@@ -9,9 +9,9 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
+from ...figures.looks import sentence
 from ...figures.methods import HUGE, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
-from ...figures.words import sentence
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by

@@ -9,10 +9,9 @@ from functools import partial
 from statistics import fmean, stdev
 
 from ...records.file import STATUSES
-from ...tables.long import Row, known, long_rows, median, unbounded
+from ...tables.long import Row, describe, known, long_rows, mean_interval, median, unbounded
 from ...tables.numbers import brief, method_label, significant
 from ...tables.results import Value, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.statistics import describe, mean_interval
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded

@@ -12,9 +12,8 @@ from ...figures.looks import COLOURS, looks_of
 from ...figures.panels import Panels, panels_of
 from ...records.file import decode_inf
 from ...tables.labels import source_heading
-from ...tables.long import Row
+from ...tables.long import Row, quantiles
 from ...tables.numbers import method_label
-from ...tables.statistics import quantiles
 from ...tables.table import gathered, grouped_by
 
 Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y

@@ -19,9 +19,8 @@ from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..dyadic import dyadic
 from ..registry import register
-from ..summary import Summary
+from ..summary import Summary, dyadic
 
 
 def _check(target: str, *, delta: float) -> None:
@@ -66,7 +65,7 @@ def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", d
     from [0, 1): in each round one for each pair of keys, then one for each bucket. The operator depends on V through
     the selection. Cost ``2 n d p`` for the attention, and ``4 d²`` entries of kernels in each round.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
+    Causal inputs have the form of `methods.summary.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
     and a coreset of d keys of each earlier block.
 
     Raises:

@@ -19,9 +19,8 @@ from ...operators import Scaled
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..dyadic import dyadic
 from ..registry import register
-from ..summary import Summary
+from ..summary import Summary, dyadic
 
 
 def _check(target: str, *, tau: float | None, temperature: str) -> None:
@@ -77,7 +76,7 @@ def wildcat(
     for each drawn key. Cost ``5 n d p``, of which the output takes ``2 n d p``, and ``n d²/2`` for the pivots; memory
     O(n d).
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
+    Causal inputs have the form of `methods.summary.dyadic`: exact attention to the query's own leaf of ``2 d`` keys,
     and d pivots of each earlier block. With ``temperature=queries`` it needs all queries of the text.
 
     ``bad_rows`` counts rows whose normaliser is not positive, or so small that it is rounding.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, from_log_features, log_feature_sums, per_head

@@ -13,8 +13,8 @@ from ...linalg.sampling import kmeans
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, segment_means
-from ..dyadic import dyadic
 from ..registry import register
+from ..summary import dyadic
 from .landmark_attention import check_inverse, landmark_attention, summarised_landmarks
 
 
@@ -76,7 +76,7 @@ def nystromformer(
     With ``pinv``, d = n is exact up to the rounding ``eps · cond(A)``. That can be large: repeated or zero tokens make
     A singular.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    Causal inputs have the form of `methods.summary.dyadic`, which is not in the paper: exact attention to the query's
     own leaf of ``2 d`` keys, and d landmarks of each earlier block. A block of n_b tokens has the normaliser ``D~ =
     (n_b/d) Σ_c exp(s q·k~_c)`` for its row ``F Z W``. This form needs all queries of the text.
 

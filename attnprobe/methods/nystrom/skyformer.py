@@ -18,13 +18,12 @@ from ...groups import tokens
 from ...linalg.inverses import inverse_root, razavi, residual, start
 from ...linalg.sampling import kmeans, recursive_rls
 from ...operators import LowRank, Scaled, SoftmaxAttention
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums
-from ..dyadic import dyadic
 from ..registry import register
-from ..summary import Summary
+from ..summary import Summary, dyadic
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
 Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
@@ -148,7 +147,7 @@ def skyformer(
     ``guarded_rows`` counts the replaced rows. ``rounded_rows`` counts the other rows whose normaliser is rounding;
     their errors differ from machine to machine.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    Causal inputs have the form of `methods.summary.dyadic`, which is not in the paper: exact attention to the query's
     own leaf of ``2 d`` keys, and d landmarks of each earlier block, among its queries and keys. It needs all queries of
     the text.
 

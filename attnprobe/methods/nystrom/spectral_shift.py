@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...linalg.shifting import shifted, span
+from ...linalg.inverses import shifted, span
 from ...operators import GaussianAttention, LowRank
 from ...qkv import QKV
 from ...reference import exact

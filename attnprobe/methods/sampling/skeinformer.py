@@ -18,13 +18,12 @@ from ...groups import tokens
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
 from ...operators.blocks import block_rows, head_blocks, row_blocks
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged
-from ..dyadic import dyadic
 from ..registry import register
-from ..summary import Summary
+from ..summary import Summary, dyadic
 
 EXACT_NORM = ("no-norm", "no-norm-weighted")  # ablations that divide by the exact D
 ROWS = 64  # rows of B in memory at a time, for options that need all of B
@@ -105,7 +104,7 @@ def skeinformer(
     (``n² p`` more for the exact D), memory O(n d). ``visited`` counts the entries of B_J and A'; with the exact D it
     counts all of B instead of A'.
 
-    Causal inputs have the form of `attnprobe.methods.dyadic`, which is not in the paper: exact attention to the query's
+    Causal inputs have the form of `methods.summary.dyadic`, which is not in the paper: exact attention to the query's
     own leaf of ``2 d`` keys, and d columns of each earlier block, with ``g`` for its other keys. Pilots are queries of
     the block, so this form needs all queries of the text, except with ``uniform``. It has no step 7.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ...groups import repeated
 from ...operators.blocks import block_rows, row_blocks
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation

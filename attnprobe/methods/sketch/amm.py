@@ -16,7 +16,7 @@ from ...groups import tokens
 from ...linalg.sampling import weighted_with_replacement
 from ...operators import Columns, SoftmaxAttention
 from ...operators.blocks import head_blocks
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head

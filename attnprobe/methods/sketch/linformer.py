@@ -13,7 +13,7 @@ import torch
 
 from ...linalg.sketches import gaussians
 from ...operators import LowRank
-from ...operators.products import product
+from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, softmax_in_place

@@ -25,7 +25,7 @@ from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
-from attnprobe.operators.products import product
+from attnprobe.operators.precision import product
 from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output

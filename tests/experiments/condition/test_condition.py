@@ -32,8 +32,7 @@ from attnprobe.metrics import (
 )
 from attnprobe.records import read_records
 from attnprobe.rng import generator
-from attnprobe.tables.long import long_rows
-from attnprobe.tables.statistics import rank_correlation
+from attnprobe.tables.long import long_rows, rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
 needs_flint = pytest.mark.skipif(

@@ -24,7 +24,7 @@ from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
 from attnprobe.sources import SourceSpec
-from attnprobe.tables.statistics import mean_interval
+from attnprobe.tables.long import mean_interval
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
 METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
