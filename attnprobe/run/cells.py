@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
@@ -24,13 +24,18 @@ from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group
 from .sources import left_out
-from .topics.reading import SomeQueries
+from .topics.reading import SomeQueries, Statistics
+from .topics.running import OnTensors, RunRequest
 from .where.backends import Limit
 
 Progress = Callable[[float, int, str], None]  # share of the work that is done, number of cells, current step
 Send = Callable[[str, Any], None]
 Result = JsonObject  # the measured fields of a record
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
+R = TypeVar("R", bound=RunRequest)
+T = TypeVar("T", bound=OnTensors)
+C = TypeVar("C", bound="Cell")
+I = TypeVar("I")  # the inputs of a place
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Cell(Protocol):
     def d(self) -> int | None: ...
 
 
-class Cells:
+class Cells(Generic[R, C, I]):
     """The cells of a request: its sources, and the cells of each place.
 
     A worker process builds them from the request with ``open(request, notify, timings)``, where ``open`` is the class
@@ -82,7 +87,7 @@ class Cells:
     send: Send
 
     def __init__(
-        self, request: Any, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[Any]]
+        self, request: R, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[C]]
     ) -> None:
         self.request, self.sources, self.places, self.cells_at = request, sources, places, cells_at
         of_shard = _share_of(request, sources, places)
@@ -90,7 +95,7 @@ class Cells:
         self.send = lambda kind, value: None
 
     @classmethod
-    def in_one_process(cls, request: Any) -> bool:
+    def in_one_process(cls, request: R) -> bool:
         """Whether this process must measure all cells of a request, whatever it says of jobs."""
         return False
 
@@ -102,7 +107,7 @@ class Cells:
         """Store what these kinds of figures need beside the records. Returns why something is missing, by key."""
         return {}
 
-    def ordered(self) -> Iterable[Any]:
+    def ordered(self) -> Iterable[C]:
         """The cells of the request's shard in the order of the plan, which is the order of its tables."""
         return (cell for cells in self.by_place.values() for cell in cells)
 
@@ -114,11 +119,11 @@ class Cells:
         """The heads that are measured at a place; None is all."""
         raise NotImplementedError
 
-    def head(self, place: Place, cell: Any) -> JsonObject:
+    def head(self, place: Place, cell: C) -> JsonObject:
         """The fields of a cell's record that are known before it is measured, without its place."""
         raise NotImplementedError
 
-    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Any, Result]]:
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, I, Result]]:
         """The inputs of the cells of each place, here Q, K and V of its heads, and the fields that records have of
         them.
 
@@ -135,7 +140,7 @@ class Cells:
             keeper.keep(source, group.n, group.window, place.layer, qkv)
             yield place, qkv, {"duplicates": repeated_rows(qkv)}
 
-    def measured(self, place: Place, inputs: Any, done: Done) -> Iterator[tuple[Any, Result]]:
+    def measured(self, place: Place, inputs: I, done: Done) -> Iterator[tuple[C, Result]]:
         """The unfinished cells of a place in their order, each with its result."""
         for cell in self.by_place[place]:
             if cell.key not in done:
@@ -145,12 +150,12 @@ class Cells:
                     with_smaller_blocks(self._anew, place, cell, inputs, result)
                 yield cell, result if tried.ok else result | tried.state
 
-    def _anew(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
+    def _anew(self, place: Place, cell: C, inputs: I, result: Result) -> None:
         """Measure a cell from the start."""
         result.clear()
         self.one(place, cell, inputs, result)
 
-    def one(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
+    def one(self, place: Place, cell: C, inputs: I, result: Result) -> None:
         """Measure a cell into ``result``, if cells share only their inputs. It may raise anything.
 
         Entries of ``result`` from before an error stay in the record.
@@ -178,11 +183,11 @@ class Cells:
             self.send("begun", begun)
         self.send("show", label)
 
-    def label(self, place: Place, cell: Any) -> str:
+    def label(self, place: Place, cell: C) -> str:
         """A cell as progress shows it."""
         return f"n={place.group.n} layer {place.layer} {title(cell)}"
 
-    def work(self, place: Place, cell: Any) -> Cost:
+    def work(self, place: Place, cell: C) -> Cost:
         """The estimated cost of a cell."""
         raise NotImplementedError
 
@@ -197,8 +202,8 @@ class Cells:
         forward that reads the inputs of several layers.
         """
         n, source = place.group.n, self.sources[place.source]
-        heads, statistics = len(self.head_numbers(place)), self.request.input_statistics
-        own = work_of_inputs(n, heads, statistics, self.queries(place))
+        statistics = isinstance(self.request, Statistics) and self.request.input_statistics
+        own = work_of_inputs(n, len(self.head_numbers(place)), statistics, self.queries(place))
         if place.layer is None or not source.needs_forward(n, place.layer, place.group.window):
             return own
         forward = work_of_forward(n, source.heads * source.facts["p"], source.layers, 0)
@@ -237,12 +242,12 @@ class OpenCells(Protocol):
     @property
     def exclusive(self) -> bool: ...
 
-    def in_one_process(self, request: Any) -> bool: ...
+    def in_one_process(self, request: RunRequest) -> bool: ...
 
-    def __call__(self, request: Any, notify: Callable[[str], None], timings: Timings) -> Cells: ...
+    def __call__(self, request: RunRequest, notify: Callable[[str], None], timings: Timings) -> Cells: ...
 
 
-class PlannedCells(Cells):
+class PlannedCells(Cells[T, C, I]):
     """Cells whose sources each have a plan.
 
     Args:
@@ -252,16 +257,16 @@ class PlannedCells(Cells):
 
     def __init__(
         self,
-        request: Any,
+        request: T,
         parts: Sequence[tuple[Any, ErrorPlan]],
-        cells: Callable[[ErrorPlan, Group, int, Fields], Iterable[Any]],
+        cells: Callable[[ErrorPlan, Group, int, Fields], Iterable[C]],
         more: Fields | None = None,
     ) -> None:
         self.parts, self._more = parts, more or {}
         facts = [identity_facts(source.facts) for source, _ in parts]
         omitted = [left_out(request.layer, source) for source, _ in parts]
 
-        def cells_at(place: Place) -> list[Any]:
+        def cells_at(place: Place) -> list[C]:
             assert place.layer is not None  # places are made of layers below
             every = list(cells(self.plan_of(place), place.group, place.layer, facts[place.source]))
             return every if place.layer not in omitted[place.source] else _of_windows(every)
@@ -305,7 +310,7 @@ def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Fields | None = None
     return next(iter(plans.values())) if len(plans) == 1 else plans
 
 
-def _share_of(request: Any, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
+def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
     """The places of the request's shard, None without a shard. A hash of their inputs' identity deals them."""
     shard = parse_shard(request.shard)
     if shard is None:
@@ -322,7 +327,7 @@ def _share_of(request: Any, sources: Sequence[Any], places: Iterable[Place]) -> 
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 
-def record_of(cells: Cells, place: Place, cell: Any, run: str, result: Fields) -> JsonObject:
+def record_of(cells: Cells, place: Place, cell: Cell, run: str, result: Fields) -> JsonObject:
     """The record of a cell with the measured fields ``result``."""
     return {
         "schema": SCHEMA,

@@ -219,7 +219,7 @@ LOOK = 20  # repeats between two looks of a test that stops by itself
 SHOWN = 50  # repeats between two words on the progress
 
 
-class AuditCells(PlannedCells):
+class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
     """How often methods exceed a promised error."""
 
     command = "audit"

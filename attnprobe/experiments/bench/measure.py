@@ -140,7 +140,7 @@ def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Pla
     }
 
 
-class BenchCells(Cells):
+class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
     """Calls. Those of one length and layer are timed in turn with each other and with exact attention."""
 
     command = "bench"

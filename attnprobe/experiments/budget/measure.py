@@ -36,7 +36,7 @@ class _Cell:
         return self.request.label
 
 
-class BudgetCells(PlannedCells):
+class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
     """Searches for the least budget, one of each method."""
 
     command = "budget"

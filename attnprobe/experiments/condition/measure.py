@@ -37,7 +37,7 @@ from .record import ERROR, SHAPE
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 
 
-class ConditionCells(PlannedCells):
+class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
     """Condition numbers of the exact matrices and of methods' cores."""
 
     command, may_be_empty = "condition", True

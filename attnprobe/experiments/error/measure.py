@@ -63,7 +63,7 @@ DIAGNOSTICS = (
 )
 
 
-class ErrorCells(PlannedCells):
+class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
     """Errors of approximations.
 
     Q, K and V are captured once for each (n, window), and the exact output is computed once for each layer. The cells

@@ -30,7 +30,7 @@ STEP = 10  # the time of a token of a greedy step over that of a token of a long
 FEW = 1.5  # that of a token of the forward of all other steps
 
 
-class InjectCells(Cells):
+class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
     """Methods in place of a model's attention; a place is a batch of windows, and its layers are read together."""
 
     command = "inject"
@@ -255,6 +255,8 @@ class InjectCells(Cells):
     def _plan_benches(self, place: Place, what: str) -> Iterator[DecodingBench]:
         """The windows on which plans are made, one by one."""
         n, plan = place.group.n, self.parts[place.source][1]
+        prefix = self.request.prefix_at(n)
+        assert prefix is not None  # plans are of prompts
         rows = self.texts[place.source][n][self.request.windows :]
         for number, row in enumerate(rows):
             self.show(f"n={n} {what}: window {number + 1} of {len(rows)}")
@@ -264,6 +266,6 @@ class InjectCells(Cells):
                 [self.request.windows + number],
                 plan.base.layers,
                 plan.base.seed,
-                prefix_length=self.request.prefix_at(n),
+                prefix_length=prefix,
                 greedy_steps=0,
             )

@@ -80,7 +80,7 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
     return [one for place, one in enumerate(matrices) if one not in matrices[:place]]
 
 
-class SpectrumCells(Cells):
+class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
     """Spectra of matrices and of methods, each of one head."""
 
     command = "spectrum"

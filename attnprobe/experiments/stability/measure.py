@@ -22,7 +22,7 @@ from .training import Step, Training
 HEADS = (0, 1)
 
 
-class StabilityCells(Cells):
+class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
     """Trainings. A place is a task with a seed; all methods share its batches."""
 
     command = "stability"

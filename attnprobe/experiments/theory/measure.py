@@ -40,7 +40,7 @@ class _Cell:
         return self.theorem.name if self.request is None else f"{self.theorem.name} {self.request.label}"
 
 
-class TheoryCells(PlannedCells):
+class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
     """Theorems; those about any method are evaluated for every method."""
 
     command = "theory"

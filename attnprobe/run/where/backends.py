@@ -11,14 +11,19 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import reason as reason_of
 
 if TYPE_CHECKING:
+    from ..cells import Done, Place
     from ..group_work import GroupWork
     from ..loop import Ledger
+
+    Bundle = tuple[Place, ...]  # the groups that a process takes at once
+    Message = tuple[str, Any]  # its kind, and what it holds
+    Heard: TypeAlias = "Message | Died"
 
 TRIES = 3  # of a group whose process dies
 GRACE = 5.0  # seconds beyond its time limit that a process has to end it
@@ -37,7 +42,7 @@ class Limit:
 class Alone:
     """This process, one group after the other. It cannot end work that exceeds a `Limit`."""
 
-    def run(self, groups: Iterable[Any], work: GroupWork, listener: Ledger) -> None:
+    def run(self, groups: Iterable[Bundle], work: GroupWork, listener: Ledger) -> None:
         """Do every group."""
         groups = deque(groups)
         if not groups:
@@ -75,7 +80,10 @@ class Died:
     reason: str
 
 
-class Crew(ABC):
+M = TypeVar("M", bound=Member)
+
+
+class Crew(ABC, Generic[M]):
     """``size`` processes on any machine. Only this process receives results.
 
     A process that dies is replaced, and its group is repeated, `TRIES` times in all; then the group is lost. A process
@@ -86,21 +94,21 @@ class Crew(ABC):
         hint: where to look when processes die before they can begin.
     """
 
-    members: list[Any]
+    members: list[M]
 
     def __init__(self, size: int, hint: str) -> None:
         self.size, self.hint = size, hint
 
     @abstractmethod
-    def hire(self, work: GroupWork, number: int) -> Any:
-        """Start a new process, a `Member`."""
+    def hire(self, work: GroupWork, number: int) -> M:
+        """Start a new process."""
 
     @abstractmethod
-    def give(self, member: Any, group: object, done: object) -> None:
+    def give(self, member: M, group: Bundle, done: Done) -> None:
         """Give a ready process a group."""
 
     @abstractmethod
-    def hear(self) -> Iterator[tuple[Any, Any]]:
+    def hear(self) -> Iterator[tuple[M, Heard]]:
         """Wait for messages of the members, and yield them.
 
         A member sends ``("ready", facts)`` once, then what its work sends, ``("end", None)`` after each group,
@@ -108,14 +116,14 @@ class Crew(ABC):
         """
 
     @abstractmethod
-    def dismiss(self, members: Sequence[Any]) -> None:
+    def dismiss(self, members: Sequence[M]) -> None:
         """End every process: idle ones by a message, the others at once."""
 
     def bundle(self, count: int) -> int:
         """How many of ``count`` groups one process may take at once, so that they share inputs."""
         return max(1, count // (SHARE * self.size))
 
-    def run(self, groups: Iterable[Any], work: GroupWork, listener: Ledger) -> None:
+    def run(self, groups: Iterable[Bundle], work: GroupWork, listener: Ledger) -> None:
         """Do every group. Errors of the work and Ctrl-C are raised here, after all processes have ended.
 
         Raises:
@@ -124,9 +132,9 @@ class Crew(ABC):
         self.work, self.listener = work, listener
         self.waiting, self.members = deque(groups), []
         self.free = list(range(self.size - 1, -1, -1))
-        self.tries: Counter[Any] = Counter()
+        self.tries: Counter[Bundle] = Counter()
         self.false_starts = 0
-        self.timed_out: set[tuple[Any, Limit]] = set()  # groups, by the limits beyond which their processes went on
+        self.timed_out: set[tuple[Bundle, Limit]] = set()  # groups, by the limits beyond which their processes went on
         try:
             while self.waiting or any(one.group is not None for one in self.members):
                 self._turn()
@@ -152,12 +160,12 @@ class Crew(ABC):
             if member.limit is not None and time.monotonic() > member.since + member.limit.seconds + GRACE:
                 self._overran(member, member.limit)
 
-    def _give(self, member: Member) -> None:
+    def _give(self, member: M) -> None:
         if self.waiting and member.ready and member.group is None:
             member.group = self.waiting.popleft()
             self.give(member, member.group, self.listener.done_keys(member.group))
 
-    def _heard(self, member: Member, kind: str, value: Any) -> None:
+    def _heard(self, member: M, kind: str, value: Any) -> None:
         if kind == "ready":
             member.ready, self.false_starts = True, 0
             self.listener.began(value)
@@ -170,7 +178,7 @@ class Crew(ABC):
             member.group = None if kind == "end" else group
             self.listener.received(group, kind, value)
 
-    def _died(self, member: Member, reason: str) -> None:
+    def _died(self, member: M, reason: str) -> None:
         self._left(member)
         self.false_starts = 0 if member.ready else self.false_starts + 1
         if self.false_starts >= FALSE_STARTS:
@@ -180,7 +188,7 @@ class Crew(ABC):
         if member.group is not None:
             self._again(member.group, reason)
 
-    def _overran(self, member: Member, limit: Limit) -> None:
+    def _overran(self, member: M, limit: Limit) -> None:
         """End a member that exceeded its limit. The listener gives up the cell; another member does the rest."""
         self.dismiss([member])
         self._left(member)
@@ -191,11 +199,11 @@ class Crew(ABC):
             self.timed_out.add((member.group, limit))
             self.waiting.appendleft(member.group)
 
-    def _left(self, member: Member) -> None:
+    def _left(self, member: M) -> None:
         self.members.remove(member)
         self.free.append(member.number)
 
-    def _again(self, group: Any, reason: str) -> None:
+    def _again(self, group: Bundle, reason: str) -> None:
         """Let another process do a group, or give the group up."""
         self.tries[group] += 1
         if self.tries[group] < TRIES:

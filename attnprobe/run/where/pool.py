@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from ...grammar.foreign import diverted
@@ -18,19 +19,21 @@ from ...processes import follow_parent
 from .backends import Crew, Died, Member, raisable
 
 if TYPE_CHECKING:
+    from ..cells import Done
     from ..group_work import GroupWork
+    from .backends import Bundle, Heard
 
 GRACE = 5.0  # seconds that a process has to end
 LOOK = 1.0  # seconds between two checks for dead processes
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Process(Member):
-    process: Any = None
-    connection: Any = None  # a pipe's end, of another class on each system
+    process: BaseProcess
+    connection: Any  # a pipe's end, of another class on each system
 
 
-class Processes(Crew):
+class Processes(Crew[_Process]):
     """Spawned processes, each with a pipe."""
 
     def __init__(self, size: int) -> None:
@@ -52,11 +55,11 @@ class Processes(Crew):
         other.close()  # the end of the process is then the end of the pipe
         return _Process(number, process=process, connection=ours)
 
-    def give(self, member: _Process, group: object, done: object) -> None:
+    def give(self, member: _Process, group: Bundle, done: Done) -> None:
         with suppress(OSError):  # it died: the next look at its pipe says so
             member.connection.send((group, done))
 
-    def hear(self) -> Iterator[tuple[_Process, Any]]:
+    def hear(self) -> Iterator[tuple[_Process, Heard]]:
         ready = wait([member.connection for member in self.members], LOOK)
         for member in list(self.members):
             dead = member.process.exitcode is not None  # its pipe stays open where it forked another

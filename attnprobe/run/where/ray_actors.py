@@ -15,7 +15,9 @@ from ..provenance import versions
 from .backends import Crew, Died, Member, raisable
 
 if TYPE_CHECKING:
+    from ..cells import Done
     from ..group_work import GroupWork
+    from .backends import Bundle, Heard, Message
 
 POLL = 0.25  # seconds between two looks at what was sent
 SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
@@ -80,12 +82,12 @@ class Mailbox:
     """Messages of processes in an actor, until the crew's process takes them."""
 
     def __init__(self) -> None:
-        self.items: list[Any] = []
+        self.items: list[object] = []
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         self.items.append(item)
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[object]:
         items, self.items = self.items, []
         return items
 
@@ -97,7 +99,7 @@ class Worker:
         self.mailbox, self.folder, self.version = mailbox, folder, version
         self.shown = 0.0
 
-    def start(self, work: GroupWork, number: int) -> tuple[str, Any]:
+    def start(self, work: GroupWork, number: int) -> Message:
         """The first message of a process to its `Crew`."""
         version_here = versions()["attnprobe"]
         if self.version != version_here:
@@ -113,7 +115,7 @@ class Worker:
             return "raised", raisable(error)
         return "ready", facts
 
-    def work(self, group: object, done: object) -> tuple[str, Any]:
+    def work(self, group: Bundle, done: Done) -> Message:
         try:
             self.do(group, done)
         except Exception as error:
@@ -130,13 +132,13 @@ class Worker:
         ray.get(self.mailbox.put.remote((number, kind, value)))  # what was sent is there before the next is made
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Actor(Member):
     actor: Any = None
     call: Any = None  # what it does now
 
 
-class Actors(Crew):
+class Actors(Crew[_Actor]):
     """Actors of Ray, each with its CPUs and GPUs. Their messages come through a mailbox."""
 
     def __init__(self, ray: Any, room: Room, size: int) -> None:
@@ -155,10 +157,10 @@ class Actors(Crew):
         self.numbers[number] = _Actor(number, actor=actor, call=actor.start.remote(work, number))
         return self.numbers[number]
 
-    def give(self, member: _Actor, group: object, done: object) -> None:
+    def give(self, member: _Actor, group: Bundle, done: Done) -> None:
         member.call = member.actor.work.remote(group, done)
 
-    def hear(self) -> Iterator[tuple[_Actor, Any]]:
+    def hear(self) -> Iterator[tuple[_Actor, Heard]]:
         calls = {member.call: member for member in self.members if member.call is not None}
         try:
             over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
@@ -181,7 +183,7 @@ class Actors(Crew):
             yield member, heard
         self._refuse_to_wait()
 
-    def _result(self, call: Any) -> Any:
+    def _result(self, call: object) -> Heard:
         """The result of a call, or how its process died."""
         try:
             return self.ray.get(call)
