@@ -100,9 +100,11 @@ def comparison_line(row: Row) -> str:
 
 
 def pair_line(rows: Iterable[Row]) -> str:
-    """The rows of one pair of methods and one metric, by budget, in a sentence."""
+    """The rows of one pair of methods and one metric that have a difference, by budget, in a sentence."""
     parts = []
     for row in rows:
+        if row["difference"] is None:
+            continue
         at = "" if row["d"] is None else f" at d = {row['d']}"
         p = "" if row["p_adjusted"] is None else f", p = {significant(row['p_adjusted'], 2)}"
         parts.append(f"{row['verdict']}{at} ({_interval(row)}{p})")
