@@ -10,11 +10,22 @@ from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
+from ..arguments import fault
 from ..errors import SourceError, nearest
 from ..files import MIB, path_of, read_json, read_regular, reading
 
 LARGEST = 64 * MIB  # the size limit of a configuration and of the list of a model's shards
 MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in the setting's name
+KINDS: dict[str, Any] = {  # of settings that transformers reads before it checks any
+    "architectures": list[str] | None,
+    "dtype": str | None,
+    "id2label": dict | None,
+    "layer_types": list[str] | None,
+    "model_type": str | None,
+    "num_labels": int | None,
+    "rope_parameters": dict | None,
+    "torch_dtype": str | None,
+}
 SETTINGS = ("*.json", "*.txt", "*.model")  # configuration and tokenizer
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
@@ -200,15 +211,14 @@ class ModelFolder:
 
 
 def refuse_settings(settings: Any, where: str = "") -> None:
-    """Refuse what transformers would not: absurd numbers of layers, heads, experts or labels, before any is built, and
-    architectures that are no list of names.
+    """Refuse what transformers would not, or not in words: absurd numbers of layers, heads, experts or labels, before
+    any is built, and settings of another kind than `KINDS`.
     """
     for name, value in settings.items():
+        if name in KINDS and (problem := fault(value, KINDS[name])) is not None:
+            raise ValueError(f"{where}{name}{problem}")
         if isinstance(value, dict):
             refuse_settings(value, f"{where}{name}.")
-        elif name == "architectures" and value is not None:
-            if not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-                raise ValueError(f"{where}architectures is {shown(value)}, not a list of names")
         elif isinstance(value, (int, float)):
             for word, most in MOST.items():
                 if word in name and value > most:

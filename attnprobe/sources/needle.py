@@ -171,13 +171,15 @@ def parse_needle(name: str) -> Needle:
     """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``.
 
     Raises:
-        UsageError: an unknown setting, a value that is not an integer, or too many statements.
+        UsageError: a setting that is unknown or given twice, a value that is no integer, or too many statements.
     """
     given: dict[str, int] = {}
     for part in filter(None, name.partition(":")[2].split(",")):
         key, _, value = part.partition("=")
         if key.strip() not in DEFAULTS:
             raise unknown(f"setting of the text {WORD}", key.strip(), DEFAULTS)
+        if key.strip() in given:
+            raise UsageError(f"text {name}: {key.strip()} is given twice")
         if not re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
             raise UsageError(f"text {name}: {key.strip()}={value} is not a whole number")
         given[key.strip()] = int(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ..errors import SourceError, UsageError, cut
-from ..grammar.foreign import first_line, message
+from ..grammar.foreign import first_line, message, one_line
 from ..hooks.interface import quiet
 from ..rng import generator
 from .folder import ModelFolder
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 PACKED, SLACK = 4, 2**24  # numbers in a byte at most; numbers that a file may lack, such as those of a head
+WORDS = {  # for the types of a configuration's settings
+    "NoneType": "null",
+    "bool": "true or false",
+    "dict": "an object",
+    "float": "a number with a point",
+    "int": "a whole number",
+    "list": "a list",
+    "str": "text",
+}
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
 #: model types that are a plain stack of layers, so that the first layers can be built without the others
@@ -239,9 +248,28 @@ def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an exception, short; the second where the first only announces it, as "error in field 'x':"."""
+    """Why transformers refuses a model, as one short line."""
     if isinstance(error, KeyError):
         return f"{cut(message(error), 100)} is missing or unknown"
-    first, *others = filter(str.strip, message(error).splitlines())
-    line = first_line(re.sub(r"^\s*\w+Error: ", "", others[0]) if first.endswith(":") and others else first)
+    if isinstance(error, (AttributeError, TypeError)) or "invalid literal" in message(error):  # Python's own words
+        return "a setting in config.json is of a kind that it does not take; --debug shows where"
+    refused = re.match(r"Validation error for field '(\w+)'", message(error))
+    if refused and error.__cause__ is not None:
+        return _of_setting(refused[1], str(error.__cause__))
+    line = first_line(message(error))
     return line if len(line) <= 200 else line[:197] + "..."
+
+
+def _of_setting(name: str, cause: str) -> str:
+    """What a class of configurations says of a value of a wrong type, in words.
+
+    >>> _of_setting("head_dim", "Field 'head_dim' expected int, got NoneType (value: None)")
+    'head_dim is None; a whole number is needed'
+    """
+    value = re.search(r"with value (.*?) doesn't match|\(value: (.*?)\)$", cause, re.DOTALL)
+    types = re.search(r"any type in \((.*?)\)\. Errors|expected (?:an? )?(\w+), got", cause)
+    known = [WORDS[one] for one in re.findall(r"\w+", types[0]) if one in WORDS] if types else []
+    if not known:
+        return f"{name}: {cut(first_line(cause), 200)}"
+    given = f" is {cut(one_line(value[1] or value[2]), 60)}" if value else ""
+    return f"{name}{given}; {' or '.join(dict.fromkeys(known))} is needed"

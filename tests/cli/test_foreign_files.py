@@ -175,14 +175,30 @@ CASES = {
     "a configuration with a word for a number": (
         lambda p: model(p, hidden_size="many"),
         3,
-        "config.json: model type 'bert': transformers cannot load it: Field 'hidden_size' expected int, got str",
+        "config.json: model type 'bert': transformers cannot load it: hidden_size is 'many'; a whole number is needed",
+    ),
+    "a configuration with a list for a number": (
+        lambda p: model(p, classifier_dropout=["x"]),
+        3,
+        "classifier_dropout is ['x']; a number with a point or a whole number or null is needed",
+    ),
+    "a configuration with a number for names": (
+        lambda p: model(p, layer_types=0.5),
+        3,
+        "model/config.json is not valid: layer_types=0.5; a list of text or None is needed",
+    ),
+    "a configuration of no type": (lambda p: model(p, model_type=["x"]), 3, "model_type is a list; text or None is"),
+    "labels that are no numbers": (
+        lambda p: model(p, id2label={"a": "b"}),
+        3,
+        "a setting in config.json is of a kind that it does not take; --debug shows where",
     ),
     "tokenizer without its unknown token": (lambda p: tokenizer(p, without_unknown), 3, "cannot be used"),
     "an encoder that says it has a decoder": (lambda p: model(p, is_encoder_decoder=True), 3, "is_encoder_decoder"),
     "architectures in one word": (
         lambda p: model(p, architectures="BertForMaskedLM"),
         3,
-        "model/config.json is not valid: architectures is 'BertForMaskedLM', not a list of names",
+        "model/config.json is not valid: architectures='BertForMaskedLM'; a list of text or None is needed",
     ),
     "layers without end": (lambda p: model(p, num_hidden_layers=10**9), 3, "num_hidden_layers is 1000000000"),
     "labels without end": (lambda p: model(p, num_labels=10**7), 3, "num_labels is 10000000"),

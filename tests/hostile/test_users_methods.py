@@ -463,6 +463,11 @@ WRONG_RESULTS = {
         "x = 1",
         r"its keys 99 … 99 are not all among the 8 keys",
     ),
+    "keys that raise": (
+        "Approximation(None, v, keys=lambda: 1 / 0)",
+        "x = 1",
+        r"its keys\(\) raises ZeroDivisionError",
+    ),
     "normaliser": ("Approximation(None, v, log_normalizer=lambda: v)", "x = 1", "log_normalizer has shape"),
     "complex": ("v.to(torch.complex64)", "x = 1", "returned complex64"),
     "sparse": ("v.to_sparse()", "x = 1", "layout sparse_coo"),

@@ -80,6 +80,7 @@ def test_seeds_and_windows_are_other_texts():
         ("needle:paris=3", "unknown setting of the text needle 'paris'; did you mean 'pairs'"),
         ("needle:pairs=x", "pairs=x is not a whole number"),
         ("needle:pairs=2,chain=3", "choose pairs, or chain and chains"),
+        ("needle:pairs=2,pairs=3", "pairs is given twice"),
         ("needle:pairs=0", "at least one pair"),
         ("needle:pairs=2,answer=2", "choose 1 for a text that ends with the answer"),
         ("needle:chain=1", "a chain of two statements"),

@@ -17,7 +17,7 @@ from ...grammar.foreign import message, one_line
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV
 from ...rng import Streams
-from .foreign import Guarded, check_tensor
+from .foreign import Guarded, asked, check_tensor
 from .recovered import LARGEST, Recovered
 
 
@@ -195,11 +195,12 @@ class UserFunction:
             no_operator=cut(one_line(result.no_operator[:LINE]), LINE),
             operator=None if result.operator is None else self._operator(result.operator, qkv, "its operator is"),
             log_normalizer=log_normalizer and (lambda: check_tensor(log_normalizer(), rows, f"{what} log_normalizer")),
-            keys=keys and (lambda: self._checked_keys(keys(), qkv)),
+            keys=keys and (lambda: self._checked_keys(keys, qkv)),
         )
 
-    def _checked_keys(self, keys: Any, qkv: QKV) -> Tensor:
+    def _checked_keys(self, computed: Callable[[], Any], qkv: QKV) -> Tensor:
         """The keys of each row, (h, n_q, k) int64, as an `Approximation` states them."""
+        keys = asked(computed, f"{self.name}: its keys()", BadResult)
         if fault(keys, Tensor) is not None or keys.dtype != torch.int64 or keys.shape[:-1] != (qkv.h, qkv.n_q):
             raise BadResult(f"{self.name}: the value of its keys must be (h, n_q, k) int64")
         if keys.numel() and not (int(keys.min()) >= -1 and int(keys.max()) < qkv.n_k):

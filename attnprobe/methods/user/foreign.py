@@ -16,18 +16,18 @@ from ...operators import Operator
 R = TypeVar("R")
 
 
-def asked(work: Callable[[], R], what: str) -> R:
-    """The value of ``work()``, which asks a user's object for something before anything is measured.
+def asked(work: Callable[[], R], what: str, kind: type[AttnprobeError] = UsageError) -> R:
+    """The value of ``work()``, which asks a user's object for something.
 
     Raises:
-        UsageError: it raises anything but Ctrl-C. The line begins with ``what``.
+        UsageError: it raises anything but Ctrl-C, or an error of another ``kind``. The line begins with ``what``.
     """
     try:
         return work()
     except (AttnprobeError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's code may raise anything, SystemExit too
-        raise UsageError(f"{what} raises {reason(error)}") from error
+        raise kind(f"{what} raises {reason(error)}") from error
 
 
 def checking_answer(function: Callable[..., R] | None, kind: Any, what: str) -> Callable[..., R] | None:
