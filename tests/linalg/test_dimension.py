@@ -1,5 +1,7 @@
 """Statistical dimension and leverage: exact values against loops, quadrature between its bounds, its stated errors."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -173,8 +175,9 @@ def test_heads_together_are_heads_alone():
         assert torch.equal(largest_leverage(op.heads(one), ridges[one]).lower, most.lower[one])
 
 
-def test_a_smaller_tolerance_takes_more_products_and_gives_narrower_brackets(monkeypatch):
-    op, ridges, rows = kernel(h=1, n=120), torch.tensor([[1e-2]]), torch.tensor([[0, 7]])
+@pytest.mark.parametrize("measure", [partial(leverage, rows=torch.tensor([[0, 7]])), largest_leverage])
+def test_a_smaller_tolerance_takes_more_products_and_gives_narrower_brackets(measure, monkeypatch):
+    op, ridges = kernel(h=1, n=120), torch.tensor([[1e-2]])
     widths, products = [], []
     for tol in (0.5, 1e-2, 1e-8):
         count = 0
@@ -191,7 +194,7 @@ def test_a_smaller_tolerance_takes_more_products_and_gives_narrower_brackets(mon
 
         with monkeypatch.context() as patched:
             patched.setattr(dimension, "_product", counted)
-            found = leverage(op, ridges, rows, tol=tol, dtype=torch.float64)
+            found = measure(op, ridges, tol=tol, dtype=torch.float64)
         widths.append(float(((found.upper - found.lower) / found.upper).max()))
         products.append(count)
     assert products[0] < products[1] < products[2] and widths[0] > widths[1] > widths[2]
