@@ -16,7 +16,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
-from attnprobe.experiments.budget.figures import budget_figures
+from attnprobe.experiments.budget.figures import _figure, budget_figures
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
@@ -615,3 +615,19 @@ def test_a_figure_has_at_most_six_methods_below_each_other(tmp_path):
     records = [{**first, "method": f"method {number}", "options": {}} for number in range(8)]
     paths = budget_figures(budget_rows(records), Drawing("paper", False, ()), tmp_path)
     assert [path.name for path in paths if path.suffix == ".svg"] == ["budget-n24.svg", "budget-n24-2.svg"]
+
+
+def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
+    first = open_run(golden.RUNS / "budget").records["budget"][0]
+    rows = budget_rows([{**first, "method": name, "options": {}} for name in ("one", "other")])
+    shown = [{**row, "d": None, "most": 16 if row["method"] == "one" else 64} for row in rows]
+    (path,) = [one for one in budget_figures(shown, Drawing("paper", False, ()), tmp_path) if one.suffix == ".svg"]
+    text = path.read_text()
+    assert "no d up to 64 is enough" in text and "none up to 64" in text and "up to 16" not in text
+
+
+def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
+    rows = [{**row, "d": 8} for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"])]
+    rows = [row for row in rows if row["head"] is not None]
+    scale = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("paper", False, ())).scale
+    assert scale.low < 8 < scale.high
