@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import nearest
 from ..files import Fields
@@ -258,13 +257,13 @@ def _absent(gate: Gate, covered: Sequence[Fields]) -> str:
     return "; ".join(absent)
 
 
-def _places(row: Fields, name: str) -> list[Any]:
+def _places(row: Fields, name: str) -> list[str | int]:
     """The names that match the row at a place; for weights also the label of its source."""
     values = (row.get(name), row.get("source") if name == "weights" else None)
     return [value for value in values if value is not None]
 
 
-def _joined(values: Iterable[Any]) -> str:
+def _joined(values: Iterable[object]) -> str:
     return ",".join(map(str, values))
 
 
@@ -278,7 +277,7 @@ def _is_method(label: str, row: Fields) -> bool:
     return text is None or {key.strip(): _value(value) for key, _, value in pairs} == options
 
 
-def _value(value: object) -> Any:
+def _value(value: object) -> float | str:
     """An option's value for comparison: a number, or text in lower case."""
     text = str(value).strip().lower()
     try:

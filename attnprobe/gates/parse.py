@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from reprlib import repr as shown
-from typing import Any
 
 from ..errors import UsageError, nearest, unknown
 from ..files import Fields, JsonObject
@@ -14,7 +13,7 @@ from ..grammar.lists import parts, short_name
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
-KINDS: dict[str, tuple[Any, str]] = {
+KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(NUMBERED, (int, "a whole number or a list of them")),
     "scale_inputs": ((int, float), "a number or a list of numbers"),
 }
@@ -141,7 +140,7 @@ def _float(text: str) -> float:
         return math.nan
 
 
-def _several(entry: Fields, key: str, where: str) -> tuple[Any, ...] | None:
+def _several(entry: Fields, key: str, where: str) -> tuple[object, ...] | None:
     """The values that a gate allows at a place, one or a list: words, unless `KINDS` says otherwise."""
     if key not in entry:
         return None
@@ -185,7 +184,7 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str])
     return None
 
 
-def _measured(value: object) -> tuple[Any, ...] | None:
+def _measured(value: object) -> tuple[object, ...] | None:
     """The values of a place; None if only the source knows them."""
     if value is None or value in OPEN:
         return None

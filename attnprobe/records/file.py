@@ -85,7 +85,7 @@ def strict_json(value: object, indent: int | None = None) -> str:
     return json.dumps(plain(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators)
 
 
-def encode_inf(value: object) -> Any:
+def encode_inf(value: object) -> object:
     """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too; NaN stays.
 
     >>> strict_json(encode_inf({"bound": [float("inf"), 1.5, float("nan")]}))
@@ -107,7 +107,7 @@ def decode_inf(value: float | str | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def cell_key(**determinants: Any) -> str:
+def cell_key(**determinants: object) -> str:
     """The name of a cell: 24 hexadecimal digits of the SHA-256 of all fields that determine its result.
 
     NaN, infinity and null differ here, and so do ``1`` and ``1.0``: an option has one type.

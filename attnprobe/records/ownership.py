@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from reprlib import repr as shown
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..errors import UsageError
 from ..files import MIB, JsonObject, open_regular, read_json, reading
@@ -218,7 +217,7 @@ def _begins_with_record(path: Path) -> bool:
         return False
 
 
-def _refuse_other(path: Path, kind: Any) -> None:
+def _refuse_other(path: Path, kind: Callable[[int], bool]) -> None:
     """Refuse a path that exists but is not of the expected kind; a symbolic link always."""
     try:
         mode = path.lstat().st_mode

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 from ..arguments import checked
 from ..errors import UsageError
@@ -27,7 +27,7 @@ TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 TORN = "the file ends within this line"
 NO_OBJECT = "this line is no JSON object; repair or remove it"
 KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # of a line that is damaged elsewhere
-ShapeOf = Callable[[str], "Shape[Any] | None"]
+ShapeOf = Callable[[str], "Shape | None"]
 R = TypeVar("R")
 Line = tuple[Path, int, "JsonObject | Malformed"]
 
@@ -133,7 +133,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _merged(lines: Iterable[Line]) -> ReadRecords:
-    by_key: dict[Any, Any] = {}
+    by_key: dict[object, JsonObject] = {}
     malformed: list[Malformed] = []
     for _, _, one in lines:
         if isinstance(one, Malformed):

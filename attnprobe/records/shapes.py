@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
+from typing import Annotated, Any, Generic, Literal, Never, NotRequired, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -24,7 +24,7 @@ DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
 
 
-def shallow(value: object, depth: int = 0) -> Any:
+def shallow(value: object, depth: int = 0) -> object:
     """``value`` if it nests at most `DEEPEST` deep and its numbers are finite."""
     if depth > DEEPEST:
         raise ValueError(f"expected at most {DEEPEST} levels")
@@ -162,7 +162,7 @@ class Manifest(TypedDict, total=False):
 R = TypeVar("R", bound=Fields)
 
 
-def _nothing(record: object) -> Iterator[Any]:
+def _nothing(record: object) -> Iterator[Never]:
     return iter(())
 
 

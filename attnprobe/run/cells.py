@@ -17,6 +17,7 @@ from ..files import Fields, JsonObject
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, identity_facts, parse_shard
 from ..records.shapes import Shape
+from ..sources import Source
 from ..sources.queries import Queries
 from ..timings import Timings
 from .costs import Cost, Work, work_of_forward, work_of_inputs
@@ -79,7 +80,7 @@ class Cells(Generic[R, C, I]):
     """
 
     command: ClassVar[str]
-    shape: ClassVar[Shape[Any]]
+    shape: ClassVar[Shape]
     blank: ClassVar[Fields] = {"metrics": {}, "draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
     gradients: ClassVar[bool] = False
@@ -310,7 +311,7 @@ def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Fields | None = None
     return next(iter(plans.values())) if len(plans) == 1 else plans
 
 
-def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
+def _share_of(request: RunRequest, sources: Sequence[Source], places: Iterable[Place]) -> set[Place] | None:
     """The places of the request's shard, None without a shard. A hash of their inputs' identity deals them."""
     shard = parse_shard(request.shard)
     if shard is None:

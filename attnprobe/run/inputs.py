@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..files import Fields
@@ -75,7 +75,7 @@ class InputKeeper:
         earlier = [] if force or not enabled else read_inputs(folder).records
         self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
-    def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
+    def keep(self, source: Source, n: int, window: int, layer: int, qkv: QKV) -> None:
         """Write the record of a layer, for the heads of ``qkv``. On a full disk the record is lost, and the run
         continues.
         """
@@ -87,7 +87,7 @@ class InputKeeper:
         metrics = {}
         with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
 
-            def measured() -> Any:
+            def measured() -> dict[str, torch.Tensor]:
                 return input_statistics(qkv, exact_norms_of(source, n, layer, window, qkv))
 
             statistics = source.remembered(

@@ -12,6 +12,7 @@ from ..files import Fields, JsonObject
 from ..grammar.foreign import message
 from ..records.append import RecordWriter
 from ..records.file import plain
+from ..sources import Source
 from ..timings import Timings, duration
 from .cells import Cells, Done, OpenCells, Place, Progress, bundles, record_of
 from .estimate import in_gflops, speed
@@ -35,7 +36,7 @@ class Session:
 
     outcome: Outcome
     path: Path
-    sources: Sequence[Any]
+    sources: Sequence[Source]
     unmapped: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..approximation import Approximation
 from ..files import Fields, JsonObject
@@ -33,7 +32,7 @@ def method_cells(
     group: Group,
     layer: int,
     facts: Fields,
-    **determinants: Any,
+    **determinants: object,
 ) -> Iterator[MethodCell]:
     """Each method at every budget of a plan; ``determinants`` is what else determines the numbers of its cell."""
     for method in methods:

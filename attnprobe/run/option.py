@@ -81,7 +81,7 @@ class Option:
     kind: type
     several: bool
     optional: bool
-    default: Any
+    default: object
     help: str
     group: str
     flag: str
@@ -259,7 +259,7 @@ def check_fields(request: object) -> None:
         object.__setattr__(request, option.name, option.checked(getattr(request, option.name)))
 
 
-def built(request: type[T], texts: Fields, called: Callable[[Option], str], **more: Any) -> T:
+def built(request: type[T], texts: Fields, called: Callable[[Option], str], **more: object) -> T:
     """A request from texts of the command line, the environment or a file, by the names of fields.
 
     Args:

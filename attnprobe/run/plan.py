@@ -278,7 +278,7 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
     return None
 
 
-def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: Any) -> str:
+def key_of(command: str, method: MethodRequest | None, facts: Fields, group: Group, layer: int, **rest: object) -> str:
     """The key of a cell at a place of a source with these facts."""
     where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
     return cell_key(command=command, **method_identity(method), **where, **rest)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...grammar.foreign import diverted
@@ -92,7 +93,7 @@ def _without_interrupts() -> Iterator[None]:
     It gets its own interrupt when the block ends, in any of its threads; an ignored interrupt would be lost.
     """
     main = threading.current_thread() is threading.main_thread()
-    heard: list[tuple[Any, ...]] = []
+    heard: list[tuple[int, FrameType | None]] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
     before = signal.signal(signal.SIGINT, lambda *arguments: heard.append(arguments)) if main else None
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UsageError
@@ -72,7 +73,7 @@ class Room:
         return jobs or self.places
 
 
-def room_of(ray: Any, cpus: int, gpus: float) -> Room:
+def room_of(ray: ModuleType, cpus: int, gpus: float) -> Room:
     """How many processes of so many CPUs and GPUs the cluster can hold now."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return Room(cpus, gpus, tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes))
@@ -135,13 +136,13 @@ class Worker:
 @dataclass(kw_only=True)
 class _Actor(Member):
     actor: Any = None
-    call: Any = None  # what it does now
+    call: object = None  # what it does now
 
 
 class Actors(Crew[_Actor]):
     """Actors of Ray, each with its CPUs and GPUs. Their messages come through a mailbox."""
 
-    def __init__(self, ray: Any, room: Room, size: int) -> None:
+    def __init__(self, ray: ModuleType, room: Room, size: int) -> None:
         super().__init__(size, "run it without --backend ray to see why")
         self.ray, self.room = ray, room
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from ...errors import SourceError, UsageError
 from .ray_actors import Actors, room_of
@@ -97,14 +97,14 @@ def _refuse(device: str, gpus: float | None) -> None:
         raise UsageError(f"device cpu needs no GPU, and gpus-per-task is {gpus:g}; drop one of the two")
 
 
-def _gpus(ray: Any, device: str, gpus: float | None) -> float:
+def _gpus(ray: ModuleType, device: str, gpus: float | None) -> float:
     """GPUs of a process. The default is one if the cluster has GPUs or the device needs one, and none on a CPU."""
     if gpus is not None or device == "cpu":
         return gpus or 0.0
     return 1.0 if device == "cuda" or ray.cluster_resources().get("GPU", 0) else 0.0
 
 
-def _imported(address: str | None) -> Any:
+def _imported(address: str | None) -> ModuleType:
     if not address or not address.strip():
         raise UsageError("backend ray: name the cluster; give --ray-address HOST:PORT, or local for a private one here")
     if address.startswith("ray://"):
@@ -146,7 +146,7 @@ def _refuse_form(address: str) -> None:
         raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
 
 
-def _joined(ray: Any, address: str) -> None:
+def _joined(ray: ModuleType, address: str) -> None:
     """Connect, and hide Ray's own lines from the terminal."""
     private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):

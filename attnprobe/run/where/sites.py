@@ -34,7 +34,7 @@ class Site:
         """Whether this process measures everything."""
         return isinstance(self.backend, Alone)
 
-    def local_request(self, request: RunRequest) -> Any:
+    def local_request(self, request: RunRequest) -> RunRequest:
         """The request with the device on which this process reads its sources."""
         if self.device is None:
             return request
