@@ -1,12 +1,17 @@
-"""One colour and marker for each method, everywhere, whatever else is in the figure."""
+"""One colour and marker for each method, everywhere, whatever else is in the figure; maps of layers x heads."""
 
+import math
 from itertools import combinations
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
+from attnprobe.figures.kit import EMPTY, Scale, heat_map
 from attnprobe.figures.looks import COMPARED, LOOKS, looks_of
 from attnprobe.figures.methods import MOST_OF_FAMILY, family_panels, styles_of, text_label
 from attnprobe.methods import METHODS
@@ -139,3 +144,24 @@ def test_a_panel_has_at_most_four_methods_of_one_family():
     assert sorted(list(many.values()).count(title) for title in set(many.values())) == [3, 3, 3, 4]
     expected = {"nystromformer": "Nyström", "window": "sparse"}
     assert family_panels([row("nystromformer", "Nyström"), row("window", "sparse")]) == expected
+
+
+def painted(values, layers, heads):
+    axis = Figure().subplots()
+    heat_map(axis, np.array(values), layers, heads, **Scale(1, 100, "").look)
+    return axis, axis.collections[0]
+
+
+def test_a_cell_has_the_colour_of_its_logarithm_and_none_where_nothing_was_measured():
+    _, mesh = painted([[1.0, 10.0], [math.nan, 100.0]], [0, 1], [0, 1])
+    mesh.update_scalarmappable()
+    viridis = matplotlib.colormaps["viridis"]
+    expected = [viridis(0.0), viridis(0.5), to_rgba(EMPTY), viridis(1.0)]
+    assert mesh.get_facecolors().reshape(4, 4) == pytest.approx(np.array(expected), abs=0.01)
+
+
+def test_layers_and_heads_are_named_about_eight_times():
+    axis, _ = painted(np.ones((24, 12)), range(24), range(12))
+    assert [label.get_text() for label in axis.get_yticklabels()] == [str(layer) for layer in range(0, 24, 3)]
+    assert [label.get_text() for label in axis.get_xticklabels()] == [str(head) for head in range(0, 12, 2)]
+    assert axis.get_ylim() == (24, 0)

@@ -1,8 +1,9 @@
-"""The grammar of lists, methods and texts on the command line and in files."""
+"""The grammar of lists, methods and texts on the command line and in files; folded text."""
 
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.grammar.folding import fold_name, fold_text
 from attnprobe.grammar.lists import (
     available_ones,
     file_and_function,
@@ -12,6 +13,7 @@ from attnprobe.grammar.lists import (
     short_name,
     wikitext_name,
 )
+from attnprobe.methods import METHODS
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,34 @@ def test_the_short_name_of_a_file_has_no_folder():
 def test_wikitext_has_two_spellings_and_files_have_none():
     assert wikitext_name("wikitext-2:tokenized") == wikitext_name("wikitext-2:tokenised") == "wikitext-2:tokenised"
     assert wikitext_name("wikitext-103") is None
+
+
+@pytest.mark.parametrize("width", [76, 80])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_is_explained_in_lines_that_fit(method, width):
+    text = method.explain(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.split() == method.explain(200).split()
+
+
+def test_entries_and_formulas_keep_their_lines():
+    text = (
+        "A sentence of many words that is folded:\n\n    x = 1\n    y = 2\n\nOptions:\n    a: one\n        more words"
+    )
+    assert fold_text(text, 24).splitlines() == [
+        "A sentence of many words",
+        "that is folded:",
+        "",
+        "    x = 1",
+        "    y = 2",
+        "",
+        "Options:",
+        "    a: one",
+        "        more words",
+    ]
+
+
+def test_a_name_is_folded_between_its_options_alone():
+    name = "skyformer:guard=sampled,rtol=0.1"
+    assert fold_name(name, 40) == name
+    assert fold_name(name, 5).split() == ["skyformer:", "guard=sampled,", "rtol=0.1"]

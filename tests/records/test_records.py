@@ -1,5 +1,6 @@
-"""Records: what a kill, a full disk, another process or a hand-edited file can do to them."""
+"""Records: what a kill, a full disk, another process or a hand-edited file does to them; budgets for other software."""
 
+import io
 import json
 import math
 import os
@@ -9,10 +10,12 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnprobe.errors import UsageError
 from attnprobe.records.append import RecordWriter
+from attnprobe.records.budgets import Budgets, duo_attention_heads, kvpress_ratios, minference_pattern
 from attnprobe.records.file import (
     SCHEMA,
     cell_key,
@@ -304,3 +307,35 @@ def test_the_first_malformed_lines_are_named_and_the_others_counted():
     expected = ["r.jsonl:4: wrong; it is left out", "1 more lines are no records"]
     assert malformed_notes(lines, "is left out")[-2:] == expected
     assert malformed_notes(lines[:5], "is left out")[-1] == "r.jsonl:4: wrong; it is left out"
+
+
+KEYS = {(0, 0): 10, (0, 1): 10, (0, 2): 40, (0, 3): 40, (1, 0): 5, (1, 1): 5, (1, 2): 1, (1, 3): 1}
+PLAN = Budgets("h2o", {}, KEYS, {"prompt": 50, "kv_heads": 2})
+
+
+def test_kvpress_drops_a_share_of_each_kv_head():
+    assert np.allclose(kvpress_ratios(PLAN), [[0.8, 0.2], [0.9, 0.98]])
+
+
+def test_duo_attention_reads_a_line_for_each_layer():
+    read = np.clip(np.loadtxt(io.StringIO(duo_attention_heads(PLAN)), dtype=float, delimiter="\t"), 0, 1)
+    assert np.allclose(read, [[0.2, 0.8], [0.1, 0.02]])
+
+
+def test_minference_reads_columns_and_diagonals_of_each_query_head():
+    pattern = minference_pattern(PLAN)
+    assert [list(layer) for layer in pattern] == [["0", "1", "2", "3"]] * 2
+    assert pattern[0]["2"] == ["vertical_and_slash", 20, 20, 1.0] and pattern[1]["0"][1:3] == [2, 3]
+    assert pattern[1]["3"][1:3] == [1, 1]
+
+
+@pytest.mark.parametrize("about", [{}, {"prompt": 50}, {"kv_heads": 2}])
+def test_budgets_of_no_plan_are_refused(about):
+    with pytest.raises(UsageError, match="the budgets are of no plan"):
+        kvpress_ratios(Budgets("h2o", {}, KEYS, about))
+
+
+def test_a_plan_of_some_layers_is_refused():
+    some = {place: d for place, d in KEYS.items() if place != (0, 3)}
+    with pytest.raises(UsageError, match="lacks layer 0, head 3"):
+        minference_pattern(Budgets("h2o", {}, some, PLAN.about))

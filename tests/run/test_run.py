@@ -1,22 +1,27 @@
-"""The plan of a run, its cells and its loop."""
+"""The plan of a run with its default budget, its cells, estimates of them, and its loop."""
 
 import json
 import re
 import signal
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from time import sleep
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments import read_run
+from attnprobe.experiments import experiment, read_run
 from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.error.measure import ErrorCells
 from attnprobe.methods import by_family
 from attnprobe.records import read_records
+from attnprobe.run.estimate import estimate_cells, speed
 from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.run.plan import ErrorPlan, parse_methods
+from attnprobe.timings import Timings
 
 
 @pytest.fixture
@@ -189,3 +194,85 @@ def test_a_limit_leaves_the_alarm_as_it_was(raises):
             signal.pause()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+WAIT = 0.05  # seconds, ten times those of a product
+
+
+def test_the_time_in_which_other_programs_run_does_not_count(monkeypatch):
+    product = torch.mm
+
+    def delayed(x, y):
+        sleep(WAIT)
+        return product(x, y)
+
+    monkeypatch.setattr(torch, "mm", delayed)
+    assert speed() > 512**3 / WAIT
+
+
+def test_a_dry_run_says_its_speed(run, qkv):
+    code, out, _ = run("error", "--qkv", qkv, "--d", 8, "--dry-run")
+    assert code == 0 and " of it before the first cell, at " in out and " GFLOP/s measured now; " in out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("error", {"methods": ("topk",), "rows": True}),
+        ("error", {"methods": ("topk",), "matrix": True}),
+        ("audit", {"methods": ("vattention",), "repeats": 10}),
+    ],
+)
+def test_the_work_of_some_queries_is_their_share(tmp_path, command, words):
+    """The work of 64 of 1024 queries is far below that of all: each of them counts with the keys of all tokens."""
+    path = tmp_path / "qkv.safetensors"
+    save_file({name: torch.ones(2, 1024, 8) for name in "qkv"}, path)
+    request = partial(experiment(command).request, qkv=str(path), d=(16,), **words)
+    every, some = (
+        sum(cell.work for cell in estimate_cells(experiment(command).cells, request(queries=queries)))
+        for queries in (None, "last:64")
+    )
+    assert 0 < some < every / 5
+
+
+DEFAULT = {"d": "default"}
+
+
+@pytest.mark.parametrize(
+    "n, methods, origin, expected",
+    [
+        (96, ("skyformer",), DEFAULT, (4,)),  # half of the 8 columns of V
+        (3, ("skyformer", "nystromformer"), DEFAULT, (1,)),  # nystromformer takes up to n
+        (96, ("skyformer", "nystromformer"), {"d": "command line"}, (128,)),
+        (96, ("skyformer", "nystromformer"), {}, (128,)),  # from Python, nobody knows that none was given
+    ],
+)
+def test_the_default_budget_fits_the_tokens_and_every_method(qkv, n, methods, origin, expected):
+    lines: list[str] = []
+    request = ErrorRequest(qkv=str(qkv), n=(n,), methods=methods, origin=origin, device="cpu")
+    cells = ErrorCells(request, lines.append, Timings())
+    assert cells.parts[0][1].d == expected
+    assert [f"d={expected[0]}, not the default" in line for line in lines] == [True] * (expected == (1,))
+
+
+def test_budgets_that_were_given_are_measured(run, qkv):
+    code, _, err = run("error", "--qkv", qkv, "--n", 40, "--d", 128, "--out", "r")
+    assert code == 2 and "d=128 exceeds n_q + n_k=80" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "theory --qkv qkv.safetensors --n 64 --repeats 1 --theorem eckart-young,topk-tv,wildcat-trace",
+        "stability --task listops:n=64,batch=2 --steps 1 --seeds 1 --condition-tokens 0",
+    ],
+)
+def test_every_default_method_runs_on_few_tokens(run, qkv, tmp_path, command):
+    code, _, err = run(*command.split(), "--device", "cpu", "--out", "r")
+    records = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    assert code == 0 and {record["status"] for record in records} == {"ok"}, err
+
+
+def test_a_theorem_that_takes_no_budget_says_which_it_takes(run, qkv):
+    code, _, err = run("theory", "--qkv", qkv, "--theorem", "wildcat-trace", "--d", 200, "--repeats", 1, "--out", "r")
+    assert code == 2 and "d=200 exceeds n_k=96; choose d in 1..96" in err

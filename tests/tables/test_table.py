@@ -1,4 +1,4 @@
-"""Columns by name, the best of a column, and the legend of three lines."""
+"""Columns by name, cells from format strings, the best of a column, the legend of three lines, and long rows."""
 
 import re
 
@@ -8,9 +8,12 @@ from text_tables import text_table
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
+from attnprobe.tables.long import long_rows, summarised
+from attnprobe.tables.numbers import cell_text
 from attnprobe.tables.results import Value
 from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
@@ -173,3 +176,59 @@ def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():
     short, whole = (plain_tables([], [], header, full=full).splitlines() for full in (False, True))
     assert short[:2] == ["M on T", "! a fallback"] and "! another" not in short
     assert whole[:3] == ["M on T", "model: m, sha256 0", "! a fallback"]
+
+
+ROW = {"cond": {"median": 4.42e7}, "share": 0.25, "bytes": 3 * 2**20, "d": 8, "steps": [0.5, None], "null": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{cond[median]:brief}", "4.42e7"),
+        ("{share:share}", "25.0%"),
+        ("{bytes:3MiB}", "3.00"),
+        ("{share:3ms}", "250"),
+        ("{d}/{share:.1f}", "8/0.2"),
+        ("{steps[0]:g}", "0.5"),
+        ("{steps[1]:g}", ""),
+        ("{steps[2]:g}", ""),
+        ("{null[median]:brief}", ""),
+        ("{nothing}", ""),
+        ("{d} of {null}", ""),
+    ],
+)
+def test_a_template_is_written_or_empty(template, text):
+    assert Column("x", template).text(ROW) == cell_text([template], ROW) == text
+
+
+def test_a_wrong_format_is_an_error_and_no_empty_cell():
+    with pytest.raises(ValueError, match="Unknown format code"):
+        cell_text(["{share:d}"], ROW)
+
+
+def record(window, status="ok", reason=None, **metrics):
+    place = {"method": "mss", "options": {}, "target": "softmax", "layer": 0, "window": window, "n": 8, "d": 2}
+    return {
+        **place,
+        "source": {},
+        "heads": [0, 3],
+        "status": status,
+        "reason": reason,
+        "matrices": [],
+        "metrics": metrics,
+    }
+
+
+def test_a_record_has_a_row_for_each_head_and_one_without_any():
+    errors = {"output_spectral_relative": [0.5, 0.25]}
+    measured, failed = record(0, **errors), record(1, "failed", "no memory")
+    rows = long_rows([measured, failed], SHAPE)
+    expected = [(0, 0, 0.5, "ok"), (0, 3, 0.25, "ok"), (1, None, None, "failed")]
+    assert [(row["window"], row["head"], row.get("error"), row["status"]) for row in rows] == expected
+
+
+def test_a_group_has_the_worst_status_the_first_reason_and_its_numbers_of_heads_and_windows():
+    rows = long_rows([record(0, output_spectral_relative=[1.0, 2.0]), record(1, "skipped", "too small")], SHAPE)
+    [entry] = summarised(rows, ("method", "d"), lambda group: {"rows": len(group)})
+    assert (entry["status"], entry["reason"], entry["heads"], entry["windows"]) == ("skipped", "too small", 2, 2)
+    assert entry["rows"] == 3 and entry["scale_inputs"] == 1 and "window" not in entry
