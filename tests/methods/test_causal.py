@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from inputs import DTYPES, SCORES, entry_band, eps, make, one_head, output_band, reaching
+from inputs import DTYPES, SCORES, assert_twin, draws_of, entry_band, eps, make, one_head, output_band, reaching
 from pretend_device import AWAY, Pretended, pretending
 from twins import exact as exact_twin
 from twins_causal import CAUSAL, last_rows
@@ -38,10 +38,6 @@ def run(name, target, qkv, d=None, **options):
     return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
 
 
-def drawn(approx, row):
-    return {key: value[row] for key, value in approx.draws.items()}
-
-
 def random_like(shape, *labels):
     return torch.randn(shape, generator=generator(0, *labels), dtype=torch.float64)
 
@@ -71,10 +67,7 @@ def test_the_forms_are_these():
 def test_a_causal_form_equals_its_literal_twin(name, target, score, dtype):
     qkv = causal(n=23, score=score, dtype=dtype)
     approx = run(name, target, qkv)
-    band = entry_band(approx.operator, qkv, dtype)
-    for row in range(qkv.h):
-        twin = CAUSAL[name](one_head(qkv, row), max(BUDGET, get(name).least), drawn(approx, row), target)
-        assert ((approx.operator.dense()[row].double() - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, CAUSAL[name], max(BUDGET, get(name).least), target)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +94,7 @@ def test_a_causal_form_equals_its_literal_twin(name, target, score, dtype):
 def test_options_mean_in_a_causal_form_what_they_mean(name, options):
     qkv = causal(n=23)
     approx = run(name, "softmax", qkv, **options)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(qkv.h):
-        twin = CAUSAL[name](one_head(qkv, row), BUDGET, drawn(approx, row), "softmax", **options)
-        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, CAUSAL[name], BUDGET, **options)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -115,7 +105,9 @@ def test_windowed_features_are_those_of_the_keys_in_the_window(name, options, ma
     for width in (1, 2, 5, 22, 23, 40):
         qkv = make(n=23, score=score).replace(sliding_window=width, **mask)
         approx = run(name, "softmax", qkv, **options)
-        twins = [CAUSAL[name](one_head(qkv, row), BUDGET, drawn(approx, row), "softmax", **options) for row in (0, 1)]
+        twins = [
+            CAUSAL[name](one_head(qkv, row), BUDGET, draws_of(approx, row), "softmax", **options) for row in (0, 1)
+        ]
         band = entry_band(approx.operator, qkv, torch.float64)
         assert ((approx.operator.dense() - torch.stack(twins)).abs() <= band).all()
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from inputs import entry_band, make, one_head
+from inputs import assert_twin, make
 from twins_dyadic import CAUSAL
 
 from attnprobe import QKV, approximate
@@ -24,11 +24,7 @@ D = 3  # a leaf of 6 keys: 23 tokens have blocks of 6, 12 and 6
 def test_rows_equal_their_literal_twin(name, target, dtype):
     qkv = make(n=23, dtype=dtype).replace(causal=True)
     approx = approximate(name, qkv, D, target=target)
-    band = entry_band(approx.matrix(), qkv, dtype)
-    for row in range(qkv.h):
-        draws = {key: value[row] for key, value in approx.draws.items()}
-        twin = CAUSAL[name](one_head(qkv, row), D, draws, target)
-        assert ((approx.matrix().dense()[row].double() - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, CAUSAL[name], D, target)
 
 
 @pytest.mark.parametrize(

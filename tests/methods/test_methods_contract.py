@@ -8,7 +8,19 @@ import hashlib
 
 import pytest
 import torch
-from inputs import DTYPES, SCORES, entry_band, eps, factor_of, magnitude, make, one_head, permuted
+from inputs import (
+    DTYPES,
+    SCORES,
+    assert_twin,
+    draws_of,
+    entry_band,
+    eps,
+    factor_of,
+    magnitude,
+    make,
+    one_head,
+    permuted,
+)
 from twins import TWINS, skyformer_lifted
 from twins import exact as exact_twin
 
@@ -44,10 +56,6 @@ def run(name, target, qkv, d=None, **options):
 def proved(which, name, target, **case):
     """The conformance kit's own proof of a property; where the kit would skip, this fails."""
     PROPERTIES[which].hold(Case(get(name), target, **case))
-
-
-def draws_of(approx, row):
-    return {key: value[row] for key, value in approx.draws.items()}
 
 
 def renamed(draws, order):
@@ -99,10 +107,7 @@ def test_every_method_has_a_twin_and_every_tag_a_proof():
 def test_a_method_equals_its_literal_twin(name, target, score, dtype):
     qkv = make(score=score, dtype=dtype)
     approx = run(name, target, qkv)
-    band = entry_band(approx.operator, qkv, dtype)
-    for row in range(qkv.h):
-        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
-        assert ((approx.operator.dense()[row].double() - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS[name], budget(name), target)
 
 
 @every_method
@@ -114,10 +119,7 @@ def test_a_method_takes_as_many_queries_as_keys_or_not(name, target):
         return
     approx = run(name, target, qkv)
     assert approx.operator.shape == (2, 14, 19) and approx.output.shape == (2, 14, 5)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(qkv.h):
-        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
-        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS[name], budget(name), target)
 
 
 @every_method
@@ -125,10 +127,7 @@ def test_the_scale_is_the_models_own(name, target):
     """Not p^-½, and not left out."""
     qkv = make(n=14).replace(scale=0.6)
     approx = run(name, target, qkv)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(qkv.h):
-        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
-        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS[name], budget(name), target)
 
 
 @every_dtype

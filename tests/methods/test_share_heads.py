@@ -3,7 +3,7 @@
 import pytest
 import tiny_models
 import torch
-from inputs import entry_band, make, one_head
+from inputs import assert_twin, make
 from twins import TWINS
 
 from attnprobe import exact, matrix_errors, output_errors, row_metrics
@@ -62,11 +62,7 @@ def test_they_do_not_depend_on_which_heads_are_asked_for(name):
 def test_each_head_is_the_twin_with_those_draws(name):
     qkv = make(h=3, n=20)
     approx = run(name, qkv, share_heads=True)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(3):
-        draws = {key: value[row] for key, value in approx.draws.items()}
-        twin = TWINS[name](one_head(qkv, row), 6, draws, "softmax")
-        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS[name], 6)
 
 
 def test_one_projection_for_all_heads_is_performer_pytorch_as_it_is_called():

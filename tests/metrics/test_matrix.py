@@ -3,6 +3,7 @@
 import pytest
 import torch
 from inputs import make
+from largest import Largest
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import UsageError
@@ -195,15 +196,6 @@ def test_nothing_of_size_n_by_n_is_made():
     """Low-rank operators at n = 3000: a dense head would be 36 MB of float32."""
     qkv = make(n=3000, h=1, dtype=torch.float32)
     rank = LowRank(qkv.q, None, qkv.k.mT)
-    largest = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            made = [x.numel() for x in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(x)]
-            largest.append(max(made, default=0))
-            return out
-
-    with Watch():
+    with Largest() as largest:
         matrix_errors(exact(qkv), rank)
-    assert max(largest) <= 32 * 12 * 3000  # the widest basis; a block of rows has 64
+    assert largest.numel <= 32 * 12 * 3000  # the widest basis; a block of rows has 64

@@ -11,7 +11,9 @@ __all__ = [
     "DTYPES",
     "SCORES",
     "as_scipy",
+    "assert_twin",
     "by_another_solver",
+    "draws_of",
     "entry_band",
     "eps",
     "factor_of",
@@ -23,6 +25,19 @@ __all__ = [
     "reaching",
     "with_spectrum",
 ]
+
+
+def draws_of(approx, row) -> dict[str, torch.Tensor]:
+    """The draws of one head."""
+    return {key: value[row] for key, value in approx.draws.items()}
+
+
+def assert_twin(approx, qkv, twin, d, target="softmax", slack=0.0, **options) -> None:
+    """Each head's matrix is ``twin(qkv, d, draws, target, **options)`` of that head, up to rounding and ``slack``."""
+    band = entry_band(approx.matrix(), qkv, qkv.q.dtype)
+    for row in range(qkv.h):
+        expected = twin(one_head(qkv, row), d, draws_of(approx, row), target, **options)
+        assert ((approx.matrix().dense()[row].double() - expected).abs() <= band[row] + slack).all()
 
 
 def as_scipy(operator, minus=None) -> LinearOperator:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inputs import make, one_head
+from inputs import draws_of, make, one_head
 from twins_estimators import TWINS, gray_place
 
 from attnprobe import QKV, approximate
@@ -108,8 +108,7 @@ def test_options_equal_their_literal_twins(name, options):
     qkv = make(n=18, n_k=22)
     approx = approximate(name, qkv, 10, **options)
     for row in range(qkv.h):
-        draws = {key: value[row] for key, value in approx.draws.items()}
-        twin = TWINS[name](one_head(qkv, row), 10, draws, "softmax", **options)
+        twin = TWINS[name](one_head(qkv, row), 10, draws_of(approx, row), "softmax", **options)
         assert torch.allclose(approx.matrix().dense()[row], twin, atol=1e-12)
 
 

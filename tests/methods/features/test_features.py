@@ -5,7 +5,7 @@ from math import sqrt
 
 import pytest
 import torch
-from inputs import entry_band, make, one_head, reaching
+from inputs import assert_twin, make, reaching
 from twins import TWINS
 
 from attnprobe.errors import UsageError
@@ -114,12 +114,8 @@ def test_efficient_attention_equals_performer_pytorch_without_a_projection(size)
 def test_every_option_equals_its_twin_and_changes_something(name, options):
     qkv = make(score=2.0)
     approx = run(name, qkv, **options)
-    band = entry_band(approx.operator, qkv, torch.float64)
     known = {key: value for key, value in options.items() if key in ("scale", "eps", "double_norm")}
-    for row in range(qkv.h):
-        draws = {key: value[row] for key, value in approx.draws.items()}
-        expected = TWINS[name](one_head(qkv, row), 6, draws, "softmax", **known)
-        assert ((approx.operator.dense()[row] - expected).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS[name], 6, **known)
     assert (approx.output - run(name, qkv).output).abs().max() > 1e-3
 
 

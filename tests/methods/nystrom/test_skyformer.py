@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 import torch
-from inputs import entry_band, factor_of, make, one_head, reaching
+from inputs import assert_twin, entry_band, factor_of, make, one_head, reaching
 from scipy.stats import chi2
 from twins import exact as exact_twin
 from twins import gaussian_of, lifted, razavi_steps, sampling, skyformer_lifted, skyformer_raw, softmax_kernel_of
@@ -85,10 +85,7 @@ def test_with_a_ridge_the_two_forms_differ():
 def test_every_inverse_equals_its_twin(target, score, options):
     qkv = make(score=score)
     approx = sky(qkv, 7, target=target, **options)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(2):
-        desired = twin(one_head(qkv, row), 7, {"indices": approx.draws["indices"][row]}, target, **options)
-        assert ((approx.operator.dense()[row] - desired).abs() <= band[row]).all()
+    assert_twin(approx, qkv, twin, 7, target, **options)
 
 
 # Order, interpolation, exactness

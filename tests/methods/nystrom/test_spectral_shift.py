@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from inputs import entry_band, make, one_head, permuted
+from inputs import draws_of, entry_band, make, one_head, permuted
 from twins import TWINS
 from twins_shift import lifted_kernel, lloyd, mss_delta, shifted_kernel
 
@@ -39,8 +39,7 @@ def equals_its_twin(name, qkv, d, target="softmax", slack=0.0, **options):
     approx = approximate(name, qkv, d, target=target, **options)
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(qkv.h):
-        draws = {key: value[row] for key, value in approx.draws.items()}
-        expected = TWINS[name](one_head(qkv, row), d, draws, target, **options)
+        expected = TWINS[name](one_head(qkv, row), d, draws_of(approx, row), target, **options)
         cond = 1.0
         if "A" in approx.cores:
             cond += float(approx.cores["A"][row].norm() * approx.inverses["A"][row].norm())

@@ -4,7 +4,7 @@ from math import exp, log
 
 import pytest
 import torch
-from inputs import entry_band, make, one_head, reaching
+from inputs import assert_twin, draws_of, make, one_head, reaching
 from twins import exact as exact_twin
 from twins_rows import informer as twin
 from twins_rows import sparsity
@@ -26,10 +26,6 @@ def measured(qkv, sampled, measure):
     return module._measure(qkv.q, qkv.k, sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
 
 
-def draws_of(approx, row):
-    return {key: value[row] for key, value in approx.draws.items()}
-
-
 @pytest.mark.parametrize("n_q, n_k, d", [(20, 20, 6), (14, 19, 5), (19, 14, 19), (9, 9, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("score", [1.0, 6.0])
@@ -38,10 +34,7 @@ def test_each_measure_chooses_the_rows_of_its_literal_definition(measure, score,
     qkv = make(n=n_q, n_k=n_k, score=score, dtype=dtype)
     approx = run(qkv, d, measure=measure)
     assert approx.draws["sampled_keys"].shape == (2, n_q, d) and approx.draws["top_queries"].shape == (2, d)
-    band = entry_band(approx.operator, qkv, dtype)
-    for row in range(qkv.h):
-        expected = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", measure=measure)
-        assert ((approx.operator.dense()[row].double() - expected).abs() <= band[row]).all()
+    assert_twin(approx, qkv, twin, d, measure=measure)
 
 
 def test_the_measures_are_not_the_same():

@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 import torch
-from inputs import entry_band, make, one_head
+from inputs import assert_twin, make
 from twins import TWINS
 
 from attnprobe.errors import UsageError
@@ -53,13 +53,7 @@ def test_it_equals_the_module_of_the_linformer_package(n, d, score, share):
 def test_linformer_with_its_options_equals_its_twin(options):
     qkv = make(n=14, n_k=19)
     approx = approximate("linformer", qkv, 5, **options)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(2):
-        draws = {name: value[row] for name, value in approx.draws.items()}
-        assert (
-            (approx.operator.dense()[row] - TWINS["linformer"](one_head(qkv, row), 5, draws, "softmax")).abs()
-            <= band[row]
-        ).all()
+    assert_twin(approx, qkv, TWINS["linformer"], 5)
 
 
 def test_the_two_scales_of_the_sketch_are_one_draw():
@@ -149,11 +143,7 @@ def test_the_unreduced_form_is_unbiased_and_has_the_variance_of_its_sketch(name,
 def test_the_unreduced_form_with_any_sketch_equals_its_twin(name):
     qkv = make(n=14, n_k=19, score=6.0)
     approx = approximate("linformer-jlt", qkv, 5, sketch=name)
-    band = entry_band(approx.operator, qkv, torch.float64)
-    for row in range(2):
-        draws = {"sketch": approx.draws["sketch"][row]}
-        expected = TWINS["linformer-jlt"](one_head(qkv, row), 5, draws, "softmax")
-        assert ((approx.operator.dense()[row] - expected).abs() <= band[row]).all()
+    assert_twin(approx, qkv, TWINS["linformer-jlt"], 5)
 
 
 def test_with_all_columns_of_a_hadamard_matrix_the_unreduced_form_is_exact():
