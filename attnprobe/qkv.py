@@ -495,7 +495,6 @@ def _numbers(heads: Iterable[int] | None, h: int) -> tuple[int, ...]:
 
 
 def _scale(scale: Any, p: int) -> float:
-    """The factor on the scores."""
     if scale is None:
         return p**-0.5
     try:

@@ -61,7 +61,6 @@ def clear(debug: bool) -> None:
 
 
 def _caches() -> list[Cache]:
-    """The cache of captures, and that of models if it has any."""
     from ..sources.cache import default_cache
 
     models = default_cache(kind="models")

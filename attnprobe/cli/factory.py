@@ -192,7 +192,6 @@ class MeasuringCommand(click.Command):
 
 
 def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    """The texts below the options, by title."""
     yield "Examples", [f"attnprobe {experiment.name} {line}" for line in experiment.examples]
     yield "In Python", experiment.python
     if experiment.gated is not None and whole:
@@ -203,7 +202,6 @@ def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence
 
 
 def _run(experiment: Experiment, **_: Any) -> None:
-    """Measure the request that the options describe, and show the result."""
     begin = perf_counter()
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)

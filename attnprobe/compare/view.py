@@ -129,7 +129,6 @@ def _statistic(row: Row) -> str:
 
 
 def _difference_column(rows: Sequence[Row]) -> Column:
-    """The column of differences, with what is known about them."""
     if any(row["low"] is not None for row in rows):
         return WITH_INTERVAL
     return DIFFERENCE if all(row["se"] is None for row in rows) else WITH_ERROR

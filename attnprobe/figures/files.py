@@ -73,7 +73,6 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
 
 
 def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The metadata of each kind of file."""
     text = "\n".join(filter(None, lines))
     return {
         "svg": {"Title": title, "Description": text, "Creator": "attnprobe", "Date": None},

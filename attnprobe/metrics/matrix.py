@@ -236,7 +236,6 @@ def _norms(exact: Operator, operators: Sequence[Operator | None], settings: _Set
 
 
 def _dense(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
-    """Norms of dense float64 matrices."""
     b = exact.to(torch.float64).dense()
     spectral, frobenius, infinity = [], [], []
     for op in operators:

@@ -94,7 +94,6 @@ class Stacked(Operator):
         self.dtype, self.device = first.dtype, first.device
 
     def _slices(self) -> list[slice]:
-        """The heads of each operator."""
         ends = [0]
         for op in self.operators:
             ends.append(ends[-1] + op.shape[0])

@@ -127,7 +127,6 @@ class Setting(TypedDict):
 
 
 def _shard(text: str) -> str:
-    """``I/N``, or raise."""
     try:
         parse_shard(text)
     except UsageError as error:

@@ -152,7 +152,6 @@ class Cells(Generic[R, C, I]):
                 yield cell, result if tried.ok else result | tried.state
 
     def _anew(self, place: Place, cell: C, inputs: I, result: Result) -> None:
-        """Measure a cell from the start."""
         result.clear()
         self.one(place, cell, inputs, result)
 

@@ -247,7 +247,6 @@ def default_cache(notify: Callable[[str], None] = lambda line: None, kind: str =
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process of this machine runs."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -104,7 +104,6 @@ class _Walk:
         return Header(metadata, shapes)
 
     def take(self, size: int) -> bytes:
-        """The next bytes of the header."""
         self.place += size
         if self.place > self.size:
             raise ValueError("it ends inside its header")

@@ -289,7 +289,6 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
             result |= {"status": "diverged", "reason": f"not finite in {tally.trials} repeats: {counts}"}
 
     def _exact(self, inputs: QKV, target: str) -> GuaranteeReference:
-        """The exact side of a place, which its cells share."""
         if self._reference is None or self._reference[0] is not inputs:
             self._reference = inputs, GuaranteeReference(inputs.compressed(), target, self.request.matrix)
         return self._reference[1]
@@ -298,7 +297,6 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
 def _cells(
     request: AuditRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
 ) -> Iterator[MethodCell]:
-    """Every method at every budget."""
     names = ("repeats", "epsilon", "delta", "confidence", "stop", "rows", "matrix")
     options = {name: getattr(request, name) for name in names}
     return method_cells("audit", plan.methods, plan, group, layer, facts, **options)

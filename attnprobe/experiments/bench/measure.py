@@ -250,7 +250,6 @@ class _Bench:
         self.cells.show(f"n={self.qkv.n_q} {label}", begun)
 
     def measure(self, cells: list[BenchCell]) -> dict[str, Result]:
-        """The results of the cells, by key."""
         conditions = {"load": round(os.getloadavg()[0], 2), "clock_mhz": clock_mhz()}
         every = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
         called = [cell for cell in cells if every[cell.key].get("status") not in ("skipped", "failed")]

@@ -101,7 +101,6 @@ def _exact(request: ConditionRequest, qkv: QKV) -> Result:
 def _cores(
     method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
-    """Condition numbers of a method's cores, and its error."""
     options = dict(method.options)
 
     def run(x: QKV) -> Any:
@@ -159,6 +158,5 @@ def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, 
 
 
 def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:
-    """One matrix over all heads: its metrics as lists."""
     metrics = {key: [numbers[key] for numbers in heads] for key in heads[0]}
     return {"matrix": name, "inverted": inverted, "size": size, "metrics": metrics}

@@ -41,7 +41,6 @@ def _over_vmean(row: Row) -> str:
 
 
 def _sum(row: Row, metric: str) -> int:
-    """A count summed over heads, windows and repeats."""
     return round((statistic(row, metric, "mean") or 0.0) * (statistic(row, metric, "count") or 0))
 
 

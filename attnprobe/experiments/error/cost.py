@@ -285,6 +285,5 @@ def _drawn(row: Fields, metric: str) -> float | None:
 
 
 def _prices(row: Fields) -> dict[str, float]:
-    """A row's positive costs, by metric."""
     known = {name: statistic(row, name, of) for name, (of, _, _) in AXES.items()}
     return {name: AXES[name][1] * value for name, value in known.items() if value}

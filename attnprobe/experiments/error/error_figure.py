@@ -202,12 +202,10 @@ def _near(bounds: Sequence[Row], rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def _at(rows: Sequence[Row], row: Row) -> list[Row]:
-    """The rows of a panel's place."""
     return [one for one in rows if _corner(one) == _corner(row)]
 
 
 def _bound(limits: Sequence[Row], budgets: Sequence[int], name: str) -> dict[str, Any]:
-    """The legend of the lower bound, where one is drawn."""
     drawn = any(row["d"] in budgets for row in limits)
     return {"lower bound, rank d": BOUND} if drawn else {}
 
@@ -245,7 +243,6 @@ def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
 
 
 def _corner(row: Row) -> tuple[Any, ...]:
-    """Where methods are compared: layer, n, target, source."""
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 

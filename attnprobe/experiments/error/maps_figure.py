@@ -200,7 +200,6 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
 
 
 def _place(records: Sequence[Record], shown: Sequence[Record], source: str | None, shape: tuple[int, ...]) -> str:
-    """What the figures show of the records of their place."""
     one, (_, b_q, b_k) = shown[0], shape
     n = one["n"]
     about = "about " if n % b_q or n % b_k else ""

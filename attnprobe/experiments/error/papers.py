@@ -306,7 +306,6 @@ def _mean(row: Row, metric: str) -> float | None:
 
 
 def _line(row: Row) -> tuple[Any, ...]:
-    """The row of panels that a row stands in."""
     return _weights(row), row.get("layer"), row.get("target")
 
 
@@ -315,6 +314,5 @@ def _weights(row: Row) -> str:
 
 
 def _title(row: Row) -> str:
-    """The panel's title, in at most two lines."""
     place = [f"layer {row['layer']}", f"n = {row['n']}", *([] if row["target"] == "softmax" else [row["target"]])]
     return "\n".join(filter(None, [_weights(row), ", ".join(place)]))

@@ -323,7 +323,6 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
 
 
 def _is_drawn(row: Row) -> bool:
-    """Whether the row has a standard error over randomly drawn weights."""
     drawn = str(row.get("weights") or "").startswith("initialized")
     return drawn and statistic(row, "output_spectral", "se") is not None
 

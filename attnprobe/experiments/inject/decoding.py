@@ -126,7 +126,6 @@ class DecodingBench(Bench):
         self.own = [replace(own, greedy=tokens) for own, tokens in zip(self.own, greedy, strict=True)]
 
     def _outputs(self) -> list[Outputs]:
-        """The model's outputs of the steps, read with the prompt in one forward."""
         from transformers import DynamicCache
 
         self.whole = DynamicCache(config=self.model.model.config)

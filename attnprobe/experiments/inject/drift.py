@@ -298,7 +298,6 @@ class Bench:
         return None if self.predictions is None else self.predictions.words[row]
 
     def _outputs(self) -> list[Outputs]:
-        """The model's current outputs for each row, without padding."""
         hidden, logits = self.model.both(self.reading, self.predictions)
         return [
             Outputs(hidden[row, :length], None if logits is None else logits[row])

@@ -236,6 +236,5 @@ def _local_error(row: Row) -> float:
 
 
 def _lowest(rows: Sequence[Row]) -> float:
-    """The smallest drift that is drawn."""
     ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN

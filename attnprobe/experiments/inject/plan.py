@@ -202,7 +202,6 @@ def _refuse_shares(request: InjectRequest) -> None:
 
 
 def _refuse_methods(request: InjectRequest) -> None:
-    """Refuse methods of which none can decode."""
     entries = [one.entry for one in parse_methods(request.methods, request.target)]
     reasons = [why for entry in entries if (why := why_not_decoded(entry)) is not None]
     if len(reasons) == len(entries):

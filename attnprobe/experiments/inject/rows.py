@@ -178,7 +178,6 @@ def predictors(rows: Sequence[Row]) -> list[Row]:
 
 
 def _known(rows: Sequence[Row]) -> list[str]:
-    """The local numbers that some rows have."""
     return [name for name in PREDICTORS if any(mean(row, name) is not None for row in rows)]
 
 

@@ -306,7 +306,6 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def _decoding(row: Row) -> str:
-    """The phase, if it is decoding."""
     return "" if row["prefix"] is None else f"decoding behind {row['prefix']} tokens"
 
 

@@ -227,7 +227,6 @@ def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str,
 
 
 def _look(row: Row) -> tuple[str, Any]:
-    """The key of a line: matrix and weights."""
     return matrix_label(row), row.get("source")
 
 

@@ -243,7 +243,6 @@ def _over_seeds(entries: Sequence[Row]) -> Row:
 
 
 def _table(group: Sequence[Row]) -> Table:
-    """The table of a task, a line for each method."""
     first = group[0]
     caption = joined(
         first["task"],

@@ -154,7 +154,6 @@ def setting_of(
 
 
 def _written(request: MethodRequest) -> str:
-    """A method in the form of the command line."""
     options = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
     return f"{request.label}:{options}" if options else request.label
 
