@@ -124,20 +124,15 @@ def row_metrics(
         matrix = matrix.operator if isinstance(matrix, Padded) else None
         needle = None if needle is None else (outer.cumsum(0) - 1)[needle]
     log_sums = None if approx.log_normalizer is None else approx.log_normalizer().double()
-    names = [name for name in ROW_METRICS if needle is not None or not name.startswith("needle")]
-    metrics = {
-        name: torch.full((inner.h, inner.n_q), torch.nan, dtype=torch.float64, device=qkv.device) for name in names
-    }
+    shown = [name for name in ROW_METRICS if needle is not None or not name.startswith("needle")]
+    missing = torch.full((inner.n_q,), torch.nan, dtype=torch.float64, device=qkv.device)
+    heads = []
     for head in range(inner.h):
-        one = slice(head, head + 1)
-        of_head = None if matrix is None else matrix.heads(one)
-        for start, stop in shared.blocks():
-            rows = slice(start, stop)
-            sums = None if log_sums is None else log_sums[head, rows]
-            weights = None if of_head is None else of_head.rows(start, stop)[0]
-            judged = _judged(shared, head, rows, weights, output[head, rows].double(), sums, needle)
-            for name, value in judged.items():
-                metrics[name][head, rows] = value
+        of_head = None if matrix is None else matrix.heads(slice(head, head + 1))
+        sums = None if log_sums is None else log_sums[head]
+        found = _judged(shared, head, of_head, output[head].double(), sums, needle)
+        heads.append([found.get(name, missing) for name in shown])
+    metrics = {name: torch.stack(values) for name, values in zip(shown, zip(*heads, strict=True), strict=True)}
     return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
 
 
@@ -277,109 +272,147 @@ class ExactRows:
 def _judged(
     shared: ExactRows,
     head: int,
-    rows: slice,
-    weights: Tensor | None,
+    matrix: Operator | None,
     output: Tensor,
     log_sums: Tensor | None,
     needle: Tensor | None,
 ) -> dict[str, Tensor]:
-    """The metrics of a block of rows, (b,) each, from its weights (b, n_k) and outputs (b, p_v)."""
-    exact = shared.block(head, rows)
-    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].abs().amax() != 0:
-        exact = shared.computed(head, rows, shared.qkv.n_k)
-    size, norm = linalg.vector_norm(exact.output, dim=-1), linalg.vector_norm(output, dim=-1)
-    values = {
-        **exact.values,
-        "row_error": _over_size(linalg.vector_norm(output - exact.output, dim=-1), size),
-        "row_error_angle": _angle(output, exact.output, norm, size),
-    }
+    """The metrics of the rows of a head, (n_q,) each, from its matrix and its outputs (n_q, p_v)."""
+    blocks = [_sums_of_block(shared, head, slice(*rows), matrix, log_sums, needle) for rows in shared.blocks()]
+    values = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+    exact = values["output"]
+    size, norm = linalg.vector_norm(exact, dim=-1), linalg.vector_norm(output, dim=-1)
+    error = output - exact
+    values["row_error"] = _over_size(linalg.vector_norm(error, dim=-1), size)
+    values["row_error_angle"] = _angle(output, exact, norm, size)
     if shared.wide_block is not None:
-        errors, number = (output - exact.output)[None], shared.qkv.heads[head]
-        values["residual_error"] = head_residuals(errors, shared.wide_block.at(rows), [number])[0]
+        values["residual_error"] = head_residuals(error[None], shared.wide_block, [shared.qkv.heads[head]])[0]
     if log_sums is not None:
-        values["log_normaliser_error"] = log_sums - exact.log_sum
+        values["log_normaliser_error"] = log_sums - values["log_sum"]
+    return values if matrix is None else {**values, **_of_keys(values, size)}
+
+
+def _of_keys(sums: Mapping[str, Tensor], size: Tensor) -> dict[str, Tensor]:
+    """The metrics of the chosen keys of rows, (n_q,) each, from `_sums` and the sizes of outputs (n_q,).
+
+    A key that is not chosen adds ``P_j / 2`` to the total variation, ``P_j`` to KL and ``P_j ln(2) / 2`` to the
+    Jensen-Shannon divergence.
+    """
+    mass, lost, keys, exact, smaller = (sums[name] for name in ("mass", "lost", "keys", "output", "smaller"))
+    more = (mass >= lost)[:, None]
+    rest = exact - smaller  # without cancellation: it is the larger part
+    outside, inside = torch.where(more, smaller, rest), torch.where(more, rest, smaller)
+    gap = _over_size(linalg.vector_norm(outside / lost[:, None] - inside / mass[:, None], dim=-1), size)
+    oracle = sums["mass_oracle"].masked_fill(keys == 0, 0.0)
+    return {
+        "mass_oracle": oracle,
+        "mass_efficiency": mass / oracle,
+        "recall_k": torch.minimum(sums["good"], keys) / keys,
+        "tv": (sums["tv"] + lost) / 2,
+        "kl": sums["kl"] + lost,  # infinite for a weight of a hidden key
+        "js": (sums["js"] + lost * LN2) / 2,
+        "tail_gap": gap.masked_fill(~(lost > 0), 0.0),
+    }
+
+
+def _sums_of_block(
+    shared: ExactRows, head: int, rows: slice, matrix: Operator | None, log_sums: Tensor | None, needle: Tensor | None
+) -> dict[str, Tensor]:
+    """What `_judged` needs of a block of b rows: the metrics of P alone, ``output`` and ``log_sum``, and `_sums`."""
+    exact = shared.block(head, rows)
+    weights = None if matrix is None else matrix.rows(rows.start, rows.stop)[0]
+    if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].count_nonzero():
+        exact = shared.computed(head, rows, shared.qkv.n_k)
+    values = {**exact.values, "output": exact.output, "log_sum": exact.log_sum}
     if needle is not None:
         values["needle_mass"] = exact.p[:, needle[needle < exact.keys]].sum(-1)
     if weights is None:
         return values
     if needle is not None:
         values["needle_mass_kept"] = weights[:, needle].double().sum(-1)
-    weights = weights[:, : exact.keys].double()
+    weights = weights[:, : exact.keys].to(torch.promote_types(weights.dtype, torch.float32))  # numpy has no bfloat16
     if shared.sinks is not None:
         assert log_sums is not None  # methods without a normaliser take no sinks
-        of_sink = (shared.sinks[head] - log_sums).exp()[:, None]
-        weights = torch.cat([weights, of_sink], 1)
-    return {**values, **_chosen(exact, weights, shared.values_of(head, exact.keys), size)}
+        of_sink = (shared.sinks[head] - log_sums[rows]).exp()[:, None]
+        weights = torch.cat([weights.double(), of_sink], 1)
+    return {**values, **_sums(exact, weights.contiguous(), shared.values_of(head, exact.keys))}
 
 
-def _chosen(exact: _Block, weights: Tensor, v: Tensor, size: Tensor) -> dict[str, Tensor]:
-    """The metrics of the chosen keys and of their weights (b, m), with values v (m, p_v).
+def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Sums over the keys of rows with weights (b, m) and values v (m, p_v), (b,) each.
 
-    Only sums over the keys that are not chosen read all of a row. Such a key adds ``P_j / 2`` to the total variation,
-    ``P_j`` to KL and ``P_j ln(2) / 2`` to the Jensen-Shannon divergence.
+    ``lost`` is the mass of the keys that are not chosen, and ``smaller`` the part of ``P V`` with less mass, (b, p_v).
+    Only these two read all of a row.
     """
-    place, starts = _nonzero(weights)
-    total = _SumsOfRows(starts)
-    keys = total.counts
+    place, free = _chosen(weights)
+    rows = _Runs(place, len(weights), weights.shape[1])
+    keys = rows.counts
     w, p, log_p = (x.flatten().index_select(0, place) for x in (weights, exact.p, exact.log_p))
-    left = exact.p.flatten().index_fill(0, place, 0.0).view_as(exact.p)
-    mass, lost = total(p), left.sum(-1)
-    log_w, log_mean = w.log(), ((p + w) / 2).log_()  # NaN for a negative weight
-    kl = total(w * (log_w - log_p) - (w - p)) + lost  # infinite for a weight of a hidden key
-    js = (total(p * (log_p.clamp(min=LEAST) - log_mean) + w * (log_w - log_mean)) + lost * LN2) / 2
+    w = w.double()
+    left = _times(exact.p, free)  # (b, m)
+    mass, lost = rows.sum(p), left.sum(-1)
+    less = mass < lost
+    if less.any():
+        left = _times(exact.p, free ^ less[:, None])
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
-    good = total((log_p >= least.repeat_interleave(keys)).double())
-    most = exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0]
-    oracle = torch.where(keys > 0, most, torch.zeros_like(most))
+    good = rows.sum(log_p >= rows.repeated(least))
+    log_w, log_mean = w.log(), (p + w).div_(2).log_()  # NaN for a negative weight
+    more = w - p
+    of_p = log_p.clamp(min=LEAST).sub_(log_mean).mul_(p)
+    of_w = log_mean.sub_(log_w).mul_(w)
     return {
         "mass": mass,
-        "mass_oracle": oracle,
-        "mass_efficiency": mass / oracle,
-        "recall_k": torch.minimum(good, keys.double()) / keys,
-        "tv": (total((w - p).abs_()) + lost) / 2,
-        "kl": kl,
-        "js": js,
-        "tail_gap": _tail_gap(exact, left, mass, lost, v, size),
+        "lost": lost,
+        "smaller": left @ v,
         "keys": keys.double(),
+        "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
+        "good": good,
+        "js": rows.sum(of_p.sub_(of_w)),
+        "kl": rows.sum(log_w.sub_(log_p).mul_(w).sub_(more)),
+        "tv": rows.sum(more.abs_()),
     }
 
 
-def _tail_gap(exact: _Block, left: Tensor, mass: Tensor, lost: Tensor, v: Tensor, size: Tensor) -> Tensor:
-    """``‖μ_T - μ_S‖ / ‖o‖``, (b,). The smaller part of ``P V`` is summed; the larger one is the rest without
-    cancellation.
-    """
-    more = (mass >= lost)[:, None]
-    part = (left if more.all() else torch.where(more, left, exact.p - left)) @ v
-    rest = exact.output - part
-    outside, inside = torch.where(more, part, rest), torch.where(more, rest, part)
-    means = outside / lost[:, None] - inside / mass[:, None]
-    gap = _over_size(linalg.vector_norm(means, dim=-1), size)
-    return torch.where(lost > 0, gap, torch.zeros_like(gap))
-
-
-def _nonzero(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of the numbers of x (b, m) that are not zero among all b m, and the first of each row, (b + 1,).
+def _chosen(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the weights (b, m) that are not zero among all b m, and whether each is zero.
 
     On a CPU numpy finds them several times faster.
     """
-    place = torch.from_numpy(np.flatnonzero(x.numpy() != 0)) if x.device.type == "cpu" else x.flatten().nonzero()[:, 0]
-    return place, torch.searchsorted(place, torch.arange(len(x) + 1, device=x.device) * x.shape[1])
+    if weights.device.type != "cpu":
+        return weights.flatten().nonzero()[:, 0], weights == 0
+    chosen = weights.numpy() != 0
+    return torch.from_numpy(np.flatnonzero(chosen)), torch.from_numpy(~chosen)
 
 
-class _SumsOfRows:
-    """Sums over consecutive runs of numbers; run i has the numbers ``starts[i] … starts[i + 1] - 1``."""
+def _times(p: Tensor, free: Tensor) -> Tensor:
+    """``p`` where ``free``, else 0; on a CPU by numpy, which is twice as fast."""
+    return p * free if p.device.type != "cpu" else torch.from_numpy(p.numpy() * free.numpy())
 
-    def __init__(self, starts: Tensor) -> None:
+
+class _Runs:
+    """The numbers at ``place``, ascending places of a matrix (b, m), as one run of numbers for each row."""
+
+    def __init__(self, place: Tensor, b: int, m: int) -> None:
+        starts = torch.searchsorted(place, torch.arange(b + 1, device=place.device) * m)
         self.counts = starts.diff()
         self.filled = self.counts.nonzero()[:, 0]
         self.begin = starts[self.filled]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of each run in float64, (b,); the number of those that are true for bool x."""
         if x.device.type != "cpu":
-            return torch.segment_reduce(x, "sum", lengths=self.counts)
+            return torch.segment_reduce(x.double(), "sum", lengths=self.counts)
+        numbers = x.numpy()
         sums = np.zeros(len(self.counts))
-        sums[self.filled.numpy()] = np.add.reduceat(x.numpy(), self.begin.numpy())
+        dtype = np.int64 if numbers.dtype == bool else None
+        sums[self.filled.numpy()] = np.add.reduceat(numbers, self.begin.numpy(), dtype=dtype)
         return torch.from_numpy(sums)
+
+    def repeated(self, x: Tensor) -> Tensor:
+        """The number of each row (b,), once for each number of its run; on a CPU by numpy, which is faster."""
+        if x.device.type != "cpu":
+            return x.repeat_interleave(self.counts)
+        return torch.from_numpy(np.repeat(x.numpy(), self.counts.numpy()))
 
 
 def _over_size(x: Tensor, size: Tensor) -> Tensor:

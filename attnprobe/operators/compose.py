@@ -173,7 +173,8 @@ class RowOverride(Operator):
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.base._rows(start, stop)
         for first, last in row_blocks(self.index.shape[1], stop - start):  # slots, as many as there are rows
-            block = self._replaced(block, self.new._rows(first, last).to(self.dtype), start, first)
+            if self.device.type != "cpu" or self._taken(start, stop, first, last).any():
+                block = self._replaced(block, self.new._rows(first, last).to(self.dtype), start, first)
         return block
 
     def _replaced(self, rows: Tensor, new: Tensor, start: int, first: int) -> Tensor:
@@ -183,10 +184,16 @@ class RowOverride(Operator):
         """
         if not new.shape[1]:
             return rows
-        slot = self.slot[:, start : start + rows.shape[1]] - first
-        taken = ~self.of_base[:, start : start + rows.shape[1]] & (slot >= 0) & (slot < new.shape[1])
+        stop, last = start + rows.shape[1], first + new.shape[1]
+        slot = self.slot[:, start:stop] - first
+        taken = self._taken(start, stop, first, last)
         head = torch.arange(len(new), device=self.device)[:, None]
         return torch.where(taken[:, :, None], new[head, slot.clamp(0, new.shape[1] - 1)], rows)
+
+    def _taken(self, start: int, stop: int, first: int, last: int) -> Tensor:
+        """Whether each of the rows ``start … stop - 1`` is in one of the slots ``first … last - 1``, (h, b) bool."""
+        slot = self.slot[:, start:stop]
+        return ~self.of_base[:, start:stop] & (slot >= first) & (slot < last)
 
 
 class Rows(Operator):

@@ -71,10 +71,11 @@ class Sparse(_Indexed):
         return _transposed(self.index, self.weight, y, self.group, self.shape[2])
 
     def _rows(self, start: int, stop: int) -> Tensor:
-        index = self.index[:, torch.arange(start, stop, device=self.device) // self.group].clamp(min=0)
+        rows = slice(start, stop) if self.group == 1 else torch.arange(start, stop, device=self.device) // self.group
+        index = self.index[:, rows].clamp(min=0)
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         with ordered_sums(self.device):
-            return block.scatter_add(2, index, self.weight[:, start:stop])
+            return block.scatter_add_(2, index, self.weight[:, start:stop])
 
 
 class Columns(_Indexed):
@@ -104,7 +105,7 @@ class Columns(_Indexed):
         weight = self.weight[:, start:stop]
         block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         with ordered_sums(self.device):
-            return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)
+            return block.scatter_add_(2, self.index[:, None, :].expand_as(weight), weight)
 
 
 @dataclass(frozen=True, eq=False)
