@@ -8,7 +8,7 @@ compares. After a deliberate change of what is shown:
     python tests/golden/rewrite.py condition  # of one command alone
     python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
     python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
-    python tests/golden/rewrite.py options    # of every command that measures; only their help may change
+    python tests/golden/rewrite.py options    # of every command; of those that measure only the help may change
 """
 
 import hashlib
@@ -284,14 +284,15 @@ def folder_of(name: str) -> str:
 
 
 def options() -> str:
-    """What every command that measures takes, a line of JSON for each option: names, kind, default, help."""
+    """What every command takes, a line of JSON for each option: names, kind, default, help."""
     import click
 
     from attnprobe.cli import cli
     from attnprobe.experiments import EXPERIMENTS
 
     commands: dict[str, list[str]] = {}
-    for name in EXPERIMENTS:
+    others = sorted({*cli.list_commands(click.Context(cli))} - {*EXPERIMENTS})
+    for name in [*EXPERIMENTS, *others]:
         for option in (one for one in cli.get_command(None, name).params if isinstance(one, click.Option)):
             commands.setdefault(json.dumps(_option(option), ensure_ascii=False), []).append(name)
     lines = [{**json.loads(text), "of": some} for text, some in commands.items()]
