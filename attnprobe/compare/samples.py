@@ -20,6 +20,7 @@ from .verdicts import Draft, blank, numbers
 
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
+BAD = "bad_rows"
 MEASURED = ("ok", "diverged")
 STATISTICS: Mapping[str, Statistic] = {"mean": np.mean, "median": np.median, SOUND: np.mean}
 
@@ -270,6 +271,7 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
+    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(_with_bad_rows, cells))]
     drafts = []
     for metric in metrics:
         fields, evidence, (few, more) = measured(METRICS[metric], pairing)
@@ -289,8 +291,14 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
         row["reason"] = f"{statuses[0]} in both" if absent else None
         lost = f"no finite value in {few} places where A has one" if few else ""
         gained = f"a finite value in {more} places where A has none" if more else ""
-        drafts.append(Draft(row, METRICS[metric], evidence, worse or lost or None, better or gained or None))
+        marked = bad[0] if len(bad) == 1 and metric != BAD else None
+        drafts.append(Draft(row, METRICS[metric], evidence, worse or lost or None, better or gained or None, marked))
     return drafts
+
+
+def _with_bad_rows(cell: Fields) -> bool:
+    """Whether a cell has bad rows that were not replaced; tables mark it with ``!``."""
+    return any(per_head(cell, BAD) or ()) and per_head(cell, "guarded_rows") is None
 
 
 def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Sequence[Fields], fall: bool) -> str:

@@ -18,6 +18,7 @@ from .chance import Evidence, certain, holm, within_rounds
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")
+WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
@@ -28,7 +29,7 @@ class Draft:
     Attributes:
         row: its place and numbers; ``a`` and ``b`` are None if a run has none.
         worse: the reason why B is worse whatever its numbers. better: the reason why it is better, unless its numbers
-            are worse.
+            are worse. marked: ``A`` or ``B``, the run that alone left bad rows as they are. Its numbers are not better.
     """
 
     row: Row
@@ -36,6 +37,7 @@ class Draft:
     evidence: Evidence
     worse: str | None = None
     better: str | None = None
+    marked: str | None = None
 
     @property
     def table(self) -> Any:
@@ -71,6 +73,8 @@ def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float)
 def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Row:
     """A draft as a row, with its p-value corrected for the ``count`` rows of its table that have one."""
     verdict, reason = _judged(draft, p, count, tolerance, level)
+    if verdict == WON_BY.get(draft.marked):
+        verdict, reason = "undecided", f"{draft.marked} alone has bad rows"
     if draft.worse:
         verdict, reason = "worse", draft.worse
     elif draft.better and verdict != "worse":

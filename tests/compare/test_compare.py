@@ -507,6 +507,29 @@ def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
     assert [(row["method"], row["reason"]) for row in renamed.missing] == expected
 
 
+@pytest.mark.parametrize(
+    "ours, others, better, worse",
+    [
+        ({"bad_rows": [0, 0]}, {"bad_rows": [0, 3]}, "undecided", "worse"),
+        ({"bad_rows": [2, 0]}, {"bad_rows": [0, 0]}, "better", "undecided"),
+        ({"bad_rows": [2, 0]}, {"bad_rows": [0, 3]}, "better", "worse"),
+        ({"bad_rows": [0, 0]}, {"bad_rows": [3, 3], "guarded_rows": [3, 3]}, "better", "worse"),
+        ({}, {}, "better", "worse"),
+    ],
+)
+def test_a_run_that_alone_has_bad_rows_wins_nothing(ours, others, better, worse):
+    a, small, large = [2.0, 4.0], [1.0, 2.0], [4.0, 8.0]
+    for values, verdict in ((small, better), (large, worse), (a, "same")):
+        row = only([cell(metrics={METRIC: a, **ours})], [cell(metrics={METRIC: values, **others})], METRIC)
+        marked = "A" if verdict == worse else "B"
+        assert (row["verdict"], row["reason"]) == (
+            verdict,
+            f"{marked} alone has bad rows" if verdict == "undecided" else None,
+        )
+    fewer = only([cell(metrics={"bad_rows": [0, 0]})], [cell(metrics={"bad_rows": [0, 9]})], "bad_rows")
+    assert fewer["verdict"] == "worse"
+
+
 def test_options_in_another_order_are_the_same():
     options = {"gamma": 1, "ridge": 0.1}
     assert only([cell(options=options)], [cell(options=dict(reversed(options.items())))])["verdict"] == "same"
