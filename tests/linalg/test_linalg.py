@@ -337,6 +337,22 @@ def test_nan_is_larger_than_every_number():
     assert largest_scores(x, 3)[1].tolist() == [[2, 1, 3]]
 
 
+@pytest.mark.parametrize("count", [1, 40, 200, 300])
+def test_many_float32_scores_have_the_same_order(count):
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)).mul(4).round()
+    x[0] = x[0] * 0  # zeros of both signs are equal
+    x[1, ::7], x[1, 1::7], x[2, ::3] = torch.inf, -torch.inf, 1.5
+    assert torch.equal(largest_scores(x, count)[1], sorted_scores(x, count)[1])
+    assert torch.equal(largest_scores(x, count)[0], sorted_scores(x, count)[0])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_nan_of_either_sign_is_larger_than_many_numbers(sign):
+    x = torch.arange(200.0)[None]
+    x[0, 7] = torch.tensor(float("nan")).copysign(torch.tensor(sign))
+    assert largest_scores(x, 3)[1].tolist() == [[7, 199, 198]]
+
+
 def test_gradients_reach_the_scores_that_are_taken():
     x = torch.tensor([[3.0, 5.0, 5.0, 5.0]], requires_grad=True)
     largest_scores(x, 2)[0].sum().backward()
