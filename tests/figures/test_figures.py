@@ -24,7 +24,7 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.methods import cross_out
+from attnprobe.figures.methods import cross_out, floor
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -230,3 +230,7 @@ def test_variants_of_a_method_have_bars_because_their_bands_would_be_one():
     assert (
         not barred("blue", "red", "green") and barred("blue", "red", "blue") and barred("blue", "red", "green", "pink")
     )
+
+
+def test_values_of_no_method_have_no_floor():
+    assert floor([]) == 0.0 < floor([1.0, 2.0]) < 1e-3

@@ -232,9 +232,11 @@ def test_a_changed_manifest_is_shown(command, tmp_path):
     whole, some = manifests(command)
     random.Random(0).shuffle(some)
     report_with_manifest(command, some[:15], tmp_path)
-    (tmp_path / "r/manifest.json").write_text(json.dumps({**whole, "other_settings": 5}))
-    (bad,) = open_run(tmp_path / "r").malformed
-    assert str(bad) == f"{tmp_path / 'r/manifest.json'}: field other_settings: expected a valid list, got 5"
+    cut, whole_text = "x" * 39, "x" * 38
+    for value, said in ((5, "5"), (whole_text, f'"{whole_text}"'), (cut, f'"{cut}…')):
+        (tmp_path / "r/manifest.json").write_text(json.dumps({**whole, "other_settings": value}))
+        (bad,) = open_run(tmp_path / "r").malformed
+        assert str(bad) == f"{tmp_path / 'r/manifest.json'}: field other_settings: expected a valid list, got {said}"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Columns by name, cells from format strings, the best of a column, the legend of three lines, and long rows."""
 
+import math
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
-from attnprobe.tables.long import long_rows, summarised
+from attnprobe.tables.long import long_rows, quantiles, summarised
 from attnprobe.tables.numbers import cell_text
 from attnprobe.tables.results import Value
 from attnprobe.tables.table import Best, Column, table_of
@@ -232,3 +233,8 @@ def test_a_group_has_the_worst_status_the_first_reason_and_its_numbers_of_heads_
     [entry] = summarised(rows, ("method", "d"), lambda group: {"rows": len(group)})
     assert (entry["status"], entry["reason"], entry["heads"], entry["windows"]) == ("skipped", "too small", 2, 2)
     assert entry["rows"] == 3 and entry["scale_inputs"] == 1 and "window" not in entry
+
+
+def test_a_quantile_beside_an_infinite_value_is_infinite():
+    assert quantiles([1.0, -math.inf, 0.0]) == {"p10": -math.inf, "median": 0.0, "p90": 0.8}
+    assert quantiles([math.inf, 0.0, 1.0]) == {"p10": pytest.approx(0.2), "median": 1.0, "p90": math.inf}
