@@ -1,4 +1,4 @@
-"""Tables as Markdown and LaTeX, and rows as CSV."""
+"""Tables as Markdown, and rows as CSV."""
 
 from __future__ import annotations
 
@@ -18,54 +18,7 @@ from .table import Column, Table
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
 MOST_OPEN = 3  # tables of a summary that are not folded
-ONE_NORM = r"‖[A-Za-z~ −]+‖(?:₂|_?F)?"
-NORMS = re.compile(rf"{ONE_NORM}(?: ?/ ?{ONE_NORM})?")
 FORMULA = tuple("=+-@＝＋－＠")
-
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": r"\textbar{}",
-    "[": "{[}",
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "‖": r"$\|$",
-    "₂": "$_2$",
-    "²": "$^2$",
-    "σ": r"$\sigma$",
-    "λ": r"$\lambda$",
-    "Σ": r"$\Sigma$",
-    "ε": r"$\varepsilon$",
-    "₁": r"$_1$",
-    "δ": r"$\delta$",
-    "·": r"$\cdot$",
-    "✗": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "³": "$^3$",
-    "≈": r"$\approx$",
-    "√": r"$\surd$",
-    "∞": r"$\infty$",
-    "●": r"$\bullet$",
-    "γ": r"$\gamma$",
-    "ρ": r"$\rho$",
-    "ᵀ": r"$^\top$",
-    "Ā": r"$\bar{A}$",
-    "⪯": r"$\preceq$",
-    "β": r"$\beta$",
-    "η": r"$\eta$",
-}
 
 
 def flattened(row: Fields) -> dict[str, object]:
@@ -220,66 +173,3 @@ def markdown_table(table: Table) -> list[str]:
     if table.notes:
         lines += ["", *(f"- {escape(note)}" for note in table.notes)]
     return lines
-
-
-def latex(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None, whole: bool = False) -> str:
-    """Tables as LaTeX to be pasted: a caption of one line, the columns of an answer, and the rest as comments.
-
-    Args:
-        whole: whether all columns are shown.
-    """
-    lines = [r"% needs \usepackage{booktabs}"]
-    facts = [*([f"run: {run}"] if run is not None else []), header.first]
-    lines += [f"% {one_line(fact)}" for fact in facts if fact]
-    for table in tables:
-        shown = table.with_columns([i for i, column in enumerate(table.columns) if whole or not column.spare])
-        lines += [
-            r"\begin{table}",
-            r"\centering\small",
-            rf"\caption{{{_tex(shown.caption)}.}}",
-            rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
-            r"\toprule",
-            f"{' & '.join(map(_tex, shown.headings))} \\\\",
-            r"\midrule",
-            *_latex_lines(shown),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            *(f"% {one_line(note)}" for note in table.notes),
-        ]
-    return "\n".join([*lines, *(f"% {one_line(text)}" for text in legend)])
-
-
-def _latex_lines(table: Table) -> list[str]:
-    """The rows of one table that have a value, the best in bold."""
-    best = {*table.best}
-    values = [i for i, column in enumerate(table.columns) if not column.key]
-    lines = []
-    for place, line in enumerate(table.lines):
-        if values and not any(line[i] for i in values):
-            continue
-        cells = [rf"\textbf{{{_tex(cell)}}}" if (place, i) in best else _tex(cell) for i, cell in enumerate(line)]
-        lines.append(f"{' & '.join(cells)} \\\\")
-    return lines
-
-
-def _tex(text: str) -> str:
-    """``text`` with LaTeX's special characters escaped and the symbols of our headings as mathematics.
-
-    >>> print(_tex("50% of a_b & ‖B − B~‖₂ / ‖B‖₂ median"))
-    50\\% of a\\_b \\& $\\|B - \\tilde{B}\\|_2 / \\|B\\|_2$ median
-    >>> print(_tex("SᵀC̄S ≥ −∞"))
-    S$^\\top\\bar{C}$S $\\geq$ $-\\infty$
-    """
-    if norm := NORMS.search(text):
-        return f"{_tex(text[: norm.start()])}${_norms(norm[0])}${_tex(text[norm.end() :])}"
-    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
-    escaped = re.sub("([A-Za-z])\u0304", r"$\\bar{\1}$", escaped)
-    return re.sub(r"(?<!\\)\$\$", "", escaped)
-
-
-def _norms(text: str) -> str:
-    """Norms, and the fraction of two, as mathematics."""
-    text = re.sub(r"([A-Za-z])~", r"\\tilde{\1}", text.replace("−", "-").replace("_F", "F"))
-    index = {"₂": "_2", "F": "_F", None: ""}
-    return re.sub(r"‖(₂|F)?", lambda bar: r"\|" + index[bar[1]], text)

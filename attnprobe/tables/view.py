@@ -12,8 +12,9 @@ from ..errors import UsageError, nearest, unknown
 from ..files import Fields
 from ..records.file import SCHEMA, encode_inf, strict_json
 from .console import Header
-from .formats import csv_of, github, latex, markdown, rows_as_table
+from .formats import csv_of, github, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
+from .latex import latex
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
@@ -126,7 +127,8 @@ class View:
         if format == "github":
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
-            return latex(chosen.tables, chosen.full_legend, chosen.header, chosen.run, whole=bool(columns))
+            label = f"{Path(self.run or '').name}-{self.command}"
+            return latex(chosen.tables, chosen.full_legend, chosen.header, chosen.run, label, whole=bool(columns))
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:

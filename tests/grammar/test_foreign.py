@@ -20,7 +20,8 @@ from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header, console_of, finished
-from attnprobe.tables.formats import FORMULA, latex, markdown
+from attnprobe.tables.formats import FORMULA, markdown
+from attnprobe.tables.latex import latex
 from attnprobe.tables.view import flat_view
 
 HOSTILE = "a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041\r!"
@@ -122,8 +123,8 @@ def test_markdown_begins_no_link_picture_html_or_code():
 
 def test_latex_has_no_command_of_a_cell():
     table = text_table(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
-    text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}")
-    assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{x\} \$y\$ \% \& \#" in text
+    text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}", HOSTILE)
+    assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{$x$\} \$$y$\$ \% \& \#" in text
     assert r"\textbackslash{}x1b" in text
     assert markdown([table], "", Header(), None)
 

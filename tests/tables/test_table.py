@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from golden.rewrite import RUNS, SHOWN
@@ -13,6 +14,7 @@ from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
+from attnprobe.tables.latex import tex
 from attnprobe.tables.long import long_rows, quantiles, summarised
 from attnprobe.tables.numbers import cell_text
 from attnprobe.tables.results import Value
@@ -238,3 +240,10 @@ def test_a_group_has_the_worst_status_the_first_reason_and_its_numbers_of_heads_
 def test_a_quantile_beside_an_infinite_value_is_infinite():
     assert quantiles([1.0, -math.inf, 0.0]) == {"p10": -math.inf, "median": 0.0, "p90": 0.8}
     assert quantiles([math.inf, 0.0, 1.0]) == {"p10": pytest.approx(0.2), "median": 1.0, "p90": math.inf}
+
+
+def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
+    text = replace(a_view(), run="out/my run_2").text("latex")
+    assert re.findall(r"\\label{(.*)}", text) == [f"tab:my-run-2-x-{i}" for i in range(1, text.count(r"\caption") + 1)]
+    symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
+    assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0

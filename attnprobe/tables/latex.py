@@ -1,0 +1,174 @@
+"""Tables as LaTeX that can be pasted into a paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..grammar.foreign import one_line
+from .console import Header
+from .table import Table
+
+TEXT = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
+    "[": "{[}",
+    "–": "--",
+    "·": r"$\cdot$",
+}
+SYMBOLS = {
+    "<": "<",
+    ">": ">",
+    "−": "-",
+    "‖": r"\|",
+    "≤": r"\leq",
+    "≥": r"\geq",
+    "⪯": r"\preceq",
+    "≈": r"\approx",
+    "±": r"\pm",
+    "×": r"\times",
+    "✗": r"\times",
+    "√": r"\surd",
+    "∞": r"\infty",
+    "∂": r"\partial",
+    "∇": r"\nabla",
+    "●": r"\bullet",
+    "½": r"\frac12",
+    "β": r"\beta",
+    "γ": r"\gamma",
+    "δ": r"\delta",
+    "ε": r"\varepsilon",
+    "η": r"\eta",
+    "λ": r"\lambda",
+    "ρ": r"\rho",
+    "σ": r"\sigma",
+    "τ": r"\tau",
+    "Δ": r"\Delta",
+    "Σ": r"\Sigma",
+    "₁": "_1",
+    "₂": "_2",
+    "²": "^2",
+    "³": "^3",
+    "ᵀ": r"^\top",
+    "⁻¹": "^{-1}",
+    "ln ": r"\ln",
+}
+BAR = "\u0304"  # above the letter before it
+GREEK = "α-ωΔΣ"
+MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Z])"
+ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
+NUMBER = r"(?:∞|\d[\d.]*(?:e[+-]?\d+)?)"
+TERM = rf"[−+-]?(?:(?:{ATOM})+|{NUMBER})"
+RUN = rf"(?:[<>≤≥] ?)?{TERM}(?: ?[=+−/<>≤≥±] ?{TERM})*"
+NORM = r"‖[A-Za-z~∂⁻¹/_ −]+‖(?:₂²?|_?F)?"
+ALONE = "".join(symbol for symbol in SYMBOLS if len(symbol) == 1)
+MATH = re.compile(
+    "|".join(
+        [
+            rf"{NORM}(?: ?/ ?(?:{NORM}|√d))?",
+            r"\|[A-Za-z0-9~/ −]+\|",
+            rf"(?<![\w.'’:-]){RUN}(?![\w'’:-]|\.\w)",  # not in names of files, nor in V-Mean
+            f"[{ALONE}]",
+        ]
+    )
+)
+PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
+
+
+def latex(
+    tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None, label: str, whole: bool = False
+) -> str:
+    """Tables as LaTeX to be pasted: a caption of one line, the columns of an answer, and the rest as comments.
+
+    Args:
+        label: what the tables' labels begin with, ``tab:LABEL-1`` and so on. whole: whether all columns are shown.
+    """
+    lines = [r"% needs \usepackage{booktabs}"]
+    facts = [*([f"run: {run}"] if run is not None else []), header.first]
+    lines += [f"% {one_line(fact)}" for fact in facts if fact]
+    for number, table in enumerate(tables, 1):
+        shown = table.with_columns([i for i, column in enumerate(table.columns) if whole or not column.spare])
+        lines += [
+            r"\begin{table}",
+            r"\centering\small",
+            rf"\caption{{{tex(shown.caption)}.}}",
+            rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
+            rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
+            r"\toprule",
+            f"{' & '.join(map(tex, shown.headings))} \\\\",
+            r"\midrule",
+            *_lines(shown),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            *(f"% {one_line(note)}" for note in table.notes),
+        ]
+    return "\n".join([*lines, *(f"% {one_line(text)}" for text in legend)])
+
+
+def _lines(table: Table) -> list[str]:
+    """The rows of one table that have a value, the best in bold."""
+    best = {*table.best}
+    values = [i for i, column in enumerate(table.columns) if not column.key]
+    lines = []
+    for place, line in enumerate(table.lines):
+        if values and not any(line[i] for i in values):
+            continue
+        cells = [_bold(tex(cell)) if (place, i) in best else tex(cell) for i, cell in enumerate(line)]
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return lines
+
+
+def _bold(cell: str) -> str:
+    return rf"\textbf{{\boldmath {cell}}}" if "$" in cell else rf"\textbf{{{cell}}}"
+
+
+def tex(text: str) -> str:
+    """``text`` with LaTeX's special characters escaped, and its formulas and signed numbers as mathematics.
+
+    >>> print(tex("50% of a_b & ‖B − B~‖₂ / ‖B‖₂ median"))
+    50\\% of a\\_b \\& $\\|B - \\tilde{B}\\|_2 / \\|B\\|_2$ median
+    >>> print(tex("SᵀC̄S + γI ≥ −∞, n = 24 of V-Mean, q.npz"))
+    $S^\\top \\bar{C}S + \\gamma I \\geq -\\infty$, $n = 24$ of V-Mean, q.npz
+    >>> print(tex("a 2 x 3 of 0-1 at -0.5 or 1.3e-07, s.d."))
+    a 2 $\\times$ 3 of 0-1 at $-0.5$ or $1.3\\cdot10^{-7}$, s.d.
+    """
+    text = re.sub(r" x (?=\d)", " × ", one_line(text).replace("Ā", f"A{BAR}"))
+    parts, end = [], 0
+    for found in MATH.finditer(text):
+        if not PLAIN.fullmatch(found[0]):
+            parts += [_escaped(text[end : found.start()]), f"${_math(found[0])}$"]
+            end = found.end()
+    return "".join([*parts, _escaped(text[end:])])
+
+
+def _escaped(text: str) -> str:
+    return "".join(TEXT.get(character, character) for character in text)
+
+
+def _math(text: str) -> str:
+    """A formula in LaTeX's mathematics.
+
+    >>> print(_math("ln D~/D"), _math("|score|"), _math("‖E‖F/√d"), _math("-2e+05"), _math("σ16"))
+    \\ln \\tilde{D}/D |\\mathrm{score}| \\|E\\|_F/\\surd d -2\\cdot10^{5} \\sigma_{16}
+    """
+    formula, text = "", re.sub(rf"([{GREEK}])(\d+)", r"\1_{\2}", text)
+    pieces: list[str] = re.findall("⁻¹|ln |.", text)
+    for piece in pieces:
+        command = SYMBOLS.get(piece, piece)
+        apart = command[0].isalpha() and re.search(r"\\[a-z]+$", formula)
+        formula += f" {command}" if apart else command
+    formula = re.sub(r"(?<=[A-Za-z~]\\\|)_?F", "_F", formula)
+    formula = re.sub(r"(\d)e\+?(-?)0*(\d+)", r"\1\\cdot10^{\2\3}", formula)
+    formula = re.sub(r"(?<![\\A-Za-z])[a-z]{3,}", r"\\mathrm{\g<0>}", formula)
+    formula = re.sub("([A-Za-z])~", r"\\tilde{\1}", formula)
+    return re.sub(f"([A-Za-z]){BAR}", r"\\bar{\1}", formula)
