@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .names import complete_methods
+from .names import check_methods, complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b
@@ -64,12 +64,14 @@ def check(
     from dataclasses import asdict
 
     from ..tables.view import check_format, flat_view
+
+    check_format(format_)
+    check_methods((method,))
     from ..testing import examine
     from ..testing.examine import conformance_table
     from .progress import progress_bar
     from .streams import answer
 
-    check_format(format_)
     fixed = {name: value for name, value in sizes.items() if value is not None}
     if dtype is not None:
         fixed["dtype"] = _dtype(dtype)

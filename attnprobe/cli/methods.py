@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .names import complete_methods, method_list
+from .names import check_methods, complete_methods, method_list
 from .options import debug_option, format_option
 
 METHODS_EPILOG = """\b
@@ -31,6 +31,7 @@ def methods(name: str | None, long: bool, format_: str, debug: bool) -> None:
     check_format(format_)
     if name is None and format_ == "table" and not long:
         return answer(method_list())
+    check_methods(() if name is None else (name,))
     from ..methods import by_family, get
     from ..methods.lookup import installed
     from ..tables.terminal import stdout_width

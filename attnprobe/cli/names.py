@@ -1,12 +1,17 @@
-"""Names of methods, for the shell's completion and the list, without importing the methods' modules."""
+"""Names of methods and of their options, without importing the methods' modules, which takes seconds."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ..environment import plugins
+from ..errors import UsageError, unknown
+from ..grammar.lists import SELECTION, file_and_function, parts
 
 # the built-in methods by family, with their papers; a test compares the registry
 INDEX = {
@@ -82,6 +87,55 @@ INDEX = {
     },
 }
 NAMES = tuple(name for family in INDEX.values() for name in family)
+
+
+def check_methods(texts: Iterable[str]) -> None:
+    """Refuse an unknown method or option of a method as `attnprobe.run.plan.parse_methods` does, but at once.
+
+    Raises:
+        UsageError: it names the nearest one.
+
+    >>> check_methods(["skyformer:sampler=iid,guard=none,all", "mine.py:fn:width=4"])
+    >>> check_methods(["skyformer:inverze=pinv"])
+    Traceback (most recent call last):
+        ...
+    attnprobe.errors.UsageError: unknown option of skyformer 'inverze'; did you mean 'inverse'?
+    """
+    method = "all"
+    for item in (item.strip() for text in texts for item in text.split(",")):
+        name, options = parts(item)
+        if "=" in item and options is None:
+            options = item
+        else:
+            method = name
+            elsewhere = name in ("", "all") or name.startswith(SELECTION) or file_and_function(name) is not None
+            if not elsewhere and name not in NAMES and name not in (installed := plugins()):
+                raise unknown("method", name, sorted([*NAMES, *installed]))
+        option, equals, _ = (options or "").partition("=")
+        if option and equals and method in NAMES and option not in (known := options_of_method(method)):
+            raise (
+                unknown(f"option of {method}", option, known)
+                if known
+                else UsageError(f"{method} takes no options, got '{option}'")
+            )
+
+
+def options_of_method(method: str) -> list[str]:
+    """The options of a built-in method: keyword-only arguments of the function that is registered with its name."""
+    for file in sorted((Path(__file__).parent.parent / "methods").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if f'name="{method}"' in text:
+            functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+            [found] = [one for one in functions if any(_registers(call, method) for call in one.decorator_list)]
+            return [argument.arg for argument in found.args.kwonlyargs if argument.arg not in ("streams", "target")]
+    raise AssertionError(f"no file registers {method}")
+
+
+def _registers(decorator: ast.expr, method: str) -> bool:
+    """Whether a decorator has the argument ``name`` with this value."""
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+    values = [one.value for one in keywords if one.arg == "name"]
+    return any(isinstance(value, ast.Constant) and value.value == method for value in values)
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

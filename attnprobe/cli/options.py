@@ -34,7 +34,7 @@ def click_settings(option: Option) -> dict[str, Any]:
     if option.complete:
         settings["shell_complete"] = complete_methods
     if default is not None and default is not False and default != ():
-        settings |= {"default": default, "show_default": not option.repeatable}
+        settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in option.help}
     elif option.optional and option.kind is bool:
         settings["default"] = None
     return settings

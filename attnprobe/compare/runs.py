@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from ..errors import UsageError, unknown
 from ..files import Fields
 from ..tables.long import Row
 from ..tables.metrics import ERROR, METRICS
+from ..tables.numbers import method_label
+from ..tables.table import gathered
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
 from .samples import drafted, paired, per_head, place_of
@@ -29,6 +32,8 @@ from .verdicts import (
 )
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
+COSTS = {"visited_fraction": (100.0, "% of scores computed"), "kv_read": (1.0, "keys read")}  # factor, unit
+SAME_COST = 0.01  # what two equal costs may differ by, relative
 DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)
 
 
@@ -195,7 +200,8 @@ def compare_runs(
                 drafts.append(alone(place(only), name, missing, _cells_in_words(only)))
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")  # the missing ones first
-    return Comparison(judged, shared, [*notes, *_pairings(judged), *_unproven(judged, runs)])
+    notes += [*_costs(a_rows, b_rows), *_pairings(judged), *_unproven(judged, runs)]
+    return Comparison(judged, shared, notes)
 
 
 def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Fields]]]) -> None:
@@ -285,6 +291,25 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
             pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
             notes.append(f"rows without a cell in common (seeds: {pair}), {pairing}: {len(loose)}")
     return notes
+
+
+def _costs(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
+    """A note on rows whose two sides differ in what they compute or read: means over all places of a budget."""
+    differing = []
+    both = {key: ([*a[key].values()], [*b[key].values()]) for key in a if key in b}
+    for alike in gathered(both, lambda key: (*key[1:3], *key[4:6])):  # one method, n and d
+        sides = [[cell for key in alike for cell in both[key][side]] for side in (0, 1)]
+        parts = []
+        for metric, (factor, unit) in COSTS.items():
+            costs = [[one for cell in cells for one in per_head(cell, metric) or () if one] for cells in sides]
+            left, right = (factor * fmean(one) if one else math.nan for one in costs)
+            if abs(left - right) > SAME_COST * right:
+                parts.append(f"{left:.3g} against {right:.3g} {unit}")
+        if parts:
+            first = sides[0][0]
+            at = "" if first["d"] is None else f" d={first['d']}"
+            differing.append(f"{first.get('pair') or method_label(first)}{at}, n={first['n']}: {', '.join(parts)}")
+    return [f"costs differ: {'; '.join(differing)}"] if differing else []
 
 
 def _unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, Fields]]) -> list[str]:

@@ -98,24 +98,18 @@ def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> li
 
 
 def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) -> list[str]:
-    """A line about hidden and unexplained columns, by name if the names fit, else by number.
+    """Hidden columns by name, and unexplained ones by name if the names fit on that line, else by number.
 
-    >>> [*_pointer(["family"], [], 80), *_pointer(["family"], ["time"], 80), *_pointer([], ["time"], 12)]
+    >>> [*_pointer(["family"], [], 80), *_pointer(["family"], ["time"], 80), *_pointer(["family"], ["time"], 40)]
     ['Left out: family (--columns, --legend)', 'Left out: family (--columns). --legend explains time', \
-'--legend explains 1 more']
+'Left out: family (--columns). --legend', 'explains 1 more']
     """
     options = "--columns" if unexplained else "--columns, --legend"
-    named, counts = [], []
-    if left_out:
-        named.append(f"Left out: {', '.join(left_out)} ({options})")
-        counts.append(f"{len(left_out)} column{'s' * (len(left_out) != 1)} left out ({options})")
-    if unexplained:
-        named.append(f"--legend explains {', '.join(unexplained)}")
-        counts.append(f"--legend explains {len(unexplained)} more")
-    line = ". ".join(named)
-    if not line:
-        return []
-    return [line if cell_len(line) <= width else ". ".join(counts)]
+    hidden = [f"Left out: {', '.join(left_out)} ({options})"] if left_out else []
+    named = [f"--legend explains {', '.join(unexplained)}"] if unexplained else []
+    counted = [f"--legend explains {len(unexplained)} more"] if unexplained else []
+    line = ". ".join([*hidden, *named])
+    return _wrapped([line if cell_len(line) <= width else ". ".join([*hidden, *counted])], width)
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[str]:

@@ -848,3 +848,17 @@ def test_comparing_never_imports_torch(write, tmp_path):
     args = [sys.executable, "-c", LIGHT, tmp_path / "a", tmp_path / "a", *FORMATS]
     done = subprocess.run(args, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("read", [(8.0, 4.0), (8.0, 8.0), (None, 8.0)])
+def test_a_pair_that_differs_in_cost_has_a_note_with_both(read):
+    """Scores at d = 16 are equal; V-Mean reads none, so its cost is no number."""
+    costs = [{"visited_fraction": [0.25, 0.25], "kv_read": [one, one]} for one in read]
+    ours, others = ([cell(method=name)] for name in ("skyformer", "linformer"))
+    for side, cost in zip((ours, others), costs, strict=True):
+        side[0]["metrics"] |= cost
+    both = [*ours, *others]
+    notes = compare_runs(both, both, [METRIC], pairs=["skyformer=linformer"]).notes
+    n = ours[0]["n"]
+    expected = [f"costs differ: skyformer → linformer d=16, n={n}: 8 against 4 keys read"] if read == (8.0, 4.0) else []
+    assert notes == expected

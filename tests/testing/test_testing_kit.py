@@ -17,10 +17,11 @@ from torch import softmax
 
 import attnprobe
 from attnprobe import QKV, Approximation, method
-from attnprobe.cli.names import INDEX, NAMES
+from attnprobe.cli.names import INDEX, NAMES, check_methods, options_of_method
 from attnprobe.errors import UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
 from attnprobe.operators import LowRank, Scaled
+from attnprobe.run.plan import parse_methods
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
 from attnprobe.testing.cases import _half_the_digits, make
 
@@ -311,6 +312,40 @@ def test_the_static_names_are_the_registrys():
     entries = by_family(kernels=True)
     listed = [(family, name, paper) for family, papers in INDEX.items() for name, paper in papers.items()]
     assert listed == [(entry.family, entry.name, f"{entry.paper} ({entry.year})") for entry in entries]
+
+
+def test_the_options_that_are_read_from_files_are_the_registrys():
+    for name, entry in (METHODS | KERNELS).items():
+        assert options_of_method(name) == [*entry.options], name
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["vmean", "skyformerr:x=1"], ["skyformer:sampler=iid,gama=1,vmean"], ["vmean:x=1"], ["torch:flux"]],
+)
+def test_methods_are_refused_at_once_in_the_words_of_the_request(texts):
+    with pytest.raises(UsageError) as at_once:
+        check_methods(texts)
+    with pytest.raises(UsageError) as later:
+        parse_methods(texts, "softmax")
+    assert str(at_once.value) == str(later.value)
+
+
+@pytest.mark.parametrize(
+    "texts", [["topk,,vmean:", "skyformer:=1"], ["skyformer:sampler=iid", "all,vmean"], ["./a.py"]]
+)
+def test_what_the_quick_check_does_not_judge_is_left_to_the_request(texts):
+    check_methods(texts)
+
+
+@pytest.mark.parametrize("command", [["error", "skyformerr"], ["check", "skyformer:gama=1"], ["methods", "vmaen"]])
+def test_a_wrong_name_needs_no_torch(tmp_path, command):
+    code = (
+        f"import sys\nfrom attnprobe.cli import main\ntry:\n    main({command})\nexcept SystemExit as end:\n"
+        "    assert end.code == 2 and not {'torch', 'numpy', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0 and "did you mean" in done.stderr, done.stderr
 
 
 def test_the_list_of_methods_needs_no_torch(tmp_path):

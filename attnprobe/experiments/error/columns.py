@@ -112,7 +112,6 @@ METHOD_COLUMNS = (
         "median /\nV-Mean's",
         _over_vmean,
         "1 is no better than the mean of V",
-        short="of V-Mean",
         more="the method's median over that of V-Mean, which replaces attention by the mean of V and costs nothing",
         best=Best(_reproducible_ratio),
     ),

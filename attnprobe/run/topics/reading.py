@@ -42,7 +42,9 @@ class Lengths:
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
     d: tuple[int, ...] = opt(
-        (128,), "Budgets, such as 16,32,64. The default is at most half of V's columns.", parse=numbers
+        (128,),
+        "Budgets, such as 16,32,64. [default: 128, at most half of V's columns]",
+        parse=numbers,
     )
 
 
