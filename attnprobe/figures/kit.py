@@ -283,13 +283,13 @@ def heat_map(axis: Any, values: Any, layers: Sequence[int], heads: Sequence[int]
         spine.set_visible(False)
 
 
-def colour_bar(sheet: Sheet, panels: Sequence[Any], scale: Scale) -> None:
+def colour_bar(figure: Any, panels: Sequence[Any], scale: Scale) -> None:
     """The colour scale of all panels, with round numbers."""
     from matplotlib.cm import ScalarMappable
 
-    shrink = min(1.0, 3.2 / sheet.figure.get_size_inches()[1])
+    shrink = min(1.0, 3.2 * figure.dpi / figure.bbox.height)
     place = {"ax": list(panels), "pad": 0.02, "shrink": shrink, "aspect": 24}
-    bar = sheet.figure.colorbar(ScalarMappable(**scale.look), extend=scale.extend, **place)
+    bar = figure.colorbar(ScalarMappable(**scale.look), extend=scale.extend, **place)
     bar.set_label(scale.label)
     bar.outline.set_visible(False)
     log_ticks(bar.ax.yaxis)

@@ -94,7 +94,7 @@ class Panels:
         if not drawing.sizes.fixed:
             sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
         if self.scale:
-            colour_bar(sheet, axes, self.scale)
+            colour_bar(sheet.figure, axes, self.scale)
         handles = {**common, **handles}
         legend(sheet, handles, legend_columns([*handles], inches, size))
         return sheet
@@ -111,6 +111,8 @@ class Panels:
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
         if with_legend and handles:
             axis.legend(handles.values(), handles.keys())
+        if with_legend and self.scale:
+            colour_bar(axis.figure, [axis], self.scale)
 
     def _across(self, drawing: Drawing) -> int:
         """Panels in a row: two of two or four, else three, if not said otherwise."""

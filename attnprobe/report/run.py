@@ -78,7 +78,7 @@ class Run:
 
         Args:
             kind: of a figure, as in ``--plot``, such as ``errors``. ax: None is a new one.
-            panel: its number, or a part of its title. legend: whether the methods are named in a legend.
+            panel: its number, or a part of its title. legend: whether it has a legend, and a map its colour scale.
 
         Returns:
             The axis.

@@ -687,7 +687,7 @@ def test_every_format_says_what_got_worse(comparison, format, monkeypatch):
         assert [line["a"] for line in lines] == ["" if r["a"] is None else repr(r["a"]) for r in comparison.rows]
     elif format == "latex":
         body = re.sub(r"^%.*", "", text, flags=re.M)
-        assert re.sub(r"\$[^$]*\$", "", body).isascii() and "1.50 {[}-4.85 -- 7.85]" in body
+        assert re.sub(r"\$[^$]*\$", "", body).isascii() and "1.50 {[}$-4.85$ -- 7.85]" in body
         assert "% ✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
     else:
         assert "3.812" in text and "1.50 [-4.85 – 7.85]" in " ".join(

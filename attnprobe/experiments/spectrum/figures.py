@@ -105,33 +105,36 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
         label,
         _keys(rows, looks),
         columns=len(lengths) if 1 < len(lengths) <= 4 and len({row["layer"] for row in rows}) > 1 else None,
-        sharing={"sharex": same, "sharey": True},
+        sharing={"sharex": True, "sharey": True},
     )
 
 
 def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """Median and band of ``σ_i / σ₁``, drawn at ranks that are evenly spaced on a logarithmic axis."""
+    """Median and band of ``σ_i / σ₁``."""
     values = _stacked(rows)
-    i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
+    i = _ranks(values.shape[1])
     band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
     band[:, band[1] <= FLOOR] = np.nan
-    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # markers of coinciding lines are staggered
-    marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
-    _banded(axis, i, band, look, marks)
+    _banded(axis, i, band, look)
 
 
 def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """Median and band of the growing share, from 0 at rank 0."""
+    """Median and band of the growing share, drawn at the ranks of `_decay`."""
     sums = np.cumsum(_stacked(rows) ** (1 if rows[0]["kind"] == "eigen" else 2), axis=1)
-    shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
-    i = np.unique(np.round(np.linspace(0, sums.shape[1], POINTS)).astype(int))
-    band = np.quantile(shares[:, i], [0.1, 0.5, 0.9], axis=0)
-    step = max(1, len(i) // 6)
-    _banded(axis, i, band, look, list(range(step // 4 + look["place"] % 3 * step // 3, len(i), step)))
+    i = _ranks(sums.shape[1])
+    band = np.quantile(sums[:, i - 1] / sums[:, -1:], [0.1, 0.5, 0.9], axis=0)
+    _banded(axis, i, band, look)
 
 
-def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequence[int]) -> None:
+def _ranks(size: int) -> Any:
+    """Ranks from 1 to a matrix's, evenly spaced on a logarithmic axis."""
+    return np.unique(np.round(np.geomspace(1, size, POINTS)).astype(int))
+
+
+def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any]) -> None:
     low, middle, high = band
+    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # markers of coinciding lines are staggered
+    marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     light = 0.13 if look["linestyle"] == "-" else 0.07
     axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
     shown = {name: value for name, value in look.items() if name != "place"}
@@ -142,21 +145,15 @@ def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequen
 
 def _decay_scale(axis: Any, rows: Sequence[Row]) -> None:
     """Logarithmic axes. If values reach float64's rounding, the panel marks the level below which they are noise."""
-    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    most = max(len(moduli(row)) for row in rows)
     ends: dict[Any, list[float]] = {}
     for row in rows:
         values = moduli(row)
         ends.setdefault((matrix_label(row), row.get("source"), row["layer"]), []).append(values[-1] / values[0])
     smallest = max(FLOOR, min(float(np.quantile(last_values, 0.1)) for last_values in ends.values()))
-    bits = (most - 1).bit_length()
-    axis.set_xscale("log", base=2)
+    _rank_scale(axis, rows)
     axis.set_yscale("log")
-    axis.set_xlim(0.9, most * 1.12)
-    axis.xaxis.set_major_locator(FixedLocator([2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter("{x:.0f}")
     axis.set_ylim(max(smallest / 3, FLOOR), 2)
     if smallest < 10 * ROUNDING:
         axis.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
@@ -167,12 +164,24 @@ def _decay_scale(axis: Any, rows: Sequence[Row]) -> None:
         axis.yaxis.set_minor_locator(NullLocator())
 
 
+def _rank_scale(axis: Any, rows: Sequence[Row]) -> None:
+    """A logarithmic axis of ranks with plain numbers."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    most = max(len(moduli(row)) for row in rows)
+    bits = (most - 1).bit_length()
+    axis.set_xscale("log", base=2)
+    axis.set_xlim(0.9, most * 1.12)
+    axis.xaxis.set_major_locator(FixedLocator([2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter("{x:.0f}")
+
+
 def _cumulative_scale(axis: Any, rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
+    _rank_scale(axis, rows)
     axis.set_ylim(0, 1.02)
-    axis.set_xlim(0)
-    axis.margins(x=0)
     axis.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]))
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
