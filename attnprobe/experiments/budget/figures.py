@@ -53,7 +53,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
     wide = (drawing.sizes.inches(len(epsilons)) - 0.9) / len(epsilons)
     cell = min(0.3, (wide - 0.3) / max(len(heads), 5))  # inches
-    least, most = min(row["least"] or 1 for row in rows), max(row["most"] or 0 for row in rows)
+    most = max(row["most"] or 0 for row in rows)
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
     ends = (low, high) if high > low else (low / 1.5, high * 1.5)
@@ -64,7 +64,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
         values = _marked(axis, panel, layers, heads)
         heat_map(axis, values, layers, heads, linewidth=0.4, zorder=1, **scale.look)
         if cell >= NUMBERED:
-            _numbers(axis, values, ends, least)
+            _numbers(axis, values, ends, min(row["least"] or 1 for row in panel))
 
     return Panels(
         stem,

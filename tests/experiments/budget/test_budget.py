@@ -631,3 +631,15 @@ def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
     rows = [row for row in rows if row["head"] is not None]
     scale = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("paper", False, ())).scale
     assert scale.low < 8 < scale.high
+
+
+def test_a_cell_says_at_most_where_its_own_method_tried_no_smaller_budget():
+    from matplotlib.figure import Figure
+
+    rows = [row for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"]) if row["head"] is not None]
+    rows = [{**row, "d": 8, "least": least, "method": f"from {least}"} for row in rows for least in (4, 8)]
+    panels = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("slide", False, ()))
+    for least, text in ((4, "8"), (8, "≤8")):
+        axis = Figure().add_subplot()
+        panels.draw(axis, [row for row in rows if row["least"] == least])
+        assert {one.get_text() for one in axis.texts} == {text}
