@@ -675,7 +675,8 @@ def comparison():
 def test_every_format_says_what_got_worse(comparison, format, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     text = comparison_view(comparison.rows, Header({}, ["A: x", "B: y"])).text(format)
-    assert "worse" in text and "only in A" in text and "skyformer" in text and "same" in text
+    only = "only in $A$" if format == "latex" else "only in A"
+    assert "worse" in text and only in text and "skyformer" in text and "same" in text
     if format == "json":
         parsed = json.loads(text)
         assert set(parsed) == {"schema", "command", "source", "rows", "bounds", "run"}

@@ -77,7 +77,6 @@ FILES = {
     "lower bound": ("test_metrics.py",),
     "theorems": (
         "test_chen2022.py",
-        "test_chen2022_vectors.py",
         "test_dong2021.py",
         "test_theory_figures.py",
         "test_finding.py",
