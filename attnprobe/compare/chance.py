@@ -12,6 +12,7 @@ import numpy as np
 LEVEL = 0.05  # two-sided, of all rows of a table together
 EXACT = 16  # pairs whose exchanges are all counted
 RESAMPLES = 9999  # exchanges of more pairs, besides the identity
+ROUNDING = 1e-6  # of a value; a smaller difference is that of sums in another order
 AT_ONCE = 2**19  # exchanged values of one part, which stay in the cache
 Statistic = Callable[..., np.ndarray]
 
@@ -81,7 +82,8 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
 
     The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much: of all
     2^m exchanges of m pairs up to `EXACT`, of `RESAMPLES` fixed ones and the identity beyond. It rests on draws that
-    are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone.
+    are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone. Values that
+    differ by at most `ROUNDING` of them are equal.
 
     >>> over_pairs([1.0] * 6, [2.0] * 6).p, over_pairs([1.0, 2.0], [5.0, 5.0]).p
     (0.03125, 0.5)
@@ -89,6 +91,7 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
     if len(x) < 2:
         return Evidence(why="one text window and one head")
     one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    other = np.where(np.isclose(other, one, rtol=ROUNDING, atol=0.0), one, other)
 
     def changes(exchanged: np.ndarray) -> np.ndarray:
         if statistic is np.mean:  # linear in the exchanged differences
@@ -158,7 +161,7 @@ def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
 
     ses = [error for values in (x, y) if (error := standard_error(values)) is not None]
     if len(ses) < 2:
-        return Evidence(why="one text window, which the other run does not have")
+        return Evidence(why="one text window, and no cell in both runs")
     se = math.hypot(*ses)
     change = math.fsum(y) / len(y) - math.fsum(x) / len(x)
     if not se:

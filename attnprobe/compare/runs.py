@@ -177,7 +177,8 @@ def compare_runs(
     requested = [_requested(rows) for rows in rows_of]
     if not requested[0] & requested[1]:
         what = "pair at the same" if pairs else "requested method at the same options,"
-        raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare")
+        hint = "" if pairs else "; --pair NAME=NAME compares two methods"
+        raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare{hint}")
     judged_by = list(dict.fromkeys(metrics))
     if rows_of_times is None:
         judged_by = judged_by or _measured_by_both(a_rows, b_rows, notes)

@@ -19,6 +19,7 @@ from .chance import Evidence, certain, holm, within_rounds
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
+ROUNDED = "alone has bad rows"
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
@@ -73,12 +74,12 @@ def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float)
 def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Row:
     """A draft as a row, with its p-value corrected for the ``count`` rows of its table that have one."""
     verdict, reason = _judged(draft, p, count, tolerance, level)
-    if verdict == WON_BY.get(draft.marked):
-        verdict, reason = "undecided", f"{draft.marked} alone has bad rows"
     if draft.worse:
         verdict, reason = "worse", draft.worse
     elif draft.better and verdict != "worse":
         verdict, reason = "better", draft.better
+    if verdict == WON_BY.get(draft.marked) and not draft.worse:
+        verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
     evidence = draft.evidence
     low, high = evidence.interval(draft.row["difference"], level) or (None, None)
     return {

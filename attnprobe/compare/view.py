@@ -17,7 +17,7 @@ from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
 from .runs import compare_runs
-from .verdicts import FIELDS
+from .verdicts import FIELDS, ROUNDED
 
 MARKS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}
 TESTS = {
@@ -62,7 +62,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     sides = "A, B: of the methods left and right of the arrow, means" if paired else "A, B: means"
     parts = [f"{sides} over heads, windows and seeds. worse, better: beyond the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
-        parts.append("undecided: beyond the tolerance, but it may be chance, or rounded rows carry it.")
+        parts.append("undecided: beyond the tolerance, but it may be chance, or bad rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
         parts.append("statistic: what is judged where rounded rows carry the mean.")
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
@@ -105,10 +105,12 @@ def pair_line(rows: Iterable[Row]) -> str:
     for row in rows:
         if row["difference"] is None:
             continue
+        left, _, right = row["method"].partition(ARROW)
         at = "" if row["d"] is None else f" at d = {row['d']}"
         p = "" if row["p_adjusted"] is None else f", p = {significant(row['p_adjusted'], 2)}"
-        parts.append(f"{row['verdict']}{at} ({_interval(row)}{p})")
-        left, _, right = row["method"].partition(ARROW)
+        rounded = [name for run, name in (("A", left), ("B", right)) if row["reason"] == f"{run} {ROUNDED}"]
+        why = f", {rounded[0]} {ROUNDED}" if rounded else ""
+        parts.append(f"{row['verdict']}{at} ({_interval(row)}{p}{why})")
     return f"{right} against {left}, paired over heads and windows: {'; '.join(parts)}" if parts else ""
 
 

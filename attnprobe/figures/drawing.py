@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,7 +83,7 @@ class Drawing:
 
         theirs = _settings(matplotlib.matplotlib_fname())
         if self.style.endswith(MPLSTYLE):
-            with reading(self.style, UsageError, ": no style of matplotlib"):
+            with reading(self.style, UsageError, ": no style of matplotlib"), _refusing_lines():
                 theirs |= _settings(self.style)
         return {name: value for name, value in theirs.items() if name != "backend"}
 
@@ -107,6 +109,21 @@ def _settings(path: str) -> dict[Any, Any]:
     return dict(matplotlib.rc_params_from_file(path, use_default_template=False))
 
 
+@contextmanager
+def _refusing_lines() -> Iterator[None]:
+    """A context that raises ValueError for a line of a style that matplotlib would only log and leave out."""
+    lines: list[str] = []
+    logger, handler = logging.getLogger("matplotlib"), logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage().strip().partition("\n")[0])
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+    if lines:
+        raise ValueError(lines[0])
+
+
 def check_style(style: str) -> None:
     """Refuse a style that is neither in `STYLES` nor a file of matplotlib's.
 
@@ -119,3 +136,4 @@ def check_style(style: str) -> None:
         raise unknown("style", style, [*STYLES, f"FILE{MPLSTYLE}"])
     if not path_of(style).is_file():
         raise UsageError(f"--style {style}: no such file")
+    _ = Drawing(style).theirs  # reads it

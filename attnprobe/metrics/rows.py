@@ -49,6 +49,7 @@ SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the
 ENTRIES = 2**18  # of a block of rows, which fits in the cache
 FEWEST = 16  # rows of a block
 KEPT = 2**30  # bytes of exact rows that are kept for further approximations
+TIED = 1e-12  # two ln P_j with a smaller difference are of scores that only rounding tells apart
 LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
 LN2 = 0.6931471805599453
 
@@ -355,7 +356,7 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     if less.any():
         left = _times(exact.p, free ^ less[:, None])
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
-    good = rows.sum(log_p >= rows.repeated(least))
+    good = rows.sum(log_p >= rows.repeated(least - TIED))
     log_w, log_mean = w.log(), (p + w).div_(2).log_()  # NaN for a negative weight
     more = w - p
     of_p = log_p.clamp(min=LEAST).sub_(log_mean).mul_(p)

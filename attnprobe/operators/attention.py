@@ -236,6 +236,3 @@ class GaussianAttention(Streamed):
 def _largest_norm(x: Tensor) -> Tensor:
     """The largest norm of a row of each head, (h,)."""
     return x.detach().norm(dim=-1).amax(-1)
-
-
-KINDS = (torch.float32, torch.float64)

@@ -18,6 +18,7 @@ from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import identity, measured_words, scale_of, source_labels
+from ..tables.numbers import method_label
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -253,6 +254,7 @@ COLUMNS = {
     "source": "the facts in which the sources of a run differ; empty for one source",
     "weights": "pretrained, initialized or initialized-qkv",
     "scale_inputs": "the factor of the scores",
+    "name": "the method with its options, as in tables; empty for a matrix",
     "method": "the method; empty for a matrix",
     "options": "its options that differ from their defaults, as JSON",
     "target": "the exact matrix: softmax or gaussian",
@@ -293,6 +295,7 @@ def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
             "weights": record["source"].get("weights"),
             "scale_inputs": scale_of(record["source"]),
             "options": strict_json(record["options"]),
+            "name": method_label(record) if record.get("method") else None,
         }
         values = {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
         shared = dict.fromkeys(COLUMNS) | values | facts

@@ -253,7 +253,7 @@ def test_one_window_that_gives_no_test_is_undecided():
     assert (each["test"], each["a"], each["b"], each["verdict"]) == ("pairs", 1.25, 8.5, "worse")
     two = only(run([1.0] * 12, [2.0] * 12, **shared), redrawn([2.0] * 12, [3.5] * 12, **shared))
     assert (two["test"], two["reason"]) == ("windows", "p = 0.13 over 2 windows, whose heads share their draws")
-    assert reason(run([1.0]), [cell([2.0], window=5)]) == "one text window, which the other run does not have"
+    assert reason(run([1.0]), [cell([2.0], window=5)]) == "one text window, and no cell in both runs"
 
 
 def test_a_method_of_a_user_is_named_where_p_rests_on_draws_of_each_head():
@@ -477,7 +477,7 @@ def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
     assert comparison.regressions == comparison.undecided == []
     vmean = cell(method="vmean", d=None)
     for a, b in (([cell()], [cell(d=8)]), ([cell(), vmean], [cell(d=8), vmean])):
-        with pytest.raises(UsageError, match="nothing to compare"):
+        with pytest.raises(UsageError, match="nothing to compare; --pair NAME=NAME"):
             compare_runs(a, b)
     assert only([{**vmean, "requested": True}], [{**vmean, "requested": True}])["verdict"] == "same"
 
@@ -526,6 +526,10 @@ def test_a_run_that_alone_has_bad_rows_wins_nothing(ours, others, better, worse)
             verdict,
             f"{marked} alone has bad rows" if verdict == "undecided" else None,
         )
+    for without in ({"metrics": {METRIC: [2.0, None]}}, {"status": "diverged", "metrics": {}, "reason": "x"}):
+        row = only([cell(**without)], [cell(metrics={METRIC: small, **others})], METRIC)
+        alone = others.get("bad_rows") == [0, 3]  # also where B alone has a value
+        assert row["verdict"] == ("undecided" if alone else "better")
     fewer = only([cell(metrics={"bad_rows": [0, 0]})], [cell(metrics={"bad_rows": [0, 9]})], "bad_rows")
     assert fewer["verdict"] == "worse"
 

@@ -57,6 +57,16 @@ def test_the_interval_holds_what_the_test_does_not_refuse():
     assert Evidence().interval(1.0, 0.05) is None
 
 
+def test_differences_of_rounding_are_ties():
+    """Five of twelve heads differ; the others by what another order of a sum leaves."""
+    x = np.linspace(1.0, 2.0, 12)
+    y = x + np.where(np.arange(12) < 5, 0.9, 3e-7 * np.cos(np.arange(12)))
+    evidence = over_pairs(list(x), list(y))
+    assert evidence.p == 2 / 2**5
+    assert evidence.interval(0.375, 0.05)[0] == 0.0
+    assert over_pairs(list(x), list(x * (1 + 3e-6))).p == 2 / 2**12
+
+
 def test_heads_that_share_their_draws_are_no_sample():
     shared = run(WORSE, WORSE, method="shared", options={"share_heads": True})
     cells = run(BETTER, BETTER, method="plain") + shared
@@ -130,5 +140,10 @@ def test_error_says_which_of_two_methods_is_better(command, write):
         write(name, cells)
         code, out, _ = command("report", name, "--plot", "none")
         assert code == 0 and out.count(line) == expected and "better at d = 32" not in out
+    wide = [one for one in two if one["options"]]
+    marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1, 0, 0, 0]}} for one in wide]
+    write("bad", [one for one in two if not one["options"]] + marked)
+    assert "undecided at d = 16 (-0.812" in (out := command("report", "bad", "--plot", "none")[1])
+    assert "blr:block=64 alone has bad rows)" in " ".join(out.split())
     write("none", part)
     assert "paired over" not in command("report", "none", "--plot", "none")[1]

@@ -133,6 +133,13 @@ def test_an_unknown_style_is_refused(style):
         check_style(style)
 
 
+@pytest.mark.parametrize("line", ["lines.linewdth: 3", "font.size: big"])
+def test_a_line_of_a_style_that_matplotlib_leaves_out_is_refused(tmp_path, line):
+    (tmp_path / "bad.mplstyle").write_text(f"axes.grid: True\n{line}\n")
+    with pytest.raises(UsageError, match=rf"bad.mplstyle: no style of matplotlib: Bad .*line 2.*{line[:9]}"):
+        check_style(str(tmp_path / "bad.mplstyle"))
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_figures_have_the_size_of_their_style(tmp_path, style):
     with Image.open(files(tmp_path, style=style)[".png"]) as image:

@@ -8,7 +8,7 @@ import torch
 from inputs import make
 
 import attnprobe.metrics.rows as rows_module
-from attnprobe import approximate, exact, row_metrics
+from attnprobe import QKV, approximate, exact, row_metrics
 from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import get
@@ -141,6 +141,15 @@ def test_approximations_that_share_exact_rows_have_the_same_numbers(room, monkey
         )  # without a block: no residual error
     kept = sum(block.nbytes for block in shared._kept.values())
     assert kept <= room and (kept > 0) == (room > 0)
+
+
+@pytest.mark.parametrize("p", [8, 32, 128])
+def test_keys_that_tie_with_the_kth_are_chosen_well_whatever_the_scale(p):
+    """Scores of whole numbers tie; their product with ``1 / √p`` has other last bits."""
+    generator = torch.Generator().manual_seed(p)
+    q, k, v = torch.randn(3, 2, 97, p, generator=generator)
+    qkv = QKV(q.round(), k.round(), v)
+    assert row_metrics(exact(qkv), approximate("topk", qkv, 7), qkv)["recall_k"].min() == 1
 
 
 def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():

@@ -35,7 +35,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     correlation of each method. More than 8 methods have a panel for each family. Drifts four decades below the middle,
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
     KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
-    of the loss against the bytes of the prompt that a step reads.
+    of the loss against the bytes of the prompt that a step reads, where these differ.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -46,7 +46,8 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         figures.append(_steps(group, f"inject-steps-{tag}"))
         read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > 0]
-        figures += [_bytes(read, f"inject-bytes-{tag}")] if read else []
+        if len({mean(row, "read_bytes") for row in read}) > 1:
+            figures.append(_bytes(read, f"inject-bytes-{tag}"))
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
