@@ -74,7 +74,8 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
     def head(self, place: Place, cell: InjectCell) -> dict[str, Any]:
         work, (source, plan) = cell.work, self.parts[place.source]
         both_kinds, prefix = source.local and source.global_layers, self.request.prefix_at(place.group.n)
-        own = [] if plan.budgets is None else [d for (layer, _), d in plan.budgets.d.items() if layer in work.layers]
+        of_file: Any = {} if plan.budgets is None else work.budget  # at this length of the prompt
+        own = [d for (layer, _), d in of_file.items() if layer in work.layers]
         tried = [d for d in own if d is not None]
         budgets = {
             "mean": sum(tried) / len(tried) if tried else None,

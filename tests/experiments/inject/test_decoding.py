@@ -459,6 +459,7 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
     [longer] = ask(out="l", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), prefix=2 * PREFIX)
     share = metrics(longer)["cache_bytes"] / metrics(again[0])["cache_bytes"]
     assert share == pytest.approx(2, rel=0.05), "budgets are shares of the prompt"
+    assert longer["budgets"]["mean"] == pytest.approx(2 * again[0]["budgets"]["mean"], rel=0.05)
     with pytest.raises(UsageError, match="--plan makes them: choose one"):
         ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
     smaller = {**contents, "model": "another", "budgets": contents["budgets"][:1]}
