@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import sys
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def check_methods(texts: Iterable[str]) -> None:
         else:
             method = name
             elsewhere = name in ("", "all") or name.startswith(SELECTION) or file_and_function(name) is not None
-            if not elsewhere and name not in NAMES and name not in (installed := plugins()):
+            known = elsewhere or name in NAMES or name in _registered()
+            if not known and name not in (installed := plugins()):
                 raise unknown("method", name, sorted([*NAMES, *installed]))
         option, equals, _ = (options or "").partition("=")
         if option and equals and method in NAMES and option not in (known := options_of_method(method)):
@@ -118,6 +120,12 @@ def check_methods(texts: Iterable[str]) -> None:
                 if known
                 else UsageError(f"{method} takes no options, got '{option}'")
             )
+
+
+def _registered() -> Container[str]:
+    """The methods that this process has registered, if it has imported the registry."""
+    registry = sys.modules.get("attnprobe.methods.registry")
+    return () if registry is None else registry.METHODS
 
 
 def options_of_method(method: str) -> list[str]:

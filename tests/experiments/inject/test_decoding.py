@@ -327,7 +327,9 @@ def test_the_command_shows_steps_and_gates_greedy_decoding(run, models, text, tm
     code, out, err = run("inject", *args, "--plot", "--format", "json", "--fail-below", f"greedy_match={GREEDY + 1}")
     [row] = json.loads(out)["rows"]
     assert code == 1 and "gate failed: greedy_match" in err and len(row["steps"]["kl"]) == N - 1 - N // 2
-    assert {f"inject-{kind}-n{N}.svg" for kind in ("steps", "bytes")} <= {*os.listdir(tmp_path / "r/figures")}
+    assert {one for one in os.listdir(tmp_path / "r/figures") if one.endswith("svg")} == {f"inject-steps-n{N}.svg"}
+    assert run("inject", *args, "--d", "4,8", "--plot")[0] == 0  # other bytes
+    assert f"inject-bytes-n{N}.svg" in os.listdir(tmp_path / "r/figures")
     code, out, _ = run("report", tmp_path / "r", "--format", "table")
     assert code == 0 and f"decoding behind {N // 2} tokens" in out and f"of {GREEDY}" in out
 
