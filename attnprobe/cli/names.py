@@ -114,12 +114,17 @@ def check_methods(texts: Iterable[str]) -> None:
             if not known and name not in (installed := plugins()):
                 raise unknown("method", name, sorted([*NAMES, *installed]))
         option, equals, _ = (options or "").partition("=")
-        if option and equals and method in NAMES and option not in (known := options_of_method(method)):
-            raise (
-                unknown(f"option of {method}", option, known)
-                if known
-                else UsageError(f"{method} takes no options, got '{option}'")
-            )
+        if option and equals and method in NAMES:
+            _refuse_option(method, option)
+
+
+def _refuse_option(method: str, option: str) -> None:
+    """Refuse an option that a built-in method does not take."""
+    taken = options_of_method(method)
+    if not taken:
+        raise UsageError(f"{method} takes no options, got '{option}'")
+    if option not in taken:
+        raise unknown(f"option of {method}", option, taken)
 
 
 def _registered() -> Container[str]:

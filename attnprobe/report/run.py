@@ -68,7 +68,6 @@ class Run:
 
         Its columns are those of the reference page of records.
         """
-
         return frame_of(self.records)
 
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:

@@ -93,7 +93,7 @@ def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor
     """The allowed error of each entry of an operator computed in ``dtype``, (h, n_q, n_k).
 
     Besides its own error, an entry has the relative error of its row's normaliser, which is the sum of the errors in
-    the row. Weights up to n_k times the least normal number may be zero (see `attnprobe.operators.attention`).
+    the row. Weights up to n_k times the least normal number may be zero (see `attnprobe.operators.underflow`).
     """
     size = magnitude(operator)
     size = size + operator.dense().double().abs() * size.sum(-1, keepdim=True)
