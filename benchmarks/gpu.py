@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 from gpu_sections import DIFFERENCE, SECTIONS, Sizes, in_forwards
-from guarded import Measure, Row, mark, read_rows, run_sections
+from guarded import NO_TIME, Measure, Row, mark, read_rows, run_sections
 from measuring import Goal, arguments, finish
 
 from attnprobe.run.provenance import git_commit, machine, versions
@@ -140,8 +140,9 @@ def page(facts: Mapping[str, Any], rows: Sequence[Row], broken: Mapping[str, str
     for one in found:
         lines.append(f"| {one.name} | {one.value:.3g} | ≤ {one.goal:g} | {'missed' if one.missed else 'met'} |")
     for section in SHARES:
-        some = [row for row in rows if row.section == section]
-        if some or section in broken:
+        every = [row for row in rows if row.section == section]
+        some = [row for row in every if not (row.absent or "").endswith(NO_TIME)]
+        if every or section in broken:
             lines += ["", f"## {section[0].upper()}{section[1:]}", ""]
         if section in broken:
             lines += [f"The section broke: {broken[section]}.", ""]
@@ -149,6 +150,8 @@ def page(facts: Mapping[str, Any], rows: Sequence[Row], broken: Mapping[str, str
             lines.append("| what | n | heads | p | dtype | seconds | ± | MiB | floor, s | over floor | |")
             lines.append("| --- |" + " ---: |" * 9 + " --- |")
         lines += [table_line(row) for row in some]
+        if late := len(every) - len(some):
+            lines += ["", f"{late} more rows did not fit the section's time."]
     return "\n".join(lines) + "\n"
 
 

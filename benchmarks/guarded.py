@@ -28,6 +28,7 @@ SURPRISING = 3.0  # times the expected seconds, 0 where no smaller n was measure
 ROUNDS = 3
 GRACE = 20.0  # seconds that a section may be late before its process is ended
 STARTUP = 60.0  # seconds that a process may take until its first section
+NO_TIME = " s are left of the section"  # the end of the reason of a row that was not begun
 BROKEN = 3  # exit code of a process whose device takes no more work
 
 Call = Callable[[], Any]
@@ -100,7 +101,7 @@ class Measure:
         if known is not None:
             expected = known.seconds * (subject.n / known.n) ** subject.growth
         if expected > left or left <= 0:
-            row.absent = f"about {expected:.0f} s, {max(0.0, left):.0f} s are left of the section"
+            row.absent = f"about {expected:.0f} s, {max(0.0, left):.0f}{NO_TIME}"
         else:
             self._fill(row, subject, make, facts, left, expected)
         rate = self.rate(subject.dtype)

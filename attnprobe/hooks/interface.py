@@ -213,6 +213,7 @@ def call_of(
         bias = bias if bool((bias != 0).any()) else None
     sinks = extras.get("s_aux")
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
+    sinks = None if sinks is None else sinks.clone()  # a parameter moves with its model, and training changes it
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return AttentionCall(
         path,

@@ -6,6 +6,7 @@ import torch
 from tiny_models import CAPTURED
 
 from attnprobe import capture, injected
+from attnprobe.errors import SourceError
 from attnprobe.hooks.capture import capture_all
 from attnprobe.operators.precision import full_precision
 
@@ -31,7 +32,10 @@ def both(place):
         model = tiny_models.build(name)
         batch = tiny_models.inputs(model)
         with full_precision():  # cuDNN makes convolutions of image models in TF32 by default
-            expected = capture_all(model, batch)
+            try:
+                expected = capture_all(model, batch)
+            except SourceError as refusal:  # by this transformers; the ordinary suite says which models it must take
+                pytest.skip(str(refusal))
             got = capture_all(model.to(place.device), moved(batch, place))
         return expected, got
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "budget": "--method nystromformer --epsilon 0.5 --d-min 2 --repeats 2",
     "inject": "--method nystromformer --d 4 --n 12",
     "inject, decode": "--phase decode --method topk,quest,snapkv,h2o,window,random --d 8 --n 40 --prefix 30",
-    "inject, a plan": "--phase decode --method knorm --d 6 --n 40 --prefix 30 --plan residual --plan-windows 1",
+    "inject, a plan": "--phase decode --method tova --d 6 --n 40 --prefix 30 --plan residual --plan-windows 1",
     "error, rows": "--rows --method topk,snapkv,magicpig --d 8 --n 40 --queries last:6",
     "stability": "--task listops:n=32,batch=2 --method kernelized --d 8 --steps 2 --seeds 1 --condition-tokens 0",
     "bench": "--method linear,skyformer --n 16,32 --d 4 --heads 2 --p 4 --rounds 2 --errors --backward",
@@ -45,7 +45,10 @@ EXACT_WORDS = {
     "verdict",
 }
 NUMBERS = {"metrics", "bound", "measured"}
-SMALL = {"residuals", "matrix_spectral_passes"}  # rounding itself, and a count that it may move
+SMALL = {  # rounding itself, what is divided by it, and a count that it may move
+    *("residuals", "ratio_to_framework", "ratio_to_framework_frobenius"),
+    "matrix_spectral_passes",
+}
 SINGULAR = 1e10  # condition numbers above are noise
 RELATIVE = {
     "error, half precision": 0.1,

@@ -73,6 +73,16 @@ def slow(call, row: int, head: int) -> torch.Tensor:
     return out
 
 
+def test_a_captured_call_keeps_its_sinks_when_the_model_changes_them():
+    model = tiny_models.build("GPT-OSS")
+    call = next(iter(capture(model, tiny_models.inputs(model), [0]).values()))
+    before = call.output()
+    for path, parameter in model.named_parameters():
+        if path.endswith("sinks"):
+            parameter.data.add_(5.0)
+    assert torch.equal(call.output(), before)
+
+
 @pytest.mark.parametrize("name", ["Gemma 2", "GPT-OSS", "T5", "ModernBERT"])
 def test_the_rebuilt_attention_is_the_formula(built, name):
     model, batch = built(name)

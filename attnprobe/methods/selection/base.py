@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
-from ...operators.precision import full_precision
+from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ..base import Approximation, per_head
 from ..registry import register
@@ -186,7 +186,8 @@ def page_means(x: Tensor, page: int, place: Tensor | None = None) -> Tensor:
     """
     place = torch.arange(x.shape[1], device=x.device) if place is None else place
     pages = int(place.max()) // page + 1
-    sums = x.new_zeros(len(x), pages, x.shape[2]).index_add_(1, place // page, x)
+    with ordered_sums(x.device):
+        sums = x.new_zeros(len(x), pages, x.shape[2]).index_add_(1, place // page, x)
     counts = torch.bincount(place // page, minlength=pages).clamp(min=1)
     return sums / counts[:, None].to(x.dtype)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ...linalg.order import largest_scores
+from ...operators.precision import ordered_sums
 from ...qkv import QKV
 
 
@@ -29,7 +30,8 @@ def columns_and_diagonals(
     offset = (place + 1) // 2 * (2 * (place % 2) - 1)  # 0, 1, -1, 2, -2 …: the nearest first
     distance = position[:, None] - key  # (probe, n_k)
     diagonal = 2 * distance.abs() - (distance > 0).long()  # its place
-    of_diagonal = weights.new_zeros(qkv.h, len(offset)).index_add_(1, diagonal.flatten(), weights.flatten(1))
+    with ordered_sums(qkv.device):
+        of_diagonal = weights.new_zeros(qkv.h, len(offset)).index_add_(1, diagonal.flatten(), weights.flatten(1))
     if qkv.causal:
         of_diagonal = of_diagonal.masked_fill(offset < 0, float("-inf"))
     near_first = (offset.abs() < near) & ((offset >= 0) | (not qkv.causal))

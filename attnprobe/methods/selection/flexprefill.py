@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from ...errors import UsageError
 from ...linalg.order import largest_scores
+from ...operators.precision import ordered_sums
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
@@ -86,7 +87,8 @@ def flexprefill(
     means = page_means(given.k, block)
     of_probe = _block_softmax(probe.q.mean(1, keepdim=True), means, qkv.scale)[:, 0]
     blocks = torch.arange(qkv.n_k, device=qkv.device) // block
-    true = weights.new_zeros(len(weights), means.shape[1]).index_add_(1, blocks, weights.mean(1))
+    with ordered_sums(qkv.device):
+        true = weights.new_zeros(len(weights), means.shape[1]).index_add_(1, blocks, weights.mean(1))
     has_blocks = _distance(true, of_probe) < tau
     pages = _pooled_blocks(given, means, d, block, mass)
     keys = keys_of_pages(pages, block, qkv.n_k)[:, qkv.query_positions // block]

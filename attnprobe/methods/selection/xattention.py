@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
-from ...operators.precision import full_precision
+from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -104,7 +104,9 @@ def _block_mass(qkv: QKV, stride: int, block: int) -> Tensor:
         if qkv.causal:
             logits = logits.masked_fill(cell > cell[start:stop, None], float("-inf"))
         weights = logits.softmax(-1) * (present[start:stop, None] > 0)
-        of_block = weights.new_zeros(qkv.h, stop - start, total.shape[2]).index_add_(2, cell * stride // block, weights)
-        total.index_add_(1, cell[start:stop] * stride // block, of_block)
+        of_block = weights.new_zeros(qkv.h, stop - start, total.shape[2])
+        with ordered_sums(qkv.device):
+            of_block.index_add_(2, cell * stride // block, weights)
+            total.index_add_(1, cell[start:stop] * stride // block, of_block)
     rows = torch.bincount(cell[present > 0] * stride // block, minlength=total.shape[1])
     return (total / rows[:, None].clamp(min=1))[:, : int(token.max()) // block + 1]
