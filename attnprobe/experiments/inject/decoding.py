@@ -188,11 +188,9 @@ class DecodingBench(Bench):
         return texts[row]
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
-        request = work.request
-        options = work.options
-        kept = self.kept.setdefault((request.name, tuple(sorted(options.items())), work.seed), {})
-        heads = None if work.head is None else (work.head,)
-        return PromptPolicy(request.entry, work.budget, work.seed, options, self.prefix_length, self._text, heads, kept)
+        kept, heads = self.kept.setdefault(work.method, {}), None if work.head is None else (work.head,)
+        given = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
+        return PromptPolicy(*given, self._text, heads, kept)
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)

@@ -321,7 +321,7 @@ class Bench:
     @torch.no_grad()
     def _local(self, work: InjectWork, layer: int) -> list[Local]:
         """The errors of a method on a layer's own Q, K, V, for each row."""
-        place = (work.request.name, tuple(sorted(work.request.options.items())), work.d, work.seed, layer, work.head)
+        place = (*work.method, work.d, layer, work.head)
         if place not in self.local:
             call = self.calls[layer]
             own = call.output()
@@ -347,7 +347,7 @@ class Bench:
         The heads of a layer are measured together, once.
         """
         request, call = work.request, self.calls[layer]
-        place = request.name, tuple(sorted(request.options.items())), work.d, work.seed, layer, row
+        place = (*work.method, work.d, layer, row)
         if place in self.spectral:
             return self.spectral[place]
         found = None

@@ -237,7 +237,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
 
     def _table_of(self, place: Place, work: InjectWork, tried: Sequence[int]) -> tuple[Any, ...]:
         """The key of the errors of a policy's heads."""
-        return (place.source, place.group.n, work.request.name, repr(sorted(work.options.items())), work.seed, *tried)
+        return (place.source, place.group.n, *work.method, *tried)
 
     def _sensitivities(self, place: Place, work: InjectWork) -> dict[int, Tensor]:
         """The KL divergence over the residual error of each layer alone with d random keys: sums over the windows."""

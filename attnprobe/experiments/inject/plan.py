@@ -49,6 +49,11 @@ class InjectWork:
         return {name: value for name, value in self.request.options.items() if name != "plan"}
 
     @property
+    def method(self) -> tuple[Any, ...]:
+        """The name, the options and the seed, which tell methods with other numbers apart."""
+        return self.request.name, tuple(sorted(self.options.items())), self.seed
+
+    @property
     def name(self) -> str:
         budget = "" if self.d is None else f" d={self.d}"
         head = "" if self.head is None else f", KV head {self.head}"
