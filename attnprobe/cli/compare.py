@@ -13,6 +13,7 @@ Examples:
   attnprobe compare outputs/before outputs/after --strict
   attnprobe compare outputs/run --pair skyformer=nystromformer
   attnprobe compare outputs/run --pair blr.py:blr=blr.py:blr:block=64
+  attnprobe compare outputs/decode --pair snapkv=h2o --metric kl,loss_change
 \b
 In Python:
   from attnprobe.compare.runs import compare_runs
@@ -27,7 +28,8 @@ Verdicts:
              decides; also: the row was requested, but is in one run only
 \b
 With --pair, a row compares two methods. B − A is the effect, and its interval is what the test
-of that row does not refuse. Heads and windows are the sample, also of methods that draw nothing.
+of that row does not refuse. Heads and windows are the sample, also of methods that draw nothing;
+of inject, windows. Repeats are averaged first.
 \b
 If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
 the permutation test of paired heads in all windows decides; where heads share their draws,
@@ -55,8 +57,9 @@ a file that is not a run, runs of different sources or without a requested row i
     "metrics",
     multiple=True,
     metavar="METRIC",
-    help="Metrics to compare; repeatable and comma-separated. [default: output_spectral_relative, and "
-    "matrix_spectral_relative if both runs have it]",
+    help="Metrics to compare; repeatable and comma-separated. [default of error: output_spectral_relative, and "
+    "matrix_spectral_relative if both runs have it; of inject: kl, loss_change, drift, top1_agreement and "
+    "residual_sum]",
 )
 @click.option(
     "--tolerance",
@@ -88,7 +91,7 @@ def compare(
 
     With --pair, compare two methods, of two runs or of one: RIGHT is worse, better, the same or undecided.
 
-    A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Both runs must have the
+    A and B are folders of `attnprobe error`, `inject` or `bench`, or records.jsonl files. Both runs must have the
     same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """

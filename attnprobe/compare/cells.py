@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
+from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..grammar.lists import parts, short_name
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
@@ -24,14 +25,26 @@ def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fi
         commands.add(str(record.get("command", command)))
         if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
-        key = (_source_of(record), *_row_key(record), record.get("window"), record.get("seed"), tuple(record["heads"]))
-        if key not in cells or _quality(record) <= _quality(cells[key]):
-            cells[key] = record
+        cell = cell_of(record, command)
+        key = (_source_of(cell), *_row_key(cell), *place_of_cell(cell))
+        if key not in cells or _quality(cell) <= _quality(cells[key]):
+            cells[key] = cell
     if not cells:
         others = ", ".join(f"`{other}`" for other in sorted(commands - {command}))
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
-        raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error` or `bench`")
+        taken = ", ".join(f"`{other}`" for other in EXPERIMENTS if experiment(other).compared)
+        raise UsageError(f"{name}: {holds}; compare takes runs of {taken}")
     return cells
+
+
+def cell_of(record: Fields, command: str) -> Fields:
+    """A record as a cell. A command that measures the whole model has one value for each metric, so no heads."""
+    return {**record, "heads": [None]} if experiment(command).whole else record
+
+
+def place_of_cell(cell: Fields) -> Key:
+    """The window, seed and heads of a cell."""
+    return cell.get("window"), cell.get("seed"), tuple(cell["heads"])
 
 
 def _source_of(record: Fields) -> str:
@@ -41,7 +54,8 @@ def _source_of(record: Fields) -> str:
 def _row_key(record: Fields) -> Key:
     options = "" if "pair" in record else json.dumps(record.get("options") or {}, sort_keys=True)
     method = record.get("pair", record["method"])
-    return (method, options, *(record.get(name) for name in ("target", "n", "d", "layer", "backward")))
+    numbers = (record.get(name) for name in ("target", "n", "d", "layer", "backward", "kv_head", "prefix"))
+    return (method, options, *numbers, tuple(record.get("layers") or ()))
 
 
 def _quality(record: Fields) -> tuple[int, float]:

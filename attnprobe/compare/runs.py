@@ -9,17 +9,17 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..tables.long import Row
-from ..tables.metrics import ERROR, METRICS
+from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
-from .samples import drafted, paired, per_head, place_of
+from .samples import aligned, drafted, paired, per_head, place_of
 from .verdicts import (
     BENCHED,
-    DEFAULT,
     Draft,
     alone,
     other_versions,
@@ -31,10 +31,12 @@ from .verdicts import (
     with_verdicts,
 )
 
-COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
-COSTS = {"visited_fraction": (100.0, "% of scores computed"), "kv_read": (1.0, "keys read")}  # factor, unit
+COSTS = {  # factor, unit
+    "visited_fraction": (100.0, "% of scores computed"),
+    "kv_read": (1.0, "keys read"),
+    "cache_bytes": (2.0**-20, "MiB kept"),
+}
 SAME_COST = 0.01  # what two equal costs may differ by, relative
-DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,12 @@ def compare_runs(
     """Compare the cells of run B with those of run A, from their records.
 
     A cell is a (method, options, target, n, d, layer, window, seed, heads) of one source; a row of the result gathers
-    the windows, seeds and heads of one (source, method, options, target, n, d, layer). Its cells are paired:
+    the windows, seeds and heads of one (source, method, options, target, n, d, layer). A cell of `attnprobe inject` has
+    no heads, for its metrics are of the whole model. The cells of a row are paired:
 
     - ``paired: cells``: the cells that both runs have, head by head.
-    - ``paired: windows``: none in common, but windows with the same heads, such as runs of different seeds.
+    - ``paired: windows``: none in common, but windows with the same heads, such as runs of different seeds; or two
+      methods of which one has several seeds. The means over seeds are paired.
     - ``paired: null``: neither; all cells of each run. ``seeds_a`` and ``seeds_b`` are those of the cells compared.
 
     ``a`` and ``b`` are the ``statistic`` of the heads where both values are finite: their mean; their median
@@ -130,8 +134,8 @@ def compare_runs(
     out.
 
     Args:
-        a, b: records of `attnprobe error`, or of `attnprobe bench`.
-        metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
+        a, b: records of one command: error, inject or bench.
+        metrics: of the command, with a better direction; by default those of `Experiment.compared` that both measured.
         level: the two-sided level, of all rows of a table together.
         pairs: methods to compare with one another, each ``LEFT=RIGHT``.
         names: the runs, as a refusal of one of them names it, such as their paths.
@@ -155,7 +159,8 @@ def compare_runs(
     a = list(a)
     b = a if one_run else list(b)
     rows_of_times = timed_rows((*a, *b)) if a and b else None
-    known = DIRECTED if rows_of_times is None else BENCHED
+    command = command_of((*a, *b))
+    known = directed(command) if rows_of_times is None else BENCHED
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
@@ -167,7 +172,6 @@ def compare_runs(
         notes += other_versions(a, b)
         a = timed_cells(a, rows_of_times)
         b = a if one_run else timed_cells(b, rows_of_times)
-    command = "error" if rows_of_times is None else a[0]["command"]
     if pairs:
         a, b = related(a, b, pairs)
     runs = [cells_of(records, name, command) for name, records in zip(names, (a, b), strict=True)]
@@ -181,8 +185,8 @@ def compare_runs(
         raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare{hint}")
     judged_by = list(dict.fromkeys(metrics))
     if rows_of_times is None:
-        judged_by = judged_by or _measured_by_both(a_rows, b_rows, notes)
-        _refuse_unmeasured(metrics, rows_of)
+        judged_by = judged_by or _measured_by_both(experiment(command).compared, a_rows, b_rows, notes)
+        _refuse_unmeasured(metrics, known, rows_of)
 
     def place(cells: Sequence[Fields]) -> Row:
         return place_of(cells, varying) if rows_of_times is None else timed_place(cells[-1])
@@ -190,11 +194,15 @@ def compare_runs(
     drafts: list[Draft | Row] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
+        if rows_of_times is None:
+            ours, others = aligned(ours, others), aligned(others, ours)
         pairing = paired(ours, others)
         if ours and others and rows_of_times is None:
             drafts += drafted(pairing, varying, judged_by)
         elif ours and others:
-            drafts += timed_drafts([*ours.values()][-1], [*others.values()][-1], judged_by or DEFAULT)
+            drafts += timed_drafts(
+                [*ours.values()][-1], [*others.values()][-1], judged_by or experiment(command).compared
+            )
         missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
@@ -205,11 +213,26 @@ def compare_runs(
     return Comparison(judged, shared, notes)
 
 
-def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Fields]]]) -> None:
+def command_of(records: Iterable[Fields]) -> str:
+    """The command of records, if runs of it are compared; else error."""
+    names = {str(record.get("command", "error")) for record in records}
+    name = names.pop() if len(names) == 1 else "error"
+    return name if name in EXPERIMENTS and experiment(name).compared else "error"
+
+
+def directed(command: str) -> list[str]:
+    """The metrics of a command of which smaller or larger is better."""
+    gated = experiment(command).gated
+    return [] if gated is None else [metric.name for metric in gated.metrics if metric.better is not None]
+
+
+def _refuse_unmeasured(
+    metrics: Sequence[str], known: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Fields]]]
+) -> None:
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
-                names = ", ".join(metric for metric in DIRECTED if _measured(rows, metric)) or "none"
+                names = ", ".join(metric for metric in known if _measured(rows, metric)) or "none"
                 raise UsageError(
                     f"--metric {metric}: {name} did not measure it; measure it there, or name one of {names}"
                 )
@@ -229,7 +252,7 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
                 first.setdefault(part, len(first))
 
     def order(key: Key) -> Key:
-        source, method, options, target, n, d, layer, _ = key
+        source, method, options, target, n, d, layer, *_ = key
         numbers = [-1 if value is None else value for value in (layer, n, d)]
         return first[source,], *numbers[:2], str(target), first[method, options], numbers[2]
 
@@ -247,8 +270,8 @@ def _cells_in_words(cells: Sequence[Fields]) -> str:
     for name, every in numbers.items():
         values = sorted({value for value in every if value is not None})
         parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
-    heads = sorted({head for cell in cells for head in cell["heads"]})
-    return "; ".join([*parts, f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"])
+    heads = sorted({head for cell in cells for head in cell["heads"] if head is not None})
+    return "; ".join([*parts, *([f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"] if heads else [])])
 
 
 def _spans(numbers: Sequence[int]) -> str:
@@ -270,27 +293,30 @@ def _has_ok(rows: Mapping[Key, Mapping[Key, Fields]]) -> bool:
     return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
 
 
-def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[str]) -> list[str]:
-    """The metrics of `COMPARED` in both runs. A run without any ok cell counts as having them."""
+def _measured_by_both(
+    metrics: Sequence[str], a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[str]
+) -> list[str]:
+    """Those of the metrics that both runs have. A run without any ok cell counts as having them."""
     common = []
-    for metric in COMPARED:
+    for metric in metrics:
         has = [_measured(rows, metric) or not _has_ok(rows) for rows in (a, b)]
         if all(has) and (_measured(a, metric) or _measured(b, metric)):
             common.append(metric)
         elif any(has) and (_measured(a, metric) or _measured(b, metric)):
             notes.append(f"{metric} was measured in {'A' if has[0] else 'B'} alone: not compared")
-    return common or [COMPARED[0]]
+    return common or [metrics[0]]
 
 
 def _pairings(rows: Sequence[Row]) -> list[str]:
     """Notes on rows whose cells do not pair one to one."""
     notes = []
-    for kind, pairing in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
+    how = {"windows": "paired by their means over seeds", None: "not paired, as no window or no head is in both"}
+    for kind, pairing in how.items():
         loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
         if loose:
             seeds = (_spans(sorted({s for row in loose for s in row[name] or ()})) for name in ("seeds_a", "seeds_b"))
             pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
-            notes.append(f"rows without a cell in common (seeds: {pair}), {pairing}: {len(loose)}")
+            notes.append(f"rows {pairing} (seeds: {pair}): {len(loose)}")
     return notes
 
 

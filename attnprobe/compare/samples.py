@@ -56,18 +56,53 @@ class Pairing:
 
 
 def paired(ours: Mapping[Key, Fields], others: Mapping[Key, Fields]) -> Pairing:
-    """The pairing of a row's cells; empty if one run has none."""
+    """The pairing of a row's cells; empty if one run has none.
+
+    The repeats of two methods are no pairs, because one of them may draw nothing: their means are paired.
+    """
     if not ours or not others:
         return Pairing(None, {}, {})
-    common = [key for key in ours if key in others]
-    if common:
-        return Pairing("cells", {key: ours[key] for key in common}, {key: others[key] for key in common})
     places = [{(window, heads) for window, _, heads in cells} for cells in (ours, others)]
     both = places[0] & places[1]
+    common = [key for key in ours if key in others]
+    of_methods = any("pair" in cell for cell in ours.values())
+    repeated = any(len(cells) > len(at) for cells, at in zip((ours, others), places, strict=True))
+    if common and not (of_methods and repeated):
+        return Pairing("cells", {key: ours[key] for key in common}, {key: others[key] for key in common})
     if not both:
         return Pairing(None, ours, others)
     common_cells = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, others))
     return Pairing("windows", *common_cells)
+
+
+def aligned(cells: Mapping[Key, Fields], others: Iterable[Key]) -> dict[Key, Fields]:
+    """Cells of which each has the heads that a cell of the other run has at its window, or none of them.
+
+    A cell with further heads becomes one cell for each such part. Its time is that of all heads, so a part has none.
+    """
+    heads_at: dict[Any, set[tuple[Any, ...]]] = {}
+    for window, _, heads in others:
+        heads_at.setdefault(window, set()).add(heads)
+    parts: dict[Key, Fields] = {}
+    for (window, seed, heads), cell in cells.items():
+        left = list(heads)
+        for other in sorted(heads_at.get(window, ())):
+            part = tuple(head for head in left if head in other)
+            left = [head for head in left if head not in other]
+            if part:
+                parts[window, seed, part] = _part(cell, part)
+        if left:
+            parts[window, seed, tuple(left)] = _part(cell, left)
+    return parts
+
+
+def _part(cell: Fields, heads: Sequence[Any]) -> Fields:
+    """A cell with these of its heads only."""
+    if len(heads) == len(cell["heads"]):
+        return cell
+    places = [cell["heads"].index(head) for head in heads]
+    metrics = {name: [values[place] for place in places] for name, values in cell["metrics"].items() if values}
+    return {**cell, "heads": [*heads], "metrics": metrics, "seconds": None}
 
 
 def per_head(cell: Fields, metric: str) -> list[float | None] | None:
@@ -162,7 +197,8 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
-    why = f"{len(units)} pairs of heads in {len(windows)} windows"
+    pairs = f"{len(units)} pairs of heads in " if len(units) > len(windows) else ""
+    why = f"{pairs}{len(windows)} windows"
     return replace(evidence, se=standard_error(differences), otherwise=partial(over_windows, differences), why=why)
 
 
@@ -173,7 +209,7 @@ def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
     cells = (*pairing.a.values(), *pairing.b.values())
     if any((cell.get("options") or {}).get("share_heads") for cell in cells):
         return ", whose heads share their draws"
-    counts = {(len(unit.a), len(unit.b)) for unit in units}
+    counts = set() if pairing.other_method else {(len(unit.a), len(unit.b)) for unit in units}
     if uneven := [counted for counted in counts if counted[0] != counted[1]]:
         return ", and other numbers of seeds: {} in A, {} in B".format(*uneven[0])
     return ""

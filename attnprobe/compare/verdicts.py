@@ -17,7 +17,6 @@ from ..tables.numbers import significant
 from .chance import Evidence, certain, holm, within_rounds
 
 BENCHED = tuple(metric.name for metric in BENCH)
-DEFAULT = ("ratio_to_exact", "peak_bytes")
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
@@ -43,7 +42,7 @@ class Draft:
     @property
     def table(self) -> Any:
         """The table of the row, over whose rows p-values are corrected."""
-        return self.metric.name, strict_json([self.row.get(name) for name in ("source", "layer", "n", "target")])
+        return self.metric.name, strict_json([self.row.get(name) for name in TABLE])
 
     def among(self, rows: int, level: float) -> Draft:
         """The draft with the evidence of the test that can reach a level among so many rows (see `Evidence`)."""
@@ -118,24 +117,28 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
     return "undecided", f"p = {significant(p, 2)} over {evidence.why}{few}"
 
 
+TABLE = ("source", "layer", "layers", "kv_head", "prefix", "n", "target")
+OF_MODEL = ("layers", "kv_head", "prefix")  # further places of rows of a whole model
 ONLY = {"A": "only in A", "B": "only in B"}
 PLACE = ("method", "options", "target", "n", "d", "layer", "weights", "source", "reference")
 NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "low", "high", "ratio")
-FIELDS = (
+OF_ROW = (
     *PLACE,
     *NUMBERS,
     *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "verdict", "paired"),
     *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason"),
 )
+FIELDS = (*OF_ROW, *OF_MODEL)
 
 
 def blank(first: Fields, **known: Any) -> Row:
     """A row without a comparison, at the place of a cell or row of a run; its further fields are null."""
     place = {name: first.get(name) for name in PLACE}
     place |= {"options": dict(first.get("options") or {}), "reference": bool(first.get("reference"))}
+    place |= {name: first[name] for name in OF_MODEL if first.get(name) is not None}
     if "pair" in first:
         place |= {"method": first["pair"], "options": {}, "reference": False}
-    return {**dict.fromkeys(FIELDS), **place, **known}
+    return {**dict.fromkeys(OF_ROW), **place, **known}
 
 
 def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:

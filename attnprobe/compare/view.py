@@ -59,8 +59,10 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
             "undecided: beyond the tolerance, within the spreads.",
         ]
     paired = any(ARROW in row["method"] for row in compared)
+    of_model = any("layers" in row for row in compared)
     sides = "A, B: of the methods left and right of the arrow, means" if paired else "A, B: means"
-    parts = [f"{sides} over heads, windows and seeds. worse, better: beyond the tolerance, and not by chance."]
+    places = "windows" if of_model else "heads, windows"
+    parts = [f"{sides} over {places} and seeds. worse, better: beyond the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: beyond the tolerance, but it may be chance, or bad rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
@@ -70,7 +72,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        parts += [f"{test}." for test in tests]
+        parts += [f"{test.replace('heads and windows', 'windows') if of_model else test}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
     return parts
@@ -121,8 +123,17 @@ def _named(row: Row) -> str:
 def _caption(row: Row) -> str:
     alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
     facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
-    place = (f"layer {row['layer']}", f"n = {row['n']}", f"target {row['target']}")
-    return joined(row["metric"] or alone, *place, *facts)
+    target = "" if "layers" in row else f"target {row['target']}"
+    return joined(row["metric"] or alone, _layers(row), f"n = {row['n']}", target, *facts)
+
+
+def _layers(row: Row) -> str:
+    """The layer of a row; of a whole model those that were replaced, and the prompt before decoding."""
+    if "layers" not in row:
+        return f"layer {row['layer']}"
+    layers = "all replaced layers" if row["layer"] is None else f"layer {row['layer']} alone"
+    head = f", KV head {row['kv_head']}" if "kv_head" in row else ""
+    return joined(f"{layers}{head}", f"decoding behind {row['prefix']} tokens" if "prefix" in row else "")
 
 
 def _statistic(row: Row) -> str:

@@ -107,6 +107,8 @@ class Experiment:
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
         quick: the values of options, as text, that ``--quick`` gives for a first look.
         turn: the question that another command answers.
+        compared: the metrics that `attnprobe compare` takes if none is named; none for runs that it does not take.
+        whole: whether the metrics of a cell are of the whole model, not of its heads.
         timed: whether times of two runs are compared, of the rows of ``view:timed_rows``.
     """
 
@@ -121,6 +123,8 @@ class Experiment:
     gated: Gated | None = None
     keeps: tuple[str, ...] = ()
     turn: Turn | None = None
+    compared: tuple[str, ...] = ()
+    whole: bool = False
     timed: bool = False
     quick: Mapping[str, str] = field(default_factory=dict)
 

@@ -105,4 +105,31 @@ BENCH = (  # costs that two runs of `attnprobe bench` are compared by
     Metric("peak_bytes", floor=2.0**20),  # the allocator's pages: two equal runs differ by less
     Metric("flops"),
 )
-METRICS = {metric.name: metric for metric in (*ERROR, *BENCH)}
+INJECT = (  # of `attnprobe inject`, of a whole model
+    Metric("drift"),
+    Metric("logits_drift"),
+    Metric("kl"),
+    share("top1_agreement", "larger"),
+    Metric("loss"),
+    Metric("loss_own"),
+    Metric("loss_change"),
+    Metric("perplexity"),
+    Metric("perplexity_own"),
+    Metric("perplexity_change"),
+    cosine("embedding_cosine"),
+    Metric("local_error"),
+    Metric("row_error"),
+    Metric("spectral_error"),
+    Metric("residual_error"),
+    Metric("residual_heads"),
+    Metric("residual_sum"),
+    share("lost_mass"),
+    Metric("first_divergence", better="larger"),
+    Metric("cache_bytes"),
+    Metric("read_bytes"),
+    Metric("greedy_match", better="larger"),
+    Metric("needle_loss"),
+    Metric("needle_loss_change"),
+    Metric("needle_rank"),
+)
+METRICS = {metric.name: metric for metric in (*ERROR, *BENCH, *INJECT)}

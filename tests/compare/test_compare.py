@@ -14,7 +14,7 @@ import torch
 from error_records import cell as a_cell
 from safetensors.torch import save_file
 
-from attnprobe.compare.runs import DIRECTED, compare_runs
+from attnprobe.compare.runs import compare_runs, directed
 from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
@@ -93,21 +93,33 @@ def test_seeds_that_differ_are_paired_by_window():
     assert (row["seeds_a"], row["seeds_b"], row["cells"]) == ([0], [1, 2], 4)
     assert (alone["verdict"], alone["cells"], alone["reason"]) == ("only in B", 1, "window 2; seed 1; heads 0-1")
     assert alone["metric"] is None and alone["a"] is None
-    assert comparison.notes == ["rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"]
+    assert comparison.notes == ["rows paired by their means over seeds (seeds: 0 in A, 1-2 in B): 1"]
 
 
 def test_runs_that_share_no_window_add_their_variances():
     a, b = run([1.0], [3.0]), [cell([2.0], window=5), cell([8.0], window=6), cell([5.0], window=7)]
     comparison = compare_runs(a, b)
     (row,) = comparison.rows
-    assert comparison.notes == [
-        "rows without a cell in common (seeds: 0 in A, 0 in B), not paired, as windows or heads differ too: 1"
-    ]
+    assert comparison.notes == ["rows not paired, as no window or no head is in both (seeds: 0 in A, 0 in B): 1"]
     ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
     assert row["paired"] is None and row["difference"] == 3.0
     assert row["se"] == pytest.approx(math.hypot(*ses), rel=1e-14)
-    other = compare_runs(run([1.0, 2.0], [3.0, 4.0]), run([2.0], [5.0])).rows[0]
-    assert other["paired"] is None  # other heads are no pair
+
+
+def test_heads_that_both_runs_have_are_paired_and_the_others_are_listed():
+    """A has heads 0-11 and B 0-7, in parts of four; a time of twelve heads is none of eight."""
+    values = [float(head) for head in range(12)]
+    a = [cell(values, seconds=3.0)]
+    b = [cell([x + 1 for x in values[i : i + 4]], heads=list(range(i, i + 4)), seconds=1.0) for i in (0, 4)]
+    comparison = compare_runs(a, b)
+    row, alone = comparison.rows
+    assert (row["paired"], row["a"], row["b"], row["values"], row["heads"]) == ("cells", 3.5, 4.5, 8, 8)
+    assert (alone["verdict"], alone["reason"], alone["cells"]) == ("only in A", "window 0; seed 0; heads 8-11", 1)
+    assert comparison.notes == []
+    assert [one["difference"] for one in compare_runs(b, a).rows] == [-1.0, None]
+    assert all(one["paired"] is None or one["a"] is None for one in compare_runs(a, b, ["seconds"]).compared)
+    apart = compare_runs([cell([1.0, 2.0])], [cell([2.0, 3.0], heads=[2, 3])])
+    assert apart.notes == ["rows not paired, as no window or no head is in both (seeds: 0 in A, 0 in B): 1"]
 
 
 def test_where_there_is_no_standard_error_it_is_null():
@@ -435,7 +447,7 @@ NEITHER |= {"keys", "support", "k_50", "k_90", "k_99"}
 def test_every_metric_that_is_gated_or_compared_says_how():
     gated = [experiment(name).gated for name in EXPERIMENTS if experiment(name).gated is not None]
     every = [metric for one in gated for metric in one.metrics] + list(TABLE.values())
-    assert set(DIRECTED) == set(EXPERIMENT.gated.names) - NEITHER
+    assert set(directed("error")) == set(EXPERIMENT.gated.names) - NEITHER
     assert all(one.better in ("smaller", "larger", None) for one in every)
     assert all(one.scale in ("relative", "absolute", "complement") for one in every)
     assert all(one == TABLE.get(one.name, one) for one in every), "a metric of two commands is one"
@@ -646,7 +658,7 @@ def test_several_sources_stay_apart():
         ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
         (
             [cell(command="spectrum")],
-            "B: it holds records of `spectrum`; compare takes runs of `attnprobe error` or `bench`",
+            "B: it holds records of `spectrum`; compare takes runs of `error`, `bench`, `inject`",
         ),
     ],
 )
@@ -784,7 +796,7 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
         (["a", "nowhere"], "nowhere: no such file or run directory"),
         (["a"], "compare takes two runs, A and B, or one with --pair LEFT=RIGHT"),
         (["a", "."], "is it a run?"),
-        (["empty", "a"], "empty: it holds no record of a method; compare takes runs of `attnprobe error` or `bench`"),
+        (["empty", "a"], "empty: it holds no record of a method; compare takes runs of `error`, `bench`, `inject`"),
         (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),
         (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),
         (["a", "other"], "different sources: positions segment in A, wrap in B"),

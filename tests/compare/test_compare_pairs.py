@@ -11,8 +11,10 @@ from test_compare import METRIC, cell, run
 from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
 from attnprobe.compare.runs import compare_runs
+from attnprobe.compare.view import comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.records.file import LOWER_BOUND
+from attnprobe.tables.console import Header
 
 WORSE, BETTER = [1.0, 2.0, 3.0, 4.0], [0.5, 1.25, 2.5, 2.5]
 
@@ -75,6 +77,23 @@ def test_heads_that_share_their_draws_are_no_sample():
         assert row["test"] == "windows"
 
 
+def test_repeats_of_a_method_are_averaged_before_they_meet_one_that_draws_nothing():
+    """Six heads; the three repeats lie 0.5 apart around 2, 3, …, so the means differ by 1 in each head."""
+    heads = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    drawn = [cell([x + 1 + 0.5 * (seed - 1) for x in heads], method="drawn", seed=seed) for seed in range(3)]
+    fixed = cell(heads, method="fixed", draws_hash=None)
+    for a, b, sign in (("fixed", "drawn", 1), ("drawn", "fixed", -1)):
+        comparison = compare_runs(cells := [fixed, *drawn], cells, pairs=[f"{a}={b}"])
+        (row,) = comparison.rows
+        assert (row["difference"], row["values"], row["test"], row["p"]) == (sign, 6, "pairs", 2 / 2**6)
+        assert (row["paired"], row["verdict"]) == ("windows", "worse" if sign > 0 else "better")
+        seeds = ("0 in A, 0-2 in B", "0-2 in A, 0 in B")[sign < 0]
+        assert comparison.notes == [f"rows paired by their means over seeds (seeds: {seeds}): 1"]
+    other = [one | {"method": "other", "draws_hash": "two"} for one in drawn]
+    (row,) = compare_runs(cells := drawn + other, cells, pairs=["drawn=other"]).rows
+    assert (row["values"], row["test"]) == (6, None)  # three draws of a head are one place of the sample
+
+
 def test_a_method_without_a_budget_meets_each_budget_and_d_names_one():
     cells = [cell(d=8), cell(), cell(method="vmean", d=None)]
     assert [row["d"] for row in compare_runs(cells, cells, pairs=["vmean=skyformer"]).rows] == [8, 16]
@@ -118,6 +137,36 @@ def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_
         f"attnprobe: worse: blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.688 became 2.500"
     ]
     assert command("compare", "a", "--pair", "blr=blr:block=64")[0] == 0
+
+
+def test_methods_in_a_whole_model_are_paired_over_windows():
+    """The two windows of the run; each metric is that of the model, not of its heads."""
+    records = [json.loads(line) for line in (GOLDEN / "runs/inject-decode/records.jsonl").read_text().splitlines()]
+    rows = compare_runs(records, records, pairs=["topk=window"]).compared
+    rows = [row for row in rows if row["d"] == 6]
+    assert [row["metric"] for row in rows] == ["kl", "loss_change", "drift", "top1_agreement", "residual_sum"]
+    found = {one["method"]: [] for one in records}
+    for one in records:
+        if one["d"] == 6:
+            found[one["method"]] += one["metrics"]["kl"]
+    differences = [y - x for x, y in zip(found["topk"], found["window"], strict=True)]
+    kl = rows[0]
+    assert (kl["values"], kl["windows"], kl["heads"], kl["test"]) == (2, 2, 1, "windows")
+    assert kl["difference"] == pytest.approx(sum(differences) / 2, rel=1e-12)
+    assert kl["se"] == pytest.approx(abs(differences[1] - differences[0]) / 2, rel=1e-12)
+    assert rows[3]["verdict"] == "worse"  # fewer equal words
+    text = comparison_view(rows, Header()).text("md")
+    assert "**kl · all replaced layers · decoding behind 9 tokens · n = 16**" in text
+
+
+def test_two_runs_of_inject_are_compared(command):
+    for name, places in (("inject", ("all replaced layers", "layer 1 alone")), ("inject-decode", ("behind 9 tokens",))):
+        path = str(GOLDEN / "runs" / name)
+        code, out, err = command("compare", path, path, "--metric", "drift,kl")
+        assert code == 0 and "no regression in" in err and all(place in out for place in places)
+        assert "heads" not in out
+    code, _, err = command("compare", path, path, "--metric", "mass")
+    assert code == 2 and "unknown metric 'mass'" in err
 
 
 def test_times_of_two_methods_of_one_bench_are_compared():

@@ -123,6 +123,7 @@ EXPERIMENT = Experiment(
     output=BenchOutput,
     plots=("bench",),
     gated=GATED,
+    compared=("ratio_to_exact", "peak_bytes"),
     timed=True,
     examples=(
         "--method nystromformer,skyformer,performer --n 1024,4096,16384 --plot",

@@ -97,6 +97,7 @@ EXPERIMENT = Experiment(
     plots=("errors", "cost", "maps", "positions"),
     more_plots=("papers", "heads"),
     gated=Gated(ERROR),
+    compared=("output_spectral_relative", "matrix_spectral_relative"),
     keeps=("maps",),
     examples=(
         "--method skyformer,nystromformer --n 1024 --d 32,64,128 --plot",

@@ -13,7 +13,7 @@ from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plot_option
-from ...tables.metrics import Metric, cosine, share
+from ...tables.metrics import INJECT
 from ..base import Experiment
 
 __all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
@@ -197,35 +197,7 @@ class InjectOutput(Output, Gates):
     )
 
 
-GATED = Gated(
-    (
-        Metric("drift"),
-        Metric("logits_drift"),
-        Metric("kl"),
-        share("top1_agreement", "larger"),
-        Metric("loss"),
-        Metric("loss_own"),
-        Metric("loss_change"),
-        Metric("perplexity"),
-        Metric("perplexity_own"),
-        Metric("perplexity_change"),
-        cosine("embedding_cosine"),
-        Metric("local_error"),
-        Metric("row_error"),
-        Metric("spectral_error"),
-        Metric("residual_error"),
-        Metric("residual_heads"),
-        Metric("residual_sum"),
-        share("lost_mass"),
-        Metric("first_divergence", better="larger"),
-        Metric("cache_bytes"),
-        Metric("read_bytes"),
-        Metric("greedy_match", better="larger"),
-        Metric("needle_loss"),
-        Metric("needle_loss_change"),
-        Metric("needle_rank"),
-    )
-)
+GATED = Gated(INJECT)
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",
@@ -233,6 +205,8 @@ EXPERIMENT = Experiment(
     output=InjectOutput,
     plots=("inject",),
     gated=GATED,
+    compared=("kl", "loss_change", "drift", "top1_agreement", "residual_sum"),
+    whole=True,
     examples=(
         "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
         "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",
