@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,24 @@ class Sampling:
     def known(self) -> dict[str, Tensor]:
         """The known statistics by name, (h, n_q) each."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class Later(Mapping[str, Tensor]):
+    """Tensors by name that are made each time they are read, such as draws of which a method uses a few."""
+
+    made_when_read = True  # so that a check of types reads none
+
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._make = make
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make)
+
+    def __len__(self) -> int:
+        return len(self._make)
 
 
 @dataclass(frozen=True, eq=False)

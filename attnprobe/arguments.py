@@ -166,8 +166,8 @@ def _of_tuple(value: tuple[Any, ...], parts: tuple[Any, ...]) -> str | None:
 
 
 def _of_items(value: Any, parts: tuple[Any, ...]) -> str | None:
-    """What is wrong with an item of a collection; items of an iterator are not looked at."""
-    if not isinstance(value, Collection):
+    """What is wrong with an item of a collection; items of an iterator, and those made when read, are not looked at."""
+    if not isinstance(value, Collection) or getattr(type(value), "made_when_read", False):
         return None
     if isinstance(value, Mapping):
         for key, item in value.items():

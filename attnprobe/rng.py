@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from math import tau
+from math import prod, tau
 from operator import index
 
 import torch
@@ -70,8 +70,13 @@ def hashed_uniform(keys: Tensor, count: int) -> Tensor:
     >>> hashed_uniform(torch.tensor([7, 8]), 2).shape
     torch.Size([2, 2])
     """
+    return hashed_integers(keys, count).double().mul_(2.0**-53)
+
+
+def hashed_integers(keys: Tensor, count: int) -> Tensor:
+    """The numbers of `hashed_uniform` times 2⁵³, (b, count) int64: they have the same order, and are made sooner."""
     counters = mixed(torch.arange(count, device=keys.device))
-    return _shifted(mixed(keys[:, None] ^ counters), 11).double().mul_(2.0**-53)
+    return _shifted(mixed(keys[:, None] ^ counters), 11)
 
 
 def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
@@ -96,6 +101,24 @@ def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
         last = numbers[-GROUP:].view(1, 2, GROUP // 2)
         _box_muller(torch.rand(last.shape, generator=stream, dtype=out.dtype, device="cpu", out=last))
     return out
+
+
+def first_normals(stream: torch.Generator, some: int, count: int, *of_each: int) -> Tensor:
+    """The first ``some`` of ``torch.randn(count, *of_each)``, in float64 on the CPU, to the last bit.
+
+    torch fills groups of 16 numbers in their order, so it can stop after the last one that is needed. The last 16
+    numbers of all it may draw again; if one of these is needed, it draws all.
+
+    >>> every = torch.randn(40, 3, generator=generator(0, "a"), dtype=torch.float64)
+    >>> torch.equal(first_normals(generator(0, "a"), 2, 40, 3), every[:2])
+    True
+    """
+    size = prod(of_each)
+    needed = -(-some * size // GROUP) * GROUP
+    if needed > count * size - GROUP:
+        needed = count * size
+    numbers = torch.randn(needed, generator=stream, dtype=torch.float64, device="cpu")
+    return numbers[: some * size].view(some, *of_each)
 
 
 def _box_muller(groups: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import kstest
 from twins_estimators import mixed as mixed_twin
 
-from attnprobe.rng import Streams, generator, hashed_uniform, mixed, normal_into
+from attnprobe.rng import Streams, first_normals, generator, hashed_uniform, mixed, normal_into
 
 
 def draw(g):
@@ -129,3 +129,10 @@ def test_keys_that_differ_only_above_the_bits_that_torch_keeps_have_other_number
     assert not torch.equal(*hashed_uniform(torch.tensor([low, high]), 4))
     streams = Streams(0, "vattention")
     assert len({streams.key(0, "tail"), streams.key(1, "tail"), streams.key(0, "base"), streams.part("x").key(0)}) == 4
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 16), (5, 3, 7), (3, 1, 5), (2, 1, 3), (7, 5, 3), (256, 2, 1)])
+def test_the_first_normal_numbers_are_those_of_all(shape):
+    every = torch.randn(shape, generator=generator(0, "first"), dtype=torch.float64)
+    for some in range(1, shape[0] + 1):
+        assert torch.equal(first_normals(generator(0, "first"), some, *shape), every[:some])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,7 +75,7 @@ def estimated(
     qkv: QKV,
     kept: KeptRows,
     choose: Callable[[Rows], Weighted],
-    draws: dict[str, Tensor],
+    draws: Mapping[str, Tensor],
     diagnostics: dict[str, Tensor] | None = None,
 ) -> Approximation:
     """``B~_ij = w_ij exp(S_ij) / D~_i`` with ``D~_i = Σ_j w_ij exp(S_ij)``, for the weights that ``choose`` gives.
@@ -114,8 +114,12 @@ def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
 
 def marked(mask: Tensor) -> Tensor:
     """The columns that a mask (b, n_k) marks in each row, (b, u) int64; -1 in empty slots."""
-    is_marked, keys = mask.to(torch.uint8).topk(max(1, int(mask.sum(-1).max())))
-    return keys.masked_fill(is_marked == 0, -1)
+    rows, keys = mask.nonzero().unbind(1)
+    counts = mask.sum(-1)
+    slots = torch.full((len(mask), max(1, int(counts.max()))), -1, device=mask.device)
+    of_row = torch.arange(len(rows), device=mask.device) - (counts.cumsum(0) - counts)[rows]
+    slots[rows, of_row] = keys
+    return slots
 
 
 @dataclass(frozen=True, eq=False)

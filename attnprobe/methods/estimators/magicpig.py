@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...approximation import Approximation, Later
 from ...errors import UsageError
 from ...qkv import QKV
-from ...rng import Streams
-from ..base import Approximation
+from ...rng import Streams, first_normals
 from ..registry import register
 from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 MOST = 256  # tables
 SPREAD = 64  # rows that determine the number of tables
 FEW = 1e-2  # expected collisions below which the law is summed
+PROJECTED = 2**18  # projections of tokens at once
 QUARTER = 4  # sinks and window take at most this part of d each
 
 
@@ -113,20 +114,27 @@ def magicpig(
     tensor(64., dtype=torch.float64)
     """
     count = MOST if tables is None else tables
-    draws = [
-        torch.randn(count, bits, qkv.p, generator=streams.head(head, "rotations"), dtype=torch.float64, device="cpu")
-        for head in qkv.heads
-    ]
-    rotations = torch.stack(draws)  # (h, L, K, p)
     near = min(sinks, d // QUARTER), min(window, d // QUARTER)
-    hashed = [_Hashed(qkv, head, rotations[head].to(qkv.device), least_hits) for head in range(qkv.h)]
     kept = KeptRows(qkv, "magicpig", d, *near, count, tables is None, bits, least_hits)
+    heads = range(qkv.h)
+    hashed = [kept.of_rows(("hashed", head), partial(_Hashed.of, qkv, head, bits, least_hits)) for head in heads]
 
     def tables_of_heads() -> list[tuple[int, float]]:
         spread = _Spread.of(qkv, *near)
         return [one.tables(spread, d, count, tables is None) for one in hashed]
 
     used = kept.once("tables", tables_of_heads)
+
+    def drawn(head: int, tables: int) -> Tensor:
+        """The rotations of the first tables of a head, (L, K, p)."""
+        stream = streams.head(qkv.heads[head], "rotations")
+        return first_normals(stream, tables, count, bits, qkv.p)
+
+    @cache
+    def buckets(head: int) -> tuple[Tensor, Tensor]:
+        """The rotations of the used tables of a head, (L, K, p), and the buckets of its keys, (L, n_k)."""
+        rotations = drawn(head, used[head][0]).to(qkv.device)
+        return rotations, _codes(hashed[head].k, rotations)
 
     def law(rows: Rows) -> _Law:
         exactly, u = near_keys(rows, *near), hashed[rows.head].law(rows.index, used[rows.head][0])
@@ -136,7 +144,8 @@ def magicpig(
 
     def choose(rows: Rows) -> Weighted:
         found = kept.of_rows(("law", rows.head, int(rows.index[0])), partial(law, rows))
-        collisions = hashed[rows.head].collisions(rows.index, used[rows.head][0])
+        rotations, of_keys = buckets(rows.head)
+        collisions = _collisions(_codes(hashed[rows.head].q[rows.index], rotations), of_keys)
         hits = marked((collisions >= least_hits) & found.others)
         u = found.u.gather(1, hits.clamp(min=0))  # of the hits, (b, u)
         weighted = torch.where(hits >= 0, -(u + floor).log(), -torch.inf)
@@ -150,7 +159,8 @@ def magicpig(
         )
 
     keys = torch.tensor([expected for _, expected in used], dtype=torch.float64, device="cpu")
-    return estimated(qkv, kept, choose, {"rotations": rotations}, {"realised_d": keys})
+    draws = Later({"rotations": lambda: torch.stack([drawn(head, count) for head in heads])})  # (h, 256, K, p)
+    return estimated(qkv, kept, choose, draws, {"realised_d": keys})
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,32 +207,33 @@ class _Spread:
         return _Spread(index, exactly, block.visible & ~exactly)
 
 
+@dataclass(frozen=True, eq=False)
 class _Hashed:
-    """The hashes of one head, and the law of its collisions."""
+    """What a head hashes, and the law of its collisions.
 
-    def __init__(self, qkv: QKV, head: int, rotations: Tensor, least_hits: int) -> None:
-        self.qkv, self.least_hits, self.bits = qkv, least_hits, rotations.shape[1]
-        q, k = qkv.q[head].double(), qkv.k[head].double()
-        self.q, self.k = q, k - (k.mean(0) if qkv.visible is None else k[0])
-        self.rotations = rotations
-        self.of_keys: Tensor | None = None
+    Attributes:
+        q, k: queries and centred keys, (n, p) float64 each. causal: whether the inputs are causal.
+    """
+
+    q: Tensor
+    k: Tensor
+    causal: bool
+    bits: int
+    least_hits: int
+
+    @classmethod
+    def of(cls, qkv: QKV, head: int, bits: int, least_hits: int) -> _Hashed:
+        k = qkv.k[head].double()
+        centred = k - (k.mean(0) if qkv.visible is None else k[0])
+        return cls(qkv.q[head].double(), centred, qkv.causal, bits, least_hits)
 
     def law(self, index: Tensor, tables: int) -> Tensor:
         """u_ij of these rows, (b, n_k)."""
         return self._included(self._collision(index), tables)
 
-    def collisions(self, index: Tensor, tables: int) -> Tensor:
-        """The number of tables in which each key shares the bucket of each of these rows, (b, n_k)."""
-        of_q, of_k = _codes(self.q[index], self.rotations[:tables]), self._codes_of_keys(tables)
-        counts = torch.zeros(len(index), len(self.k), dtype=torch.int16, device=self.k.device)
-        sums = _quick(counts)
-        for own, keys in zip(_quick(of_q), _quick(of_k), strict=True):
-            sums += own[:, None] == keys
-        return counts
-
     def tables(self, spread: _Spread, d: int, most: int, free: bool) -> tuple[int, float]:
         """L and its expected number of used keys. L is ``most``, or if ``free`` the largest one with at most d keys."""
-        if self.qkv.causal:
+        if self.causal:
             collision = torch.full(spread.exactly.shape, 0.5**self.bits, dtype=torch.float64, device=self.q.device)
         else:
             collision = self._collision(spread.index).detach()
@@ -257,12 +268,6 @@ class _Hashed:
             return -torch.expm1(tables * missed)
         return 1 - torch.exp((tables - 1) * missed) * (1 + (tables - 1) * collision)
 
-    def _codes_of_keys(self, tables: int) -> Tensor:
-        """The buckets of all keys in each table, (L, n_k); the same for all blocks of rows."""
-        if self.of_keys is None:
-            self.of_keys = _codes(self.k, self.rotations[:tables])
-        return self.of_keys
-
 
 def _spread(count: int, device: torch.device) -> Tensor:
     """Up to 64 of ``count`` numbers, spread evenly from 0 on."""
@@ -289,15 +294,29 @@ def at_least_two(c: Tensor, tables: int) -> Tensor:
     return probability
 
 
+def _codes(x: Tensor, rotations: Tensor) -> Tensor:
+    """The buckets of tokens (n, p) in each of the tables (L, K, p): (L, n) integers of K bits."""
+    bits = rotations.shape[1]
+    kind = torch.uint8 if bits <= 8 else torch.int16 if bits < 16 else torch.int64
+    codes = []
+    for some in rotations.split(max(1, PROJECTED // (bits * len(x)))):
+        positive = (some.flatten(0, 1) @ x.mT > 0).unflatten(0, (-1, bits)).to(kind)  # (L', K, n)
+        code = positive[:, 0].clone()
+        for bit in range(1, bits):
+            code.add_(positive[:, bit], alpha=1 << bit)
+        codes.append(code)
+    return torch.cat(codes)
+
+
+def _collisions(of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    """The number of tables in which a key (L, n_k) shares the bucket of a query (L, b), (b, n_k) int16."""
+    counts = torch.zeros(of_queries.shape[1], of_keys.shape[1], dtype=torch.int16, device=of_keys.device)
+    sums = _quick(counts)
+    for own, keys in zip(_quick(of_queries), _quick(of_keys), strict=True):
+        sums += own[:, None] == keys
+    return counts
+
+
 def _quick(x: Tensor) -> Any:
     """The same numbers as a numpy array on a CPU, where numpy compares and counts three times as fast."""
     return x.numpy() if x.device.type == "cpu" else x
-
-
-def _codes(x: Tensor, rotations: Tensor) -> Tensor:
-    """The buckets of tokens (n, p) in each of the tables (L, K, p): (L, n) integers of K bits."""
-    kind = torch.int16 if rotations.shape[1] < 16 else torch.int64
-    codes = torch.zeros(len(rotations), len(x), dtype=kind, device=x.device)
-    for bit in range(rotations.shape[1]):
-        codes += (rotations[:, bit] @ x.mT > 0).to(kind) << bit
-    return codes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import NormalDist
 from typing import Literal
 
@@ -19,12 +19,13 @@ from torch import Tensor
 from ...errors import UsageError
 from ...linalg.order import largest_scores
 from ...qkv import QKV
-from ...rng import Streams, hashed_uniform, mixed
+from ...rng import Streams, hashed_integers, mixed
 from ..base import Approximation
 from ..registry import register
 from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 PLACES = 40  # bits of a place in the text
+LAST = 2**53  # above all numbers of keys
 QUARTER = 4  # sinks and window take at most this part of d each
 
 
@@ -138,11 +139,22 @@ def vattention(
     """
     exact_keys = int(heavy * d)
     law = _Law(d - exact_keys, epsilon, delta, verify, moments, quantile, most)
-    numbers = _Numbers.of(qkv, streams)
     first = min(sinks, d // QUARTER, exact_keys // 2)
     last = min(window, d // QUARTER, exact_keys - first)
 
     kept = KeptRows(qkv, "vattention", exact_keys, first, last)
+    places = kept.once("places", partial(_places, qkv))
+
+    @cache
+    def row_keys(label: str) -> Tensor:
+        """The key of each row, (h, n_q) int64."""
+        of_heads = torch.tensor([streams.key(head, label) for head in qkv.heads], device="cpu")
+        return mixed(of_heads[:, None] ^ places)
+
+    def numbers(label: str, rows: Rows) -> Tensor:
+        """A number for each row of the block and each key, (b, n_k) int64 below 2⁵³."""
+        keys = row_keys(label)[rows.head].to(rows.scores.device)
+        return hashed_integers(keys[rows.index], rows.scores.shape[1])
 
     def heavy_keys(rows: Rows) -> _Heavy:
         near = near_keys(rows, first, last)
@@ -153,7 +165,7 @@ def vattention(
     def choose(rows: Rows) -> Weighted:
         found = kept.of_rows(("heavy", rows.head, int(rows.index[0])), partial(heavy_keys, rows))
         tail, size = found.tail, found.size
-        order = _marked(numbers.uniform("tail", rows), tail)
+        order = _marked(numbers("tail", rows), tail)
 
         def base() -> Tensor:
             """The keys from which a promise takes σ, D and N, (b, n_k)."""
@@ -162,13 +174,13 @@ def vattention(
             if moments == "reused":
                 return _mask(_least(order, size.clamp(max=law.base)), tail)
             among = tail if moments == "independent" else rows.visible & ~found.near
-            numbered = _marked(numbers.uniform("base", rows), among)
+            numbered = _marked(numbers("base", rows), among)
             return _mask(_least(numbered, among.sum(-1).clamp(max=law.base)), tail)
 
         count, capped = law.counts(rows, found.mask, size, base)  # b_i
         taken = _least(order, count)
         if replace:
-            taken = marked(_drawn_again(order, size, count, numbers.uniform("replace", rows)))
+            taken = marked(_drawn_again(order, size, count, numbers("replace", rows)))
         log_weight = (size / count.clamp(min=1)).log()
         weighted = torch.where(taken >= 0, log_weight[:, None], -torch.inf)
         log_weights = torch.cat([torch.where(found.keys >= 0, 0.0, -torch.inf).to(weighted), weighted], 1)
@@ -179,7 +191,7 @@ def vattention(
         stated = {"inclusion": torch.where(size > 0, inclusion, 1.0), "variance": variance, "capped": capped.double()}
         return Weighted(torch.cat([found.keys, taken], 1), log_weights, stated)
 
-    return estimated(qkv, kept, choose, {"row_keys": torch.stack([numbers.keys(head, "tail") for head in qkv.heads])})
+    return estimated(qkv, kept, choose, {"row_keys": row_keys("tail")})
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,34 +211,14 @@ class _Heavy:
     size: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbers:
-    """Uniform numbers of rows and keys, determined by the place of a row in the text.
-
-    ``places`` (n_q,) int64 is the place of each query plus 2⁴⁰ times the number of earlier queries at that place.
-    """
-
-    heads: tuple[int, ...]
-    streams: Streams
-    places: Tensor
-
-    @classmethod
-    def of(cls, qkv: QKV, streams: Streams) -> _Numbers:
-        earlier: Counter[int] = Counter()
-        places = []
-        for place in qkv.query_positions.tolist():
-            places.append(place + (earlier[place] << PLACES))
-            earlier[place] += 1
-        return cls(tuple(qkv.heads), streams, torch.tensor(places, device="cpu"))
-
-    def keys(self, head: int, label: str) -> Tensor:
-        """The key of each row of a head, (n_q,)."""
-        return mixed(self.streams.key(head, label) ^ mixed(self.places))
-
-    def uniform(self, label: str, rows: Rows) -> Tensor:
-        """A number for each row of the block and each key, (b, n_k)."""
-        keys = self.keys(self.heads[rows.head], label).to(rows.scores.device)
-        return hashed_uniform(keys[rows.index], rows.scores.shape[1])
+def _places(qkv: QKV) -> Tensor:
+    """The place of each query plus 2⁴⁰ times the number of earlier queries at that place, mixed, (n_q,) int64."""
+    earlier: Counter[int] = Counter()
+    places = []
+    for place in qkv.query_positions.tolist():
+        places.append(place + (earlier[place] << PLACES))
+        earlier[place] += 1
+    return mixed(torch.tensor(places, device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -316,21 +308,21 @@ def _mask(keys: Tensor, like: Tensor) -> Tensor:
     return number.scatter_add_(1, keys.clamp(min=0), (keys >= 0).to(torch.uint8)) > 0
 
 
-def _marked(uniform: Tensor, among: Tensor) -> Tensor:
-    """The numbers of the marked keys of each row (b, n_k), and 2 for other keys. Sorted, they give a random order."""
-    return uniform.masked_fill_(~among, 2.0)
+def _marked(numbers: Tensor, among: Tensor) -> Tensor:
+    """The numbers of the marked keys of each row (b, n_k), and LAST for others. Sorted, they give a random order."""
+    return numbers.masked_fill_(~among, LAST)
 
 
 def _least(order: Tensor, count: Tensor) -> Tensor:
     """The keys with the ``count`` (b,) smallest numbers of each row, (b, u) int64; -1 in empty slots."""
     smallest, keys = order.topk(max(1, int(count.max())), largest=False)  # ascending
-    wanted = (smallest < 2) & (torch.arange(keys.shape[1], device=keys.device) < count[:, None])
+    wanted = (smallest < LAST) & (torch.arange(keys.shape[1], device=keys.device) < count[:, None])
     return keys.masked_fill(~wanted, -1)
 
 
-def _drawn_again(order: Tensor, size: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
+def _drawn_again(order: Tensor, size: Tensor, count: Tensor, numbers: Tensor) -> Tensor:
     """The marked keys in ``count`` draws with replacement, (b, n_k) bool. A draw is a place in the random order."""
-    place = (uniform * size[:, None]).long()
+    place = (numbers.double() / LAST * size[:, None]).long()
     drawn = torch.arange(order.shape[1], device=order.device) < count[:, None]
     key = order.argsort(-1).gather(1, place)
     return torch.zeros_like(drawn, dtype=torch.uint8).scatter_add(1, key, drawn.to(torch.uint8)) > 0

@@ -123,8 +123,9 @@ def _with_means(qkv: QKV, exact: Approximation, scores: Tensor, block: int) -> A
     logits = scores + (sizes - taken).log()
     every = torch.cat([exact.log_normalizer()[..., None].to(scores.dtype), logits], -1)
     share = every.softmax(-1).to(qkv.dtype)  # of the exact keys, and of each mean
-    pooling = (block_of_key == torch.arange(len(sizes), device=qkv.device)[:, None]) / sizes[:, None]
-    means = LowRank(share[..., 1:], None, pooling.to(qkv.dtype).expand(qkv.h, -1, -1))
+    pooling = torch.zeros(len(sizes), qkv.n_k, dtype=qkv.dtype, device=qkv.device)
+    pooling.scatter_(0, block_of_key[None], (1 / sizes)[block_of_key][None].to(qkv.dtype))
+    means = LowRank(share[..., 1:], None, pooling.expand(qkv.h, -1, -1))
     operator = Sum([Sparse(softmax.index, softmax.weight * share[..., :1], qkv.n_k, softmax.group, zeroed=True), means])
     read = (logits > float("-inf")).sum(-1).double().mean(1).cpu()
     diagnostics = {**exact.diagnostics, "kv_read": exact.diagnostics["kv_read"] + read}
