@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +14,9 @@ from torch import Tensor, linalg
 from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import Unsupported, UsageError
+from ..groups import of_heads, repeated
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention
+from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import full_precision
 from ..qkv import QKV
 from .residual import head_residuals, heads_alone
@@ -48,6 +50,7 @@ EPSILONS = {"k_50": 0.5, "k_90": 0.1, "k_99": 0.01}
 SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query
 ENTRIES = 2**18  # of a block of rows, which fits in the cache
 FEWEST = 16  # rows of a block
+TEMPORARY = 16  # numbers of 4 bytes that a block has for each entry on another device
 KEPT = 2**30  # bytes of exact rows that are kept for further approximations
 TIED = 1e-12  # two ln P_j with a smaller difference are of scores that only rounding tells apart
 LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
@@ -96,9 +99,10 @@ def row_metrics(
         approx: its approximation.
         needle: the numbers of the needle's keys, (m,) int64.
 
-    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^18 entries, at least 16 rows. At
-    most 1 GiB of exact rows is kept, for further approximations. Cost for each head: ``n_q n_k (p + p_v)``
-    multiply-adds and a sort of each row, once; ``n_q n_k p_v`` multiply-adds and all rows of each approximation.
+    Scores and sums are float64 for inputs of any dtype. Rows come in blocks of about 2^18 entries of a head, at least
+    16 rows; off the CPU a block has these rows of all heads that fit. At most 1 GiB of exact rows is kept, for further
+    approximations. Cost for each head: ``n_q n_k (p + p_v)`` multiply-adds and a sort of each row, once; ``n_q n_k
+    p_v`` multiply-adds and all rows of each approximation.
 
     Raises:
         UsageError: a reference or an approximation of another shape; a needle beyond the keys.
@@ -126,14 +130,15 @@ def row_metrics(
         needle = None if needle is None else (outer.cumsum(0) - 1)[needle]
     log_sums = None if approx.log_normalizer is None else approx.log_normalizer().double()
     shown = [name for name in ROW_METRICS if needle is not None or not name.startswith("needle")]
-    missing = torch.full((inner.n_q,), torch.nan, dtype=torch.float64, device=qkv.device)
-    heads = []
-    for head in range(inner.h):
-        of_head = None if matrix is None else matrix.heads(slice(head, head + 1))
-        sums = None if log_sums is None else log_sums[head]
-        found = _judged(shared, head, of_head, output[head].double(), sums, needle)
-        heads.append([found.get(name, missing) for name in shown])
-    metrics = {name: torch.stack(values) for name, values in zip(shown, zip(*heads, strict=True), strict=True)}
+    metrics = torch.full((len(shown), inner.h, inner.n_q), torch.nan, dtype=torch.float64, device=qkv.device)
+    for heads in shared.heads():
+        part = None if matrix is None else matrix.heads(heads)
+        sums = None if log_sums is None else log_sums[heads]
+        found = _judged(shared, heads, part, output[heads].double().flatten(0, 1), sums, needle)
+        for place, name in enumerate(shown):
+            if name in found:
+                metrics[place, heads] = found[name].unflatten(0, (-1, inner.n_q))
+    metrics = dict(zip(shown, metrics, strict=True))
     return metrics if outer is None else {name: _spread(x, outer) for name, x in metrics.items()}
 
 
@@ -149,7 +154,9 @@ def _check_needle(needle: Tensor, n_k: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Some exact rows of a head at the keys that one of them sees, and at the sink, which is one more key, the last.
+    """Some exact rows of heads at the keys that one of them sees, and at the sink, which is one more key, the last.
+
+    b counts the rows of all heads, one head after the other.
 
     Attributes:
         log_p, p: ``ln P``, -∞ where a key is hidden, and P, (b, m).
@@ -185,7 +192,7 @@ class ExactRows:
         self.qkv = qkv.compressed()
         self._kept: dict[tuple[int, int], _Block] = {}
         self._room = KEPT
-        self._wide: tuple[int, Tensor, Tensor] | None = None  # a head, and its keys and values
+        self._wide: tuple[slice, Tensor, Tensor] | None = None  # heads, and their keys and values
 
     @classmethod
     def of(cls, reference: Operator, qkv: QKV) -> ExactRows:
@@ -205,8 +212,17 @@ class ExactRows:
 
     def blocks(self) -> list[tuple[int, int]]:
         """``(start, stop)`` of consecutive blocks of rows."""
-        step = max(FEWEST, ENTRIES // self.qkv.n_k)
-        return [(start, min(start + step, self.qkv.n_q)) for start in range(0, self.qkv.n_q, step)]
+        return list(row_blocks(self.qkv.n_q, self._step))
+
+    def heads(self) -> list[slice]:
+        """The heads that a block has together: one on a CPU, elsewhere those that fit, which are as many operations."""
+        together = block_rows(self.qkv.q, TEMPORARY * self._step * self.qkv.n_k, cpu=1)
+        return [slice(start, stop) for start, stop in row_blocks(self.qkv.h, together)]
+
+    @property
+    def _step(self) -> int:
+        """The number of rows of a block."""
+        return max(FEWEST, ENTRIES // self.qkv.n_k)
 
     @cached_property
     def sinks(self) -> Tensor | None:
@@ -218,27 +234,28 @@ class ExactRows:
         """What each head alone adds to the residual stream, in float64."""
         return self.qkv.block and heads_alone(self.qkv.block, self.qkv.p_v)
 
-    def block(self, head: int, rows: slice) -> _Block:
+    def block(self, heads: slice, rows: slice) -> _Block:
         """The rows of a block at the keys that one of its queries sees."""
-        place = head, rows.start
+        place = heads.start, rows.start
         if place not in self._kept:
             visible = self.qkv.visible
             keys = self.qkv.n_k if visible is None else int(visible.last[rows].max()) + 1
-            made = self.computed(head, rows, keys)
+            made = self.computed(heads, rows, keys)
             if made.nbytes > self._room:
                 return made
             self._kept[place] = made
             self._room -= made.nbytes
         return self._kept[place]
 
-    def computed(self, head: int, rows: slice, keys: int) -> _Block:
+    def computed(self, heads: slice, rows: slice, keys: int) -> _Block:
         """Some rows at the first ``keys`` keys."""
-        qkv, sinks, (k, v) = self.qkv, self.sinks, self._keys_and_values(head)
-        log_p = qkv.q[head, rows].double() * qkv.scale @ k[:keys].mT
+        qkv, sinks, (k, v) = self.qkv, self.sinks, self._keys_and_values(heads)
+        q = qkv.q[heads, rows].double() * qkv.scale  # (g, r, p)
+        log_p = _product(q.flatten(0, 1), k[:, :keys].mT)
         if qkv.visible is not None:
-            log_p.masked_fill_(qkv.visible.of(rows).hidden(keys), -torch.inf)
+            log_p.view(len(q), -1, keys).masked_fill_(qkv.visible.of(rows).hidden(keys), -torch.inf)
         if sinks is not None:
-            log_p = torch.cat([log_p, sinks[head].expand(len(log_p), 1)], 1)
+            log_p = torch.cat([log_p, sinks[heads].repeat_interleave(q.shape[1])[:, None]], 1)
         log_sum = log_p.logsumexp(-1)
         log_p -= log_sum[:, None]
         p = log_p.exp()
@@ -246,21 +263,22 @@ class ExactRows:
         held = ordered.exp().flip(-1).cumsum_(-1)
         values = {
             "support": (-linalg.vecdot(p, log_p.clamp(min=LEAST))).exp(),
-            "distant_mass": (p[:, :keys] * self._distant(rows, keys)).sum(-1),
+            "distant_mass": (p[:, :keys].unflatten(0, (len(q), -1)) * self._distant(rows, keys)).sum(-1).flatten(),
         }
         for name, epsilon in EPSILONS.items():
             values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
-        return _Block(log_p, p, log_sum, p[:, :keys] @ v[:keys], ordered, held, keys, values)
+        return _Block(log_p, p, log_sum, _product(p[:, :keys], v[:, :keys]), ordered, held, keys, values)
 
-    def values_of(self, head: int, keys: int) -> Tensor:
-        """The first values of a head in float64, and the zero of a sink, (m, p_v)."""
-        v = self._keys_and_values(head)[1][:keys]
+    def values_of(self, heads: slice, keys: int) -> Tensor:
+        """The first values of heads in float64, and the zero of a sink, (g, m, p_v)."""
+        v = self._keys_and_values(heads)[1][:, :keys]
         return v if self.sinks is None else torch.nn.functional.pad(v, (0, 0, 0, 1))
 
-    def _keys_and_values(self, head: int) -> tuple[Tensor, Tensor]:
-        if self._wide is None or self._wide[0] != head:
-            one = self.qkv.head(head)
-            self._wide = head, one.k[0].double(), one.v[0].double()
+    def _keys_and_values(self, heads: slice) -> tuple[Tensor, Tensor]:
+        if self._wide is None or self._wide[0] != heads:
+            shared = (of_heads(x, heads, self.qkv.h).double() for x in (self.qkv.shared_k, self.qkv.shared_v))
+            k, v = (repeated(x, heads.stop - heads.start) for x in shared)
+            self._wide = heads, k, v
         return self._wide[1:]
 
     def _distant(self, rows: slice, keys: int) -> Tensor:
@@ -272,25 +290,31 @@ class ExactRows:
 
 def _judged(
     shared: ExactRows,
-    head: int,
+    heads: slice,
     matrix: Operator | None,
     output: Tensor,
     log_sums: Tensor | None,
     needle: Tensor | None,
 ) -> dict[str, Tensor]:
-    """The metrics of the rows of a head, (n_q,) each, from its matrix and its outputs (n_q, p_v)."""
-    blocks = [_sums_of_block(shared, head, slice(*rows), matrix, log_sums, needle) for rows in shared.blocks()]
-    values = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+    """The metrics of the rows of g heads, (g n_q,) each, from their matrices and their outputs (g n_q, p_v)."""
+    blocks = [_sums_of_block(shared, heads, slice(*rows), matrix, log_sums, needle) for rows in shared.blocks()]
+    values = {name: _joined([block[name] for block in blocks], heads.stop - heads.start) for name in blocks[0]}
     exact = values["output"]
     size, norm = linalg.vector_norm(exact, dim=-1), linalg.vector_norm(output, dim=-1)
     error = output - exact
     values["row_error"] = _over_size(linalg.vector_norm(error, dim=-1), size)
     values["row_error_angle"] = _angle(output, exact, norm, size)
     if shared.wide_block is not None:
-        values["residual_error"] = head_residuals(error[None], shared.wide_block, [shared.qkv.heads[head]])[0]
+        of_each = error.unflatten(0, (-1, shared.qkv.n_q))
+        values["residual_error"] = head_residuals(of_each, shared.wide_block, shared.qkv.heads[heads]).flatten()
     if log_sums is not None:
-        values["log_normaliser_error"] = log_sums - values["log_sum"]
+        values["log_normaliser_error"] = log_sums.flatten() - values["log_sum"]
     return values if matrix is None else {**values, **_of_keys(values, size)}
+
+
+def _joined(blocks: Sequence[Tensor], g: int) -> Tensor:
+    """The values of blocks of the rows of g heads, (g r, …) each, as (g n_q, …)."""
+    return torch.cat([block.unflatten(0, (g, -1)) for block in blocks], 1).flatten(0, 1)
 
 
 def _of_keys(sums: Mapping[str, Tensor], size: Tensor) -> dict[str, Tensor]:
@@ -317,13 +341,18 @@ def _of_keys(sums: Mapping[str, Tensor], size: Tensor) -> dict[str, Tensor]:
 
 
 def _sums_of_block(
-    shared: ExactRows, head: int, rows: slice, matrix: Operator | None, log_sums: Tensor | None, needle: Tensor | None
+    shared: ExactRows,
+    heads: slice,
+    rows: slice,
+    matrix: Operator | None,
+    log_sums: Tensor | None,
+    needle: Tensor | None,
 ) -> dict[str, Tensor]:
     """What `_judged` needs of a block of b rows: the metrics of P alone, ``output`` and ``log_sum``, and `_sums`."""
-    exact = shared.block(head, rows)
-    weights = None if matrix is None else matrix.rows(rows.start, rows.stop)[0]
+    exact = shared.block(heads, rows)
+    weights = None if matrix is None else matrix.rows(rows.start, rows.stop).flatten(0, 1)
     if weights is not None and exact.keys < shared.qkv.n_k and weights[:, exact.keys :].count_nonzero():
-        exact = shared.computed(head, rows, shared.qkv.n_k)
+        exact = shared.computed(heads, rows, shared.qkv.n_k)
     values = {**exact.values, "output": exact.output, "log_sum": exact.log_sum}
     if needle is not None:
         values["needle_mass"] = exact.p[:, needle[needle < exact.keys]].sum(-1)
@@ -334,13 +363,13 @@ def _sums_of_block(
     weights = weights[:, : exact.keys].to(torch.promote_types(weights.dtype, torch.float32))  # numpy has no bfloat16
     if shared.sinks is not None:
         assert log_sums is not None  # methods without a normaliser take no sinks
-        of_sink = (shared.sinks[head] - log_sums[rows]).exp()[:, None]
+        of_sink = (shared.sinks[heads, None] - log_sums[:, rows]).exp().view(-1, 1)
         weights = torch.cat([weights.double(), of_sink], 1)
-    return {**values, **_sums(exact, weights.contiguous(), shared.values_of(head, exact.keys))}
+    return {**values, **_sums(exact, weights.contiguous(), shared.values_of(heads, exact.keys))}
 
 
 def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Sums over the keys of rows with weights (b, m) and values v (m, p_v), (b,) each.
+    """Sums over the keys of rows with weights (b, m) and values v (g, m, p_v) of their heads, (b,) each.
 
     ``lost`` is the mass of the keys that are not chosen, and ``smaller`` the part of ``P V`` with less mass, (b, p_v).
     Only these two read all of a row.
@@ -353,7 +382,7 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     left = _times(exact.p, free)  # (b, m)
     mass, lost = rows.sum(p), left.sum(-1)
     less = mass < lost
-    if less.any():
+    if less.device.type != "cpu" or less.any():  # a GPU would have to be waited for
         left = _times(exact.p, free ^ less[:, None])
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
     good = rows.sum(log_p >= rows.repeated(least - TIED))
@@ -364,7 +393,7 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     return {
         "mass": mass,
         "lost": lost,
-        "smaller": left @ v,
+        "smaller": _product(left, v),
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
         "good": good,
@@ -372,6 +401,11 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
         "kl": rows.sum(log_w.sub_(log_p).mul_(w).sub_(more)),
         "tv": rows.sum(more.abs_()),
     }
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """The product of the rows x (g r, m) of g heads with the matrix of each, y (g, m, c), as (g r, c)."""
+    return x @ y[0] if len(y) == 1 else (x.unflatten(0, (len(y), -1)) @ y).flatten(0, 1)
 
 
 def _chosen(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -395,24 +429,22 @@ class _Runs:
 
     def __init__(self, place: Tensor, b: int, m: int) -> None:
         starts = torch.searchsorted(place, torch.arange(b + 1, device=place.device) * m)
-        self.counts = starts.diff()
-        self.filled = self.counts.nonzero()[:, 0]
-        self.begin = starts[self.filled]
+        self.counts, self.starts, self.total = starts.diff(), starts[:-1], len(place)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of each run in float64, (b,); the number of those that are true for bool x."""
         if x.device.type != "cpu":
             return torch.segment_reduce(x.double(), "sum", lengths=self.counts)
         numbers = x.numpy()
-        sums = np.zeros(len(self.counts))
+        sums, filled = np.zeros(len(self.counts)), self.counts.numpy() > 0
         dtype = np.int64 if numbers.dtype == bool else None
-        sums[self.filled.numpy()] = np.add.reduceat(numbers, self.begin.numpy(), dtype=dtype)
+        sums[filled] = np.add.reduceat(numbers, self.starts.numpy()[filled], dtype=dtype)
         return torch.from_numpy(sums)
 
     def repeated(self, x: Tensor) -> Tensor:
         """The number of each row (b,), once for each number of its run; on a CPU by numpy, which is faster."""
         if x.device.type != "cpu":
-            return x.repeat_interleave(self.counts)
+            return x.repeat_interleave(self.counts, output_size=self.total)  # else the GPU would be waited for
         return torch.from_numpy(np.repeat(x.numpy(), self.counts.numpy()))
 
 

@@ -5,7 +5,9 @@ from math import inf, log, nan
 
 import pytest
 import torch
+from counting import Counting, Reading
 from inputs import make
+from pretend_device import AWAY, pretending
 
 import attnprobe.metrics.rows as rows_module
 from attnprobe import QKV, approximate, exact, row_metrics
@@ -240,3 +242,20 @@ def test_what_cannot_be_compared_is_refused():
         row_metrics(exact(qkv), approximate("window", make(n=12, n_k=20), 8), qkv)
     with pytest.raises(UsageError, match="needle: keys 3 … 20"):
         row_metrics(exact(qkv), approx, qkv, needle=torch.tensor([3, 20]))
+
+
+def test_another_device_is_asked_for_as_many_operations_for_two_heads_as_for_five():
+    """And it waits three times: for the last key that is seen, the keys of rows, and the size of a gather."""
+    calls = []
+    for h in (2, 5):
+        q, k, v = torch.randn(3, h, 40, 8, generator=torch.Generator().manual_seed(h), dtype=F64)
+        expected = QKV(q, k, v, causal=True)
+        with pretending():
+            qkv = QKV(q.to(AWAY), k.to(AWAY), v.to(AWAY), causal=True)
+            reference, approx = exact(qkv), approximate("topk", qkv, 6)
+            with Counting() as counting, Reading() as reading:
+                rows = row_metrics(reference, approx, qkv)
+            calls.append((sum(counting.calls.values()), reading.count))
+        for name, values in row_metrics(exact(expected), approximate("topk", expected, 6), expected).items():
+            torch.testing.assert_close(rows[name].held, values, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert calls[0] == calls[1] and calls[0][1] <= 3, calls
