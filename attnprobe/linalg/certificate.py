@@ -77,8 +77,9 @@ def root_bound(
     size_p = p.norm(dim=1)
     weight = size_p * c.norm(dim=1)  # (N, K)
 
-    def m(d: Tensor) -> Tensor:
-        return (p / (d[:, None] + gap)[:, None, :]) @ c.mT  # (N, s, s)
+    def m(far: Tensor) -> Tensor:
+        """M at the distances ``λ - θ`` (N, K), (N, s, s)."""
+        return (p / far[:, None, :]) @ c.mT
 
     bound = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
     least = 1e-13 * top + 1e-300
@@ -86,21 +87,27 @@ def root_bound(
     done = bound <= least
     b = torch.where(done, torch.ones_like(bound), bound)
     step = torch.full_like(b, LARGEST_STEP)
-    f_b = _frobenius(m(b))
+    far_b = b[:, None] + gap
+    m_b, root_b = m(far_b), far_b.rsqrt()
+    f_b, is_norm = _frobenius(m_b), False
     for _ in range(MOST_STEPS):
         if done.all():
             break
         a = b * torch.exp(-step)
-        m_a = m(a)
+        far_a = a[:, None] + gap
+        m_a, root_a = m(far_a), far_a.rsqrt()
         f_a = _frobenius(m_a)
-        sag = ((a[:, None] + gap).rsqrt() - (b[:, None] + gap).rsqrt()).square()  # of a chord under 1/x
-        rest = (weight * sag).sum(-1) + eta * (size_p / (a[:, None] + gap)).norm(dim=-1)
+        sag = (root_a - root_b).square()  # of a chord under 1/x
+        rest = (weight * sag).sum(-1) + eta * (size_p / far_a).norm(dim=-1)
         clear = torch.maximum(f_a, f_b) + rest < t
-        if not (clear | done).all():  # only then the norm itself
-            f_a, f_b = _norm(m_a), _norm(m(b))
+        sharper = not (clear | done).all()
+        if sharper:  # only then the norm itself
+            f_a, f_b = _norm(m_a), f_b if is_norm else _norm(m_b)
             clear = torch.maximum(f_a, f_b) + rest < t
+        is_norm = sharper
         clear &= ~done
         b, f_b = torch.where(clear, a, b), torch.where(clear, f_a, f_b)
+        m_b, root_b = torch.where(clear[:, None, None], m_a, m_b), torch.where(clear[:, None], root_a, root_b)
         bound = torch.where(done, bound, b)
         done = done | (~clear & (step <= SMALLEST_STEP)) | (b <= least)
         step = torch.where(clear, (2 * step).clamp(max=LARGEST_STEP), step / 2)

@@ -110,7 +110,7 @@ def magicpig(qkv, d, draws, target, *, bits=8, tables=None, sinks=4, window=64, 
             tables, too_many = (middle, too_many) if expected(middle) <= d * planned.n_q else (tables, middle)
 
     def buckets(x):
-        return [tuple(bool(float(r @ x) > 0) for r in table) for table in draws["rotations"][:tables]]
+        return [tuple((table @ x > 0).tolist()) for table in draws["rotations"][:tables]]
 
     of_q, of_k = [buckets(x) for x in q], [buckets(x) for x in k]
     rows = []
