@@ -115,10 +115,9 @@ def near_keys(rows: Rows, sinks: int, window: int) -> Tensor:
 def marked(mask: Tensor) -> Tensor:
     """The columns that a mask (b, n_k) marks in each row, (b, u) int64; -1 in empty slots."""
     rows, keys = mask.nonzero().unbind(1)
-    counts = mask.sum(-1)
-    slots = torch.full((len(mask), max(1, int(counts.max()))), -1, device=mask.device)
-    of_row = torch.arange(len(rows), device=mask.device) - (counts.cumsum(0) - counts)[rows]
-    slots[rows, of_row] = keys
+    starts = torch.searchsorted(rows, torch.arange(len(mask) + 1, device=mask.device))
+    slots = torch.full((len(mask), max(1, int(starts.diff().max()))), -1, device=mask.device)
+    slots[rows, torch.arange(len(rows), device=mask.device) - starts[rows]] = keys
     return slots
 
 
