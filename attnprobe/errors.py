@@ -60,7 +60,7 @@ def cut(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def near(name: str, choices: Iterable[str]) -> str | None:
+def near(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The choice that is similar to a misspelt name; None if none is similar.
 
     >>> near("skyfromer", ["skyformer", "vmean"])
@@ -69,7 +69,7 @@ def near(name: str, choices: Iterable[str]) -> str | None:
     if len(name) > LONGEST:
         return None  # no name is as long, and comparing takes the product of the lengths
     folded = {choice.lower(): choice for choice in reversed(list(choices))}
-    matches = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    matches = get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
     return folded[matches[0]] if matches else None
 
 

@@ -6,16 +6,17 @@ Values are JSON, or the texts that safetensors stores: ``true`` or ``True``, ``0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from .errors import AttnprobeError
+from .errors import AttnprobeError, cut, near
 from .files import parse_json
 from .records.shapes import Count, Facts, Number, in_words, shallow
 
 EVERY = "every"  # stands for the layers of a value that is not by layer
+MISSPELT = 0.8  # similarity of an entry to the name of a field: causl, slidingwindow, is_causal
 
 
 def _truth(value: Any) -> Any:
@@ -38,7 +39,7 @@ def _real(value: Any) -> Any:
 def _number(value: Any, kind: type) -> Any:
     """The number that a text has; other values, and texts without one, as they are."""
     try:
-        return kind(value) if isinstance(value, str) else value
+        return kind(value) if isinstance(value, str) and "_" not in value else value  # Python reads 1_0 as 10
     except ValueError:
         return value
 
@@ -87,19 +88,30 @@ Sizes = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValid
 
 
 class _Metadata(BaseModel):
-    """Metadata that are checked when they are read. Other entries of a file are left alone."""
+    """Metadata that are checked when they are read. Other entries of a file are left alone, but for misspelt ones."""
 
     model_config: ClassVar = ConfigDict(strict=True, frozen=True, extra="ignore")
 
     @classmethod
-    def read(cls, name: str, metadata: Mapping[str, Any], error: type[AttnprobeError]) -> Self:
+    def read(
+        cls, name: str, metadata: Mapping[str, Any], error: type[AttnprobeError], fields: Sequence[str] = ()
+    ) -> Self:
         """The metadata of the file ``name``.
 
+        Args:
+            fields: those that are read; none are all.
+
         Raises:
-            AttnprobeError: ``error``, for an entry of another type. The line names the file and the entry.
+            AttnprobeError: ``error``, for an entry of another type, or one whose name is nearly that of a field. The
+                line names the file and the entry.
         """
+        read = fields or tuple(cls.model_fields)
+        metadata = {entry: value for entry, value in metadata.items() if entry in read or entry not in cls.model_fields}
+        for entry in metadata:
+            if entry not in read and (match := near(entry, read, MISSPELT)) is not None:
+                raise error(f"{name}: unknown metadata {cut(entry)}; did you mean '{match}'?")
         try:
-            return cls.model_validate(dict(metadata))
+            return cls.model_validate(metadata)
         except ValidationError as wrong:
             problems = list(in_words(wrong, metadata).values())
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""

@@ -23,10 +23,35 @@ def test_a_number_is_of_all_layers_or_of_one():
     assert one.fault([1]) == "metadata scale: there is no layer 0"
 
 
-WRONG = ({"sinks": "1.5"}, {"heads": "[true]"}, {"scale": 0}, {"causal": "no"}, {"heads": [1, 1]})
+WRONG = (
+    {"scale": "1_0"},
+    {"sinks": "1_0"},
+    {"sinks": "1.5"},
+    {"heads": "[true]"},
+    {"scale": 0},
+    {"causal": "no"},
+    {"heads": [1, 1]},
+)
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_one_line_names_the_file_and_the_entry(wrong):
     with pytest.raises(SourceError, match=rf"^f\.safetensors: metadata {next(iter(wrong))}"):
         QKVMetadata.read("f.safetensors", wrong, SourceError)
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [("causl", "causal"), ("is_causal", "causal"), ("SINKS", "sinks"), ("sliding-window", "sliding_window")],
+)
+def test_a_misspelt_entry_is_refused(entry, field):
+    with pytest.raises(SourceError, match=f"^f: unknown metadata {entry}; did you mean '{field}'\\?$"):
+        QKVMetadata.read("f", {entry: "1"}, SourceError)
+
+
+def test_entries_of_other_programs_are_left_alone():
+    foreign = {"format": "pt", "schema": 1, "source": "x", "num_heads": "12", "model": "m"}
+    assert QKVMetadata.read("f", foreign, SourceError) == QKVMetadata()
+    assert SelectionMetadata.read("f", foreign, SourceError) == SelectionMetadata()
+    plain = QKVMetadata.read("f", {"head": "12", "heads": "12", "facts": "x", "scale": "2"}, SourceError, ("scale",))
+    assert plain == QKVMetadata(scale={"every": 2.0})

@@ -22,6 +22,7 @@ LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every 
 WIDEST = 2**128  # of a seed
 DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
+COUNTED = ("bad_rows",)  # metrics without a null, which would be read as none
 
 
 def shallow(value: object, depth: int = 0) -> object:
@@ -262,6 +263,8 @@ def unequal(prefix: str, lists: Fields, heads: Sequence[int]) -> Iterator[str]:
     for name, values in lists.items():
         if len(values) != len(heads):
             yield f"field {prefix}{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
+        elif name in COUNTED and None in values:
+            yield f"field {prefix}{name}: expected a number for each head, got null"
 
 
 def per_head(record: Fields) -> Iterator[str]:

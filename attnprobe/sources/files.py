@@ -275,7 +275,7 @@ class FileSource(Source):
 
     def _read_metadata(self, texts: dict[str, str]) -> QKVMetadata:
         """The metadata: our entry, or those of another program."""
-        entry: Any = {name: texts[name] for name in PLAIN if name in texts}
+        entry: Any = texts
         if ENTRY in texts:
             try:
                 entry = parse_json(texts[ENTRY])
@@ -284,7 +284,7 @@ class FileSource(Source):
                 raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {message(error)}") from error
             if schema != SCHEMA:
                 raise SourceError(f"{self.name}: schema {cut(str(schema))}, but this version reads schema {SCHEMA}")
-        return QKVMetadata.read(self.name, entry, SourceError)
+        return QKVMetadata.read(self.name, entry, SourceError, () if ENTRY in texts else PLAIN)
 
     def _check_metadata(self) -> None:
         """Refuse metadata and positions that do not fit to the tensors."""

@@ -298,3 +298,12 @@ def test_a_later_record_takes_the_place_of_a_line_that_is_none(tmp_path):
     write(tmp_path, [{**good, "n": None}, {**good, "heads": []}, good])
     actual = read_run(tmp_path)
     assert not actual.malformed and len(actual.records) == 1
+
+
+@pytest.mark.parametrize("command", ["error", "bench"])
+def test_bad_rows_that_are_not_known_are_not_none(command):
+    shape = shape_of(command)
+    record = next(one for one in read_records(RUNS / command) if "bad_rows" in one["metrics"])
+    assert shape.problem(record) is None
+    record["metrics"]["bad_rows"][1] = None
+    assert shape.problem(record) == "field metrics.bad_rows: expected a number for each head, got null"

@@ -271,6 +271,9 @@ def test_a_bad_value_names_layer_and_window(write, tensors):
     ("metadata", "says"),
     [
         ({"scale": "large"}, 'metadata scale: expected a valid number, got "large"'),
+        ({"scale": "1_0"}, 'metadata scale: expected a valid number, got "1_0"'),
+        ({"causl": "true"}, "unknown metadata causl; did you mean 'causal'?"),
+        ({"attnprobe": '{"schema": 1, "causl": true}'}, "unknown metadata causl; did you mean 'causal'?"),
         ({"scale": "-1"}, "metadata scale: expected greater than 0, got -1.0"),
         ({"scale": "1e400"}, "metadata scale: expected at most 1e+300"),
         ({"causal": "no"}, 'metadata causal: expected true or false, got "no"'),

@@ -23,6 +23,7 @@ from ...qkv import QKV
 from ...replacement import Budget
 from ...sources import AttentionCall
 
+KEYED = ("selection", "sparse", "exact")  # families whose weights are those of keys
 Part = tuple[Tensor, Tensor]  # the output (h, n_q, p_v) and the logarithm of the normaliser (h, n_q) of some keys
 
 
@@ -110,7 +111,7 @@ class PromptPolicy:
         The share, (h,), is ``1 - D~/D``, mean over rows; NaN for methods whose weights are not those of the keys.
         """
         kept = self._kept(steps)
-        if self.method.family not in ("selection", "sparse", "exact"):
+        if self.method.family not in KEYED:
             return self._output(steps, kept), torch.full((steps.qkv.h,), torch.nan)
         exact = torch.logaddexp(steps.whole[1], steps.new[1])
         lost = -torch.expm1(torch.logaddexp(kept[1], steps.new[1]).double() - exact.double())
@@ -152,16 +153,25 @@ class PromptPolicy:
 
     def _kept_part(self, steps: Steps, d: int | None) -> Part:
         if self.method.compress is None:
-            return self._read(steps, d)
+            return steps.whole if self._reads_all(d) else self._read(steps, d)
         place = steps.layer, steps.row, d
         if place not in self.kept:
             assert d is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
         index, qkv = self.kept[place], steps.qkv  # (h, u)
+        if index.shape[1] == self.prompt and (index >= 0).all():
+            return steps.whole  # not by other products, whose rounding would be lost mass
         at = index.clamp(min=0)
         scores = qkv.scale * (qkv.q @ tokens(qkv.shared_k, at).mT)
         return _joined(scores.masked_fill((index < 0)[:, None], float("-inf")), tokens(qkv.shared_v, at))
+
+    def _reads_all(self, d: int | None) -> bool:
+        """Whether a method that selects keys states that d of them are exact attention to the prompt."""
+        if d is None or self.method.exact_at is None or self.method.family not in KEYED:
+            return False
+        least, needed = self.method.exact_at(self.prompt)
+        return (least is None or d >= least) and all(self.options.get(name) == value for name, value in needed.items())
 
     def _read(self, steps: Steps, d: int | None) -> Part:
         """The part of a method that reads the prompt at each step: all new tokens stand at the prompt's last one."""

@@ -197,6 +197,12 @@ def test_topk_reads_the_d_largest_scores_of_the_prompt_at_each_step(ask, models,
     assert metrics(record)["lost_mass"] == pytest.approx(lost, rel=1e-4) and lost > 1e-3
 
 
+@pytest.mark.parametrize("method", ["knorm", "h2o", "topk"])
+def test_a_cache_with_all_keys_loses_no_mass(ask, method):
+    [record] = ask(methods=(method,), d=(PREFIX,), layer=(LAYERS - 1,))
+    assert metrics(record)["lost_mass"] == 0 and metrics(record)["kl"] == pytest.approx(0, abs=1e-9)
+
+
 def test_forced_recent_keys_are_an_option_of_h2o(models, text):
     ids, whole = ids_of(text), opened(models["llama"])
     qkv = prompt_text(capture(whole, {"input_ids": ids}, 0)["model.layers.0.self_attn", 0].qkv(), PREFIX)
