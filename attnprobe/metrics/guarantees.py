@@ -12,6 +12,7 @@ from torch import Tensor, linalg
 
 from ..approximation import CACHED_ENTRIES, Approximation
 from ..errors import Unsupported
+from ..linalg.norms import row_norms
 from ..operators import Operator, SoftmaxAttention
 from ..operators.blocks import row_blocks
 from ..operators.precision import full_precision
@@ -56,7 +57,7 @@ class GuaranteeReference:
     @cached_property
     def sizes(self) -> Tensor:
         """``‖o_i‖`` of each row, (h, n_q) float64."""
-        return linalg.vector_norm(self.output, dim=-1)
+        return row_norms(self.output)
 
     @cached_property
     def log_normaliser(self) -> Tensor | None:
@@ -150,12 +151,12 @@ def over_heads(errors: Tensor, sizes: Tensor | None = None) -> Tensor:
     """
     if sizes is None:
         return errors.square().mean(-1).sqrt()
-    return linalg.vector_norm(errors * sizes, dim=-1) / linalg.vector_norm(sizes, dim=-1)
+    return row_norms(errors * sizes) / row_norms(sizes)
 
 
 def _relative(difference: Tensor, sizes: Tensor) -> Tensor:
     """The norms of rows (h, n_q, c) over their sizes (h, n_q), (h, n_q); 0 if both are zero."""
-    norms = linalg.vector_norm(difference, dim=-1)
+    norms = row_norms(difference)
     return torch.where((norms == 0) & (sizes == 0), norms, norms / sizes)
 
 

@@ -102,7 +102,7 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
 
 def _of_vectors(x: Tensor) -> dict[str, Tensor]:
     """The statistics of queries, keys or values (h, n, p), (h,) each."""
-    sizes = torch.stack([row_norms(head) for head in x])  # (h, n)
+    sizes = torch.stack([row_norms(head.double()) for head in x])  # (h, n)
     spectral, frobenius = output_norms(x)
     return {
         "norm_mean": sizes.mean(1),

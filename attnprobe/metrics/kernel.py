@@ -11,7 +11,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import row_norms
+from ..linalg.norms import row_norms, unit_of
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import full_precision
 from ..qkv import QKV
@@ -86,7 +86,7 @@ class KernelReference:
         exact = exact_output(rounded)
         with torch.no_grad():  # rounded to the dtype of Q, K and V too, as a kernel's output is
             error = eager_output(rounded).to(qkv.dtype).double() - exact
-        return cls(dtype, exact, error.abs().amax((1, 2)), error.norm(dim=(1, 2)) / exact.norm(dim=(1, 2)))
+        return cls(dtype, exact, error.abs().amax((1, 2)), row_norms(error, 2) / row_norms(exact, 2))
 
 
 @checked()
@@ -152,8 +152,9 @@ def kernel_errors(
     error = output - exact
     rows = _ratio(row_norms(error), row_norms(exact), 0.0)  # (h, n_q)
     p50, p99, p99_9 = torch.quantile(rows, rows.new_tensor(QUANTILES), dim=-1)
+    max_abs, frobenius = error.abs().amax((1, 2)), _ratio(row_norms(error, 2), row_norms(exact, 2), 0.0)
+    output, exact = output / unit_of(output, 2), exact / unit_of(exact, 2)
     sizes = output.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
-    max_abs, frobenius = error.abs().amax((1, 2)), _ratio(error.norm(dim=(1, 2)), sizes[1], 0.0)
     zero = (sizes[0] == 0) | (sizes[1] == 0)
     cosine = (output * exact).sum((1, 2)) / (sizes[0] * sizes[1])
     return {

@@ -10,7 +10,7 @@ from torch import Tensor, linalg
 from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
+from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values, unit_of
 from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import full_precision
@@ -137,7 +137,7 @@ def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str
     """
     if d < 0:
         raise UsageError(f"lower_bound: d={d} is negative")
-    values = tail_singular_values(exact) if values is None else values
+    values = tail_singular_values(exact) if values is None else values.double()
     size = values[:, 0]
     size_frobenius = row_norms(values)
     tail = values[:, d:]
@@ -195,13 +195,8 @@ def _safe(squares: Tensor) -> Tensor:
 
 def _scaled_cosines(x: Tensor, y: Tensor) -> Tensor:
     """The cosine of each pair of rows (m, p), as (m,), without underflow: 1 if both are zero, 0 if one is."""
-    (x, x_zero), (y, y_zero) = _unit_rows(x), _unit_rows(y)
-    norms = x.norm(dim=-1) * y.norm(dim=-1)
-    cosine = (x * y).sum(-1) / torch.where(norms == 0, torch.ones_like(norms), norms)
-    return torch.where(x_zero & y_zero, torch.ones_like(cosine), cosine)
-
-
-def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows divided by their largest entry, so that products do not underflow, and a mask of the zero rows."""
-    size = x.abs().amax(-1, keepdim=True)
-    return x / torch.where(size > 0, size, torch.ones_like(size)), (size == 0)[..., 0]
+    x, y = x / unit_of(x), y / unit_of(y)
+    norm_x, norm_y = x.norm(dim=-1), y.norm(dim=-1)
+    cosine = (x * y).sum(-1) / (norm_x * norm_y)
+    zero = (norm_x == 0) | (norm_y == 0)
+    return torch.where(zero, (norm_x == norm_y).to(cosine), cosine)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, linalg
 
 from ..arguments import checked
 from ..errors import UsageError
+from ..linalg.norms import unit_of
 
 if TYPE_CHECKING:
     from ..block import Block
@@ -51,14 +53,16 @@ def residual_errors(change: Tensor, stream: Tensor) -> Tensor:
 def residual_rows(change: Tensor, stream: Tensor) -> Tensor:
     """``r² / (1 + r²)`` of each row, (…, n) float64; see `residual_errors`."""
     fits = change.dim() > 1 and stream.dim() > 1 and stream.shape[-1] in (change.shape[-1], 1)
-    if not fits or change.shape[-2] != stream.shape[-2] or not change.shape[-2]:
+    if not fits or change.shape[-2] != stream.shape[-2] or not change.shape[-2:].numel():
         raise UsageError(
             f"the change has shape {tuple(change.shape)} and the stream {tuple(stream.shape)}; (…, n, m) and (n, m) "
-            "with n of at least 1 are needed"
+            "with n and m of at least 1 are needed"
         )
-    moved, size = change.double().square().sum(-1), stream.double().square().sum(-1)  # (…, n)
+    change, stream = change.double(), stream.double()
+    unit = unit_of(torch.maximum(*(linalg.vector_norm(x, inf, dim=-1, keepdim=True) for x in (change, stream))))
+    moved, size = (change / unit).square().sum(-1), (stream / unit).square().sum(-1)  # (…, n)
     share = moved / (moved + size)  # r² / (1 + r²)
-    return share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == float("inf"), 1.0)
+    return share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == inf, 1.0)
 
 
 def why_no_block(qkv: QKV) -> str | None:
@@ -91,4 +95,4 @@ def heads_alone(block: Block, p_v: int) -> Block:
     if block.projected is not None:
         return block
     of_heads = block.weight.unflatten(1, (-1, p_v)).movedim(1, 0)  # (h, m, p_v)
-    return replace(block, weight=torch.cat(list(torch.linalg.qr(of_heads, mode="r").R), 1))
+    return replace(block, weight=torch.cat(list(linalg.qr(of_heads, mode="r").R), 1))

@@ -15,6 +15,7 @@ from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import Unsupported, UsageError
 from ..groups import of_heads, repeated
+from ..linalg.norms import row_norms, unit_of
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention
 from ..operators.blocks import block_rows, row_blocks
 from ..operators.precision import full_precision
@@ -300,10 +301,9 @@ def _judged(
     blocks = [_sums_of_block(shared, heads, slice(*rows), matrix, log_sums, needle) for rows in shared.blocks()]
     values = {name: _joined([block[name] for block in blocks], heads.stop - heads.start) for name in blocks[0]}
     exact = values["output"]
-    size, norm = linalg.vector_norm(exact, dim=-1), linalg.vector_norm(output, dim=-1)
-    error = output - exact
-    values["row_error"] = _over_size(linalg.vector_norm(error, dim=-1), size)
-    values["row_error_angle"] = _angle(output, exact, norm, size)
+    size, error = row_norms(exact), output - exact
+    values["row_error"] = _over_size(row_norms(error), size)
+    values["row_error_angle"] = _angle(output, exact)
     if shared.wide_block is not None:
         of_each = error.unflatten(0, (-1, shared.qkv.n_q))
         values["residual_error"] = head_residuals(of_each, shared.wide_block, shared.qkv.heads[heads]).flatten()
@@ -327,7 +327,7 @@ def _of_keys(sums: Mapping[str, Tensor], size: Tensor) -> dict[str, Tensor]:
     more = (mass >= lost)[:, None]
     rest = exact - smaller  # without cancellation: it is the larger part
     outside, inside = torch.where(more, smaller, rest), torch.where(more, rest, smaller)
-    gap = _over_size(linalg.vector_norm(outside / lost[:, None] - inside / mass[:, None], dim=-1), size)
+    gap = _over_size(row_norms(outside / lost[:, None] - inside / mass[:, None]), size)
     oracle = sums["mass_oracle"].masked_fill(keys == 0, 0.0)
     return {
         "mass_oracle": oracle,
@@ -453,11 +453,13 @@ def _over_size(x: Tensor, size: Tensor) -> Tensor:
     return torch.where(x == 0, x, x / size)
 
 
-def _angle(a: Tensor, b: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
+def _angle(a: Tensor, b: Tensor) -> Tensor:
     """``1 - cos(a, b)`` of rows: half the squared distance of their unit vectors, without cancellation.
 
     0 if both rows are zero, 1 if one is.
     """
+    a, b = a / unit_of(a), b / unit_of(b)
+    norm_a, norm_b = a.norm(dim=-1), b.norm(dim=-1)
     between = (a / norm_a[:, None] - b / norm_b[:, None]).square().sum(-1) / 2
     zero_a, zero_b = norm_a == 0, norm_b == 0
     between = between.masked_fill(zero_a ^ zero_b, 1.0)

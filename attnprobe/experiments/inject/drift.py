@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...hooks.capture import captured_forward
 from ...inject import injected
+from ...linalg.norms import row_norms
 from ...methods import approximate
 from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...metrics.residual import head_residuals, residual_errors
@@ -134,15 +135,16 @@ class Local:
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
     """The local errors of outputs (n, h, p_v); those of ``heads``, the numbers of these heads, add to the stream."""
-    exact = own.double()
-    gap = got.double() - exact
-    rows = gap.norm(dim=2) / exact.norm(dim=2)  # 0 / 0: a row that is zero in both has no error
-    sizes = (gap.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).tolist()
-    means = rows.masked_fill(gap.norm(dim=2) == 0, 0.0).mean(0).tolist()
+    exact = own.double().transpose(0, 1)  # (h, n, p_v)
+    gap = got.double().transpose(0, 1) - exact
+    distances = row_norms(gap)
+    rows = distances / row_norms(exact)  # 0 / 0: a row that is zero in both has no error
+    sizes = (row_norms(gap, 2) / row_norms(exact, 2)).tolist()
+    means = rows.masked_fill(distances == 0, 0.0).mean(1).tolist()
     if block is None:
         return Local(sizes, means, None, None)
-    alone = head_residuals(gap.transpose(0, 1), block, heads).mean(-1).tolist()
-    change, weighted = block.change(gap, heads), None
+    alone = head_residuals(gap, block, heads).mean(-1).tolist()
+    change, weighted = block.change(gap.transpose(0, 1), heads), None
     if block.last is not None:
         weighted = float(residual_errors(change, block.between[:, None]))
     together = float(residual_errors(change, block.size[:, None]))

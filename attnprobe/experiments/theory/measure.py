@@ -25,6 +25,8 @@ from . import TheoryRequest
 from .record import SHAPE
 from .setting import Question, checked_budgets, question_of, setting_of
 
+RANGE = 1e-75, 1e75  # within it no fourth power of an entry under- or overflows
+
 
 @dataclass(frozen=True)
 class _Cell:
@@ -131,6 +133,13 @@ def _check(
     if qkv.sink_logits is not None:
         raise Unsupported("heads have their own sinks, but the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
+    for name in "qkv":
+        largest = float(inner.parts()[name].abs().max())
+        if largest and not RANGE[0] < largest < RANGE[1]:
+            raise Unsupported(
+                f"the largest entry of {name} is {largest:.2g}, and bounds are computed from squares: scale it into "
+                f"{RANGE[0]:g}..{RANGE[1]:g}"
+            )
     if method is not None:
         tried = {d: refused(method, plan.target, inner.n_q, d) for d in budgets_of(method, plan.d)}
         reasons = {d: why for d, why in tried.items() if why is not None}

@@ -15,6 +15,7 @@ from ...approximation import Sampling
 from ...errors import UsageError
 from ...groups import tokens
 from ...linalg.coresets import halved
+from ...linalg.norms import unit_of
 from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
@@ -135,6 +136,7 @@ def _coreset(qkv: QKV, index: Tensor, rounds: list[tuple[int, int, float]], numb
     """The keys of ``index`` (h, n₀) that are left after all rounds, (h, d')."""
     k = tokens(qkv.shared_k, index).double().detach()
     v = tokens(qkv.shared_v, index).double().detach()
+    v = v / unit_of(v, 2)  # the choice does not depend on their unit
     place = torch.arange(index.shape[1], device=index.device).expand_as(index)
     shift = qkv.scale * k.square().sum(-1).amax(-1)[:, None, None, None]  # a factor of the kernel, which cancels
     bound = v.abs().amax((1, 2)).square()[:, None, None, None]  # b²

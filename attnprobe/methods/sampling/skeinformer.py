@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import Unsupported, UsageError
 from ...groups import tokens
+from ...linalg.norms import row_norms
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
 from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
 from ...operators.blocks import block_rows, head_blocks, row_blocks
@@ -163,7 +164,7 @@ def _draw(
         pilots = [torch.randint(qkv.n_q, (d,), generator=stream("pilot_rows"), device="cpu") for stream in streams_of]
         draws["pilot_rows"] = torch.stack(pilots)
         b_j, norms = _pilot_rows(qkv, draws["pilot_rows"].to(qkv.device))
-        weights = norms * qkv.v.norm(dim=-1, dtype=torch.float64)  # (h, n_k)
+        weights = norms * row_norms(qkv.v.double())  # (h, n_k)
         total = weights.sum(-1, keepdim=True)
         p = torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), p)
     sample = weighted_with_replacement if ablation == "no-norm-weighted" else weighted_without_replacement

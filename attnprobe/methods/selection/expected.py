@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...groups import repeated
+from ...linalg.norms import row_norms
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import product
 from ...qkv import QKV
@@ -72,7 +73,7 @@ def expected(
             its least; an allocation without its options.
     """
     numbers = working(qkv)
-    lengths = repeated(numbers.shared_v.norm(dim=-1), qkv.h)
+    lengths = repeated(row_norms(numbers.shared_v), qkv.h)
     if rope is not None and qkv.p % 2:
         raise Unsupported(f"expected: rope={rope:g} turns pairs of coordinates, and the head dimension {qkv.p} is odd")
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...groups import repeated
+from ...linalg.norms import unit_of
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -48,7 +49,8 @@ def keydiff(
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
-    unit = functional.normalize(numbers.shared_k, dim=-1)  # (h_kv, n_k, p)
+    k = numbers.shared_k
+    unit = functional.normalize(k / unit_of(k), dim=-1)  # (h_kv, n_k, p)
 
     def score(observed: QKV, end: int) -> Tensor:
         mean = functional.normalize(unit[:, :end].mean(1, keepdim=True), dim=-1)  # (h_kv, 1, p)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...groups import repeated
+from ...linalg.norms import row_norms
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
@@ -47,7 +48,7 @@ def knorm(
         Unsupported: d above n_q + n_k. UsageError: ``every`` below 1; an allocation without its options.
     """
     numbers = working(qkv)
-    norms = repeated(numbers.shared_k.norm(dim=-1), qkv.h)
+    norms = repeated(row_norms(numbers.shared_k), qkv.h)
 
     def score(observed: QKV, end: int) -> Tensor:
         return -norms[:, :end]

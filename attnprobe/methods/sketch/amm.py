@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...groups import tokens
+from ...linalg.norms import row_norms
 from ...linalg.sampling import weighted_with_replacement
 from ...operators import Columns, SoftmaxAttention
 from ...operators.blocks import head_blocks
@@ -77,7 +78,7 @@ def amm(
     """
     q, k, v = (x.double() for x in (qkv.q, qkv.k, qkv.v))
     draws = {}
-    weights = torch.ones(qkv.h, qkv.n_k, dtype=torch.float64, device=q.device) if p == "uniform" else v.norm(dim=-1)
+    weights = torch.ones(qkv.h, qkv.n_k, dtype=torch.float64, device=q.device) if p == "uniform" else row_norms(v)
     if p == "pilot":
         pilots = [
             torch.randint(qkv.n_q, (d,), generator=streams.head(head, "pilots"), device="cpu") for head in qkv.heads

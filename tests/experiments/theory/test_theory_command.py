@@ -395,6 +395,17 @@ def test_attention_that_is_not_to_all_tokens_is_skipped(file, tmp_path, more, me
         measured(tmp_path / "other.safetensors", tmp_path, theorems=("first",))
 
 
+@pytest.mark.parametrize("axis, size", [("q", 1e-80), ("k", 1e80), ("v", 1e-170), ("v", 1e170)])
+def test_entries_whose_powers_leave_float64_are_skipped(file, tmp_path, axis, size):
+    tensors = {name: x.double() for name, x in load_file(file).items()}
+    save_file(tensors | {axis: tensors[axis] * size}, tmp_path / "far.safetensors")
+    with pytest.raises(UsageError, match=f"the largest entry of {axis} is .*: scale it into 1e-75..1e"):
+        measured(tmp_path / "far.safetensors", tmp_path, theorems=("first",), dtype="float64")
+    save_file(tensors | {axis: tensors[axis] * 0}, tmp_path / "zero.safetensors")
+    near = measured(tmp_path / "zero.safetensors", tmp_path, name="zero", theorems=("first",))
+    assert near.records[0]["status"] != "skipped"
+
+
 def test_the_target_is_that_of_statements_about_methods_alone(file, tmp_path):
     seen = {}
 
