@@ -74,6 +74,14 @@ def test_a_time_is_better_or_worse_beyond_the_noise_alone(records, a, b, noise, 
     assert actual["reason"] == (why if verdict == "undecided" else None)
 
 
+@pytest.mark.parametrize("more, verdict", [(2**20, "same"), (2**20 + 1, "worse")])
+def test_memory_within_the_pages_of_an_allocator_is_the_same(records, more, verdict):
+    place = timed_place(timed_rows(records)[0])
+    row = {**place, **numbers(2.0**20, 2.0**20 + more), "metric": "peak_bytes"}
+    (actual,) = with_verdicts([Draft(row, METRICS["peak_bytes"], within_rounds(0.0))], 0.05, 0.05)
+    assert actual["verdict"] == verdict
+
+
 def test_the_noise_of_a_ratio_is_no_less_than_that_of_exact_attention_with_itself():
     quiet = {"ratio_to_exact": 2.0, "ratio_spread": 0.1, "seconds": 4.0, "seconds_spread": 0.3, "noise_floor": 1.0}
     loud = {**quiet, "ratio_spread": 0.2, "seconds_spread": 0.5, "noise_floor": 0.75}

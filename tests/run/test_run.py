@@ -276,3 +276,8 @@ def test_every_default_method_runs_on_few_tokens(run, qkv, tmp_path, command):
 def test_a_theorem_that_takes_no_budget_says_which_it_takes(run, qkv):
     code, _, err = run("theory", "--qkv", qkv, "--theorem", "wildcat-trace", "--d", 200, "--repeats", 1, "--out", "r")
     assert code == 2 and "d=200 exceeds n_k=96; choose d in 1..96" in err
+
+
+def test_an_option_that_is_named_twice_is_refused():
+    with pytest.raises(UsageError, match="^window: option sinks is given twice$"):
+        parse_methods(["window:sinks=1,sinks=2"], "softmax")

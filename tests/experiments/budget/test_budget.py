@@ -490,6 +490,8 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
         (2, 20, True, 19),
     ]
     (one,) = budget_summary(rows)
+    of_draws = [{**row, "lower": 0.2, "held": held} for row, held in zip(rows, (9, 3, 6), strict=True)]
+    assert budget_summary(of_draws)[0]["weakest"]["held"] == 3
     assert one["range"] == {"min": 8, "median": 20, "max": math.inf}
     assert (one["unreached"], one["counterexamples"]) == (1, 0)
     assert one["metrics"]["d"]["max"] == 20 and one["metrics"]["d"]["count"] == 2 and one["values"] == 3

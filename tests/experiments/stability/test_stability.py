@@ -19,6 +19,7 @@ from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.experiments.stability import training
 from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.data import DEPTH, SYMBOLS, evaluated, expression
+from attnprobe.experiments.stability.figures import _condition
 from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.read import read_records
@@ -558,3 +559,10 @@ def test_intervals():
         assert (high - low) / 2 / error == pytest.approx(expected, rel=1e-7)
         assert (high + low) / 2 == pytest.approx(freedom / 2, rel=1e-12)
     assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
+
+
+def test_the_condition_that_is_drawn_is_of_the_last_matrix_that_is_inverted():
+    conditions = {"A": {"inverted": True}, "G": {"inverted": True}, "C": {"inverted": False}}
+    row = {"method": "m", "conditions": conditions, "cond_per_step": {"A": [1.0], "G": [2.0], "C": [3.0]}}
+    assert _condition(row) == [2.0]
+    assert _condition({**row, "conditions": {"C": {"inverted": False}}}) == []

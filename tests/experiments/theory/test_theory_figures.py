@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from showing import view_of
 
 from attnprobe.experiments.theory.curves import STYLES
-from attnprobe.experiments.theory.figures import theory_figures
+from attnprobe.experiments.theory.figures import _range, theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
@@ -257,3 +257,8 @@ def test_budgets_of_a_method_have_lines_of_their_own_and_methods_begin_anew(draw
     lines = [line for line in figure.axes[0].get_lines() if line.get_drawstyle() == "steps-post"]
     styles = [STYLES[place] for place in (0, 1, 0, 2)]
     assert [line.get_linestyle() for line in lines] == [Line2D([], [], linestyle=one).get_linestyle() for one in styles]
+
+
+def test_an_axis_has_a_margin_of_a_twelfth_of_its_powers():
+    assert _range([1e-6, 0.0, math.inf, 1e6]) == pytest.approx((10**-6.96, 10**6.96))
+    assert _range([0.5, 50.0]) == pytest.approx((0.5 / 1.6, 80.0))
