@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..tables.table import gathered
-from .methods import HOLLOW, MOST_IN_PANEL
+from .methods import HOLLOW
 
 Limits = tuple[float, float]  # the cost of exact attention, and the error of V-Mean, which costs nothing
 
@@ -51,23 +51,21 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), par
     return best
 
 
-def prominent(panels: Iterable[tuple[Sequence[Point], Limits]]) -> set[str]:
+def prominent(panels: Iterable[tuple[Sequence[Point], Limits]]) -> tuple[set[str], dict[str, dict[str, Any]]]:
     """The methods that panels draw in their colours: all, or of many those with the most points on frontiers.
 
     Args:
         panels: the points of each, and the limits of its `frontier`.
+
+    Returns:
+        Their labels, and the legend of what else is drawn.
     """
     panels = list(panels)
-    every = {point.label for points, _ in panels for point in points}
-    if len(every) <= MOST_IN_PANEL:
-        return every
+    named = {point.label for points, _ in panels for point in points}
+    if len(named) <= MOST_COLOURED:
+        return named, {"frontier": FRONTIER}
     counts = Counter(point.label for points, limits in panels for point in frontier(points, limits, CLEAR))
-    return {label for label, _ in counts.most_common(MOST_COLOURED)}
-
-
-def costs_legend(others: bool) -> dict[str, dict[str, Any]]:
-    """The legend besides the methods; ``others``: whether some are grey."""
-    return {"frontier": FRONTIER, **({"other methods": BEATEN} if others else {})}
+    return {label for label, _ in counts.most_common(MOST_COLOURED)}, {"frontier": FRONTIER, "other methods": BEATEN}
 
 
 def cloud(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]], limits: Limits) -> None:

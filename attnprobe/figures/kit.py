@@ -108,7 +108,8 @@ def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: flo
     """
     from matplotlib.transforms import ScaledTranslation
 
-    points = BELOW_LABEL * axis.xaxis.label.get_size()
+    label = axis.xaxis.label
+    points = (BELOW_LABEL + LEADING * label.get_text().count("\n")) * label.get_size()
     below = axis.transAxes + ScaledTranslation(0, -points / 72, axis.figure.dpi_scale_trans)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
     labels = [folded(label, inches, size) for label in handles]

@@ -1,148 +1,82 @@
-"""The colour and marker of each method, by its name alone: the same in all figures of all runs. Names of metrics.
-
-A look in `LOOKS` never changes. A new method gets a new pair. The methods that papers compare (`COMPARED`)
-have colours that differ for readers with red-green blindness too.
-"""
+"""The colour, marker and line of each method of a figure. Names of metrics."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 
-BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-WINE, FOREST, BROWN, INDIGO, NAVY = "#882255", "#117733", "#661100", "#332288", "#1F3B73"
-TEAL, OLIVE, SAND, ROSE, CYAN, PURPLE = "#44AA99", "#999933", "#DDCC77", "#CC6677", "#88CCEE", "#AA4499"
-COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, WINE, FOREST, BROWN, INDIGO, NAVY)
+# They differ for readers with red-green or blue-yellow blindness too, on white and turned over on black.
+BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, PURPLE, BROWN = "#E69F00", "#56B4E9", "#550077", "#883300"
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, PURPLE, BROWN)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")  # that of the first method of each colour
+DASHES: tuple[Any, ...] = ("-", "--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)))  # of the methods of one colour in a panel
 CURVE, POINT = 1.6, 5.0  # points of the width of a method's curve, and of its markers
 GREY = "#444444"  # of V-Mean, bounds and guides
-SPARE = ("*", "d", "H", "8")  # markers of users' methods and of methods with options
-DASHES: tuple[Any, ...] = ("--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)), (0, (8, 2)))  # of methods with options
 
-YARDSTICKS = {"vmean": "--", "svd": "-.", "random": ":"}  # their lines
 EXACT = "exact"  # attention itself, where it is measured as a yardstick of cost
-LOOKS: Mapping[str, tuple[str, str]] = {
-    EXACT: ("black", "o"),
-    "softmax": ("black", "s"),
-    "kernelized": (BROWN, "o"),
-    "vmean": (GREY, "o"),
-    "svd": ("#7a7a7a", "D"),
-    # Nyström
-    "skyformer": (BLUE, "o"),
-    "nystromformer": (VERMILION, "s"),
-    "nystromformer-kmeans": (PINK, "s"),
-    "mss": (FOREST, "<"),
-    "mss-literal": (ORANGE, "<"),
-    "spectral-shift": (NAVY, ">"),
-    "prototype": (SKY, "^"),
-    "wildcat": (PURPLE, "<"),
-    # sampling
-    "informer": (ORANGE, "v"),
-    "skeinformer": (WINE, "h"),
-    "vattention": (INDIGO, "h"),
-    "thinformer": (TEAL, "h"),
-    # sketch
-    "linformer": (GREEN, "^"),
-    "linformer-jlt": (VERMILION, "^"),
-    "amm": (SKY, "D"),
-    # features
-    "performer": (PINK, "D"),
-    "performer-relu": (WINE, "D"),
-    "linear": (ORANGE, "X"),
-    "efficient": (BLUE, "P"),
-    # LSH
-    "reformer": (INDIGO, "p"),
-    "lsh-qk": (VERMILION, "p"),
-    "magicpig": (FOREST, "p"),
-    "hyper": (PINK, "p"),
-    "kdeformer": (ORANGE, "p"),
-    # sparse
-    "bigbird": (SKY, "P"),
-    "longformer": (BROWN, "X"),
-    "window": (GREEN, "v"),
-    "topk": (ORANGE, ">"),
-    # selection
-    "quest": (NAVY, "<"),
-    "topp": (WINE, "<"),
-    "block-topk": (GREEN, ">"),
-    "snapkv": (VERMILION, "v"),
-    "h2o": (SKY, "v"),
-    "tova": (PINK, "v"),
-    "knorm": (BROWN, "v"),
-    "keydiff": (INDIGO, "v"),
-    "expected": (FOREST, "v"),
-    "random": (GREY, "v"),
-    "vertical-slash": (ORANGE, "D"),
-    "tri-shape": (OLIVE, "D"),
-    "moba": (TEAL, "s"),
-    "xattention": (PURPLE, "s"),
-    "flexprefill": (SAND, "s"),
-    "nsa": (ROSE, "^"),
-    "dsa-oracle": (CYAN, "^"),
-    "selection": ("black", "^"),
-    # kernels
-    "torch:flex": (BLUE, "v"),
-    "torch:int8": (VERMILION, "h"),
-    "torch:sdpa-flash": (GREEN, "P"),
-    "torch:sdpa-math": ("black", "D"),
+YARDSTICKS: Mapping[str, Look] = {
+    "softmax": {"color": "black", "marker": "s", "linestyle": "-"},
+    "vmean": {"color": GREY, "marker": "o", "linestyle": "--"},
+    "svd": {"color": "#7a7a7a", "marker": "D", "linestyle": "-."},
+    "random": {"color": "#999999", "marker": "v", "linestyle": ":"},
 }
-COMPARED = (
-    EXACT,
-    "vmean",
-    "skyformer",
-    "nystromformer",
-    "mss",
-    "spectral-shift",
-    "informer",
-    "skeinformer",
-    "linformer",
-    "performer",
-    "reformer",
-    "bigbird",
-    "longformer",
-)
+USUAL = {  # the colour of a method; the first of a figure has it
+    name: colour
+    for colour, names in {
+        BLUE: "skyformer vattention efficient expected",
+        VERMILION: "nystromformer linformer-jlt lsh-qk snapkv",
+        GREEN: "linformer mss thinformer magicpig window block-topk",
+        PINK: "performer nystromformer-kmeans hyper tova",
+        ORANGE: "informer mss-literal linear kdeformer topk vertical-slash",
+        SKY: "bigbird prototype amm h2o moba",
+        PURPLE: "skeinformer spectral-shift performer-relu quest keydiff",
+        BROWN: "longformer reformer wildcat kernelized knorm",
+    }.items()
+    for name in names.split()
+}
 
 
-def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """The colour, marker and line style of methods, each by its name and its label ``NAME[:k=v,…]``.
+def looks_of(*panels: Sequence[tuple[str, str]]) -> dict[str, Look]:
+    """The colour, marker and line of the methods of a figure, each by its name and its label ``NAME[:k=v,…]``.
 
-    A method with options has its name's colour, a marker of `SPARE` and a kind of dashes; a method of a user has a
-    colour and a marker of `SPARE`. Both follow from a hash of the label. If two labels of a figure have the same look,
-    or two of a method the same dashes, the label that is later in the alphabet takes the next free ones.
+    Up to 8 methods have different colours. Of more, those of one panel do, and where a panel has more than 8, methods
+    of one colour differ by their dashes. Methods of one colour have different markers. A method has its colour of
+    `USUAL` if that is free, else one of `COLOURS` that is free and usual for the fewest others. Those in most panels
+    choose first, then those of `USUAL` in its order. Yardsticks always look the same.
 
-    >>> looks_of([("skyformer", "skyformer")])["skyformer"]
-    {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
+    >>> {label: look["color"] for label, look in looks_of([("performer", "performer"), ("tova", "tova")]).items()}
+    {'performer': '#CC79A7', 'tova': '#0072B2'}
     """
-    looks: dict[str, Look] = {}
-    for name, label in sorted(set(labels)):
-        candidates = _candidates(name, label)
-        free = [one for one in candidates if one not in looks.values()] or candidates[:1]
-        lines = [_line(look) for look in looks.values() if look["linestyle"] in DASHES]
-        looks[label] = next((one for one in free if _line(one) not in lines), free[0])
+    groups = [{method for method in panel if method[1] not in YARDSTICKS} for panel in panels]
+    every = set(chain(*groups))
+    if len(every) <= len(COLOURS):
+        groups = [every]
+    looks = {label: {**YARDSTICKS[label]} for _, label in chain(*panels) if label in YARDSTICKS}
+    order = [*USUAL]
+
+    def turn(method: tuple[str, str]) -> tuple[int, int, str]:
+        often = sum(method in group for group in groups)
+        return -often, order.index(method[1]) if method[1] in USUAL else len(order), method[1]
+
+    for name, label in sorted(every, key=turn):
+        beside = set(chain(*(group for group in groups if (name, label) in group)))
+        there = [looks[other]["color"] for _, other in beside if other in looks]
+        wanted = [USUAL.get(other) for other, _ in beside]
+        every_colour = [look["color"] for look in looks.values()]
+        ranks = {
+            colour: (there.count(colour), colour != USUAL.get(name), wanted.count(colour), every_colour.count(colour))
+            for colour in COLOURS
+        }
+        colour = min(ranks, key=ranks.__getitem__)
+        first = COLOURS.index(colour)
+        used = [look["marker"] for look in looks.values() if look["color"] == colour]
+        marker = min([*MARKERS[first:], *MARKERS[:first]], key=used.count)
+        looks[label] = {"color": colour, "marker": marker, "linestyle": DASHES[there.count(colour) % len(DASHES)]}
     return looks
-
-
-def _line(look: Look) -> tuple[Any, Any]:
-    """The line style, which distinguishes lines with small markers."""
-    return look["color"], look["linestyle"]
-
-
-def _candidates(name: str, label: str) -> list[Look]:
-    """The possible looks of a label, beginning with the one that its hash selects."""
-    if label == name and name in LOOKS:
-        colour, marker = LOOKS[name]
-        return [{"color": colour, "marker": marker, "linestyle": YARDSTICKS.get(name, "-")}]
-    if name in LOOKS:
-        colour = LOOKS[name][0]
-        pairs = [(marker, dashes) for dashes in DASHES for marker in SPARE]
-        looks: list[Look] = [{"color": colour, "marker": marker, "linestyle": dashes} for marker, dashes in pairs]
-    else:
-        looks = [{"color": colour, "marker": marker, "linestyle": "-"} for marker in SPARE for colour in COLOURS]
-    start = int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "big") % len(looks)
-    ordered = looks[start:] + looks[:start]
-    return sorted(ordered, key=lambda look: look["marker"] != ordered[0]["marker"])  # the marker stays if it can
 
 
 SYMBOLS = {

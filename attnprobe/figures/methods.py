@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..files import Fields
@@ -11,6 +12,7 @@ from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
+from .files import chunks
 from .kit import logarithmic
 from .looks import CURVE, POINT, escaped, looks_of, sentence
 
@@ -22,8 +24,9 @@ BAD_ROWS = "where the normaliser of some rows is not positive or lost to roundin
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 DEEP = 1e4  # from the largest value on an axis of errors to the least
-MOST_IN_PANEL = 6  # methods; the lines of more are drawn family by family
-MOST_OF_FAMILY = 4  # methods of a panel of a family
+MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
+MOST_OF_FAMILY = 4  # methods of a panel of families
+OWN = "user"  # the family of the user's own methods
 
 
 def scale(
@@ -52,20 +55,20 @@ def floor(values: Iterable[float]) -> float:
     return max(values, default=0.0) / DEEP
 
 
-def styles_of(rows: Sequence[Fields], shown: Iterable[Fields] | None = None) -> dict[str, dict[str, Any]]:
+def styles_of(*panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
-        shown: the rows whose methods are returned, all by default; looks are decided by all rows.
+        panels: the rows of each panel of a figure.
     """
+    rows = list(chain(*panels))
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
-    looks = looks_of((row["method"] or "", method_label(row)) for row in rows)
+    looks = looks_of(*[[(row["method"] or "", method_label(row)) for row in panel] for panel in panels])
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
-    labels = set(styles) if shown is None else set(map(text_label, shown))
-    return {label: style for label, style in styles.items() if label in labels}
+    return styles
 
 
 def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,16 +85,48 @@ def text_label(row: Fields) -> str:
     return escaped(method_label(row))
 
 
-def family_panels(rows: Sequence[Fields]) -> dict[str, str]:
-    """The title of each method's panel, by `text_label`: its family, with a number if the family has several panels."""
-    titles: dict[str, str] = {}
-    for members in gathered(rows, family):
-        labels = list(dict.fromkeys(map(text_label, members)))
-        count = math.ceil(len(labels) / MOST_OF_FAMILY)
-        for place, label in enumerate(labels):
-            number = place % count + 1  # relatives, which are of one hue, stand beside each other in the order
-            titles[label] = family(members[0]) + (f", {number} of {count}" if count > 1 else "")
-    return titles
+def family_panels(rows: Sequence[R]) -> list[tuple[str, list[R]]]:
+    """One panel of up to `MOST_IN_PANEL` methods; of more, panels of families.
+
+    Small families share a panel, and large ones have several.
+
+    Returns:
+        The title of each panel, empty for one of all methods, and its rows.
+    """
+    others, everywhere = _apart(rows)
+    if len(set(map(text_label, others))) <= MOST_IN_PANEL:
+        return [("", list(rows))]
+    groups: list[list[list[R]]] = []  # of families
+    for members in gathered(others, family):
+        together = [*chain(*groups[-1]), *members] if groups else []
+        if groups and len(set(map(text_label, together))) <= MOST_OF_FAMILY:
+            groups[-1].append(members)
+        else:
+            groups.append([members])
+    panels = []
+    for families in groups:
+        name = ", ".join(family(members[0]) for members in families)
+        split = parts([*chain(*families), *everywhere], MOST_OF_FAMILY)
+        for number, part in enumerate(split, 1):
+            panels.append((name + (f", {number} of {len(split)}" if len(split) > 1 else ""), part))
+    return panels
+
+
+def parts(rows: Sequence[R], most: int) -> list[list[R]]:
+    """Rows in parts of at most so many methods. The user's own methods, and references, are in every part."""
+    others, everywhere = _apart(rows)
+    lines = gathered(others, text_label)
+    count = math.ceil(len(lines) / most)
+    size = math.ceil(len(lines) / max(count, 1))
+    return [[*chain(*part), *everywhere] for part in chunks(lines, max(size, 1))]
+
+
+def _apart(rows: Sequence[R]) -> tuple[list[R], list[R]]:
+    """The methods to compare with, and what stands beside each of them: the user's own methods, and references."""
+    references = [row for row in rows if row.get("reference")]
+    own = [row for row in rows if not row.get("reference") and family(row) == OWN]
+    others = [row for row in rows if not row.get("reference") and family(row) != OWN]
+    return (others, [*own, *references]) if others else (own, references)
 
 
 def flagged(rows: Iterable[Fields]) -> set[str]:

@@ -100,7 +100,8 @@ class Panels:
         return sheet
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
-        """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one."""
+        """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it."""
+        from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
 
         own = self.draw(axis, rows) or {}
@@ -110,7 +111,10 @@ class Panels:
                 set_label(text)
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
         if with_legend and handles:
-            axis.legend(handles.values(), handles.keys())
+            wide = axis.get_window_extent().width / axis.figure.dpi
+            legend_below(axis, handles, wide, type_size("legend.fontsize"))
+            if isinstance(axis.figure, Figure) and axis.figure.get_layout_engine() is None:
+                axis.figure.set_layout_engine("constrained")  # it leaves room for the legend
         if with_legend and self.scale:
             colour_bar(axis.figure, [axis], self.scale)
 

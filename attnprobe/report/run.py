@@ -73,8 +73,9 @@ class Run:
     def plot(self, kind: str, ax: Any = None, panel: int | str = 0, legend: bool = True) -> Any:
         """Draw one panel of a figure on an axis of matplotlib, in the caller's own style.
 
-        The axis gets data, scales, labels and the panel's title; the size of the figure, its fonts and its file are the
-        caller's. ``ax.get_legend()``, ``ax.set_title(…)`` and the like change the rest.
+        The axis gets data, scales, labels, the panel's title, and a legend below it; the size of the figure, its fonts
+        and its file are the caller's. A figure without a layout gets the constrained one, which leaves room for the
+        legend. ``ax.get_legend()``, ``ax.set_title(…)`` and the like change the rest.
 
         Args:
             kind: of a figure, as in ``--plot``, such as ``errors``. ax: None is a new one.

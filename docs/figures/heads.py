@@ -16,13 +16,13 @@ from typing import Any
 from attnprobe import open_run
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.files import drawn
-from attnprobe.figures.kit import Sheet, canvas, legend, powers_of_two
+from attnprobe.figures.kit import Sheet, canvas, legend, logarithmic, powers_of_two
 from attnprobe.figures.looks import looks_of
 
 CURVES = ("topk", "window", "quest", "snapkv", "h2o", "tova", "expected", "knorm")
 ITEMSIZE = 2  # bytes of a number in a cache of bfloat16
 RETRIEVES = 0.1  # the least mass on the needle of a head that retrieves it
-NAMES = {"smollm2": "SmolLM2 135M"}
+NAMES = {"smollm2": "SmolLM2 135M", "gemma3.gguf": "Gemma 3 270M"}
 Record = Mapping[str, Any]
 
 
@@ -38,16 +38,17 @@ def bytes_read(record: Record) -> float:
 def selections(records: Sequence[Record]) -> Any:
     """A column for each layer: kept mass above, row error below, against the bytes that a query reads."""
     layers = list(dict.fromkeys(record["layer"] for record in records))
-    looks = looks_of((name, name) for name in CURVES)
+    looks = looks_of([(name, name) for name in CURVES])
     n = records[0]["n"]
     read = [bytes_read(one) for one in records if one["method"] in CURVES]
     ticks = [2**power for power in range(3, 20, 2) if min(read) <= 2**power <= max(read)]
 
     def page(drawing: Drawing) -> Sheet:
         title = "Kept mass and row error against the bytes of keys and values that a token reads"
-        caption = [f"{title}; n = {n}, means over heads of the mean mass and of the median error of a row."]
+        name = NAMES[Path(records[0]["source"]["model"]).name]
+        caption = [f"{title}; {name}, n = {n}, means over heads of the mean mass and of the median error of a row."]
         caption += ["topk (black) computes all scores: no choice of as many keys keeps more mass."]
-        sheet, axes = canvas(drawing, title, caption, 4.2, (2, len(layers)), sharex=True, sharey="row")
+        sheet, axes = canvas(drawing, title, caption, (6.9, 3.9), (2, len(layers)), sharex=True, sharey="row")
         handles: dict[str, Any] = {}
         for place, layer in enumerate(layers):
             above, below = axes[place], axes[len(layers) + place]
@@ -62,12 +63,11 @@ def selections(records: Sequence[Record]) -> Any:
                     values = [mean(one["metrics"][metric]) for one in some]
                     handles[method] = axis.plot(x, values, label=method, **look)[0]
             above.set_title(f"layer {layer}")
-            below.set(xscale="log", yscale="log", xlabel="KiB per KV head")
-            powers_of_two(below, ticks, [str(tick) for tick in ticks])
+            logarithmic(below, "y")
+            powers_of_two(below, ticks)
+            below.set_xlabel("KiB per KV head")
             above.set_ylim(0, 1)
-            for axis in (above, below):
-                axis.grid(color="#dddddd", linewidth=0.6)
-        axes[0].set_ylabel("kept mass")
+        axes[0].set_ylabel("kept mass, mean")
         axes[len(layers)].set_ylabel("row error, median")
         legend(sheet, handles, len(CURVES))
         return sheet
@@ -96,11 +96,11 @@ def needle(runs: Sequence[Sequence[Record]]) -> Any:
         title = "Which heads attend to the needle, and which methods keep it"
         caption = [f"{title}: mean mass on the needle over the rows that ask for it."]
         caption += [f"Kept: of the mass in heads with more than {RETRIEVES}. d = {runs[0][0]['d']}."]
-        sheet, axes = canvas(drawing, title, caption, 2.6 * len(runs), (len(runs), 2))
+        sheet, axes = canvas(drawing, title, caption, (6.9, 2.6 * len(runs)), (len(runs), 2))
         for place, records in enumerate(runs):
             masses, some, kept = masses_of(records)
             source = records[0]["source"]
-            name = NAMES.get(source["model"], Path(source["model"]).stem)
+            name = NAMES[Path(source["model"]).name]
             layers, heads = (1 + max(axis) for axis in zip(*masses, strict=True))
             grid = [[masses.get((layer, head), 0.0) for head in range(heads)] for layer in range(layers)]
             left, right = axes[2 * place : 2 * place + 2]

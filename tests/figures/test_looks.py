@@ -1,4 +1,4 @@
-"""One colour and marker for each method, everywhere, whatever else is in the figure; maps of layers x heads."""
+"""Methods of a figure differ by colour, or by marker and dashes where colours are used up; maps of layers x heads."""
 
 import math
 from itertools import combinations
@@ -7,16 +7,16 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
 from attnprobe.figures.kit import EMPTY, Scale, heat_map
-from attnprobe.figures.looks import COMPARED, LOOKS, looks_of
-from attnprobe.figures.methods import MOST_OF_FAMILY, family_panels, styles_of, text_label
+from attnprobe.figures.looks import COLOURS, USUAL, YARDSTICKS, looks_of
+from attnprobe.figures.methods import MOST_IN_PANEL, MOST_OF_FAMILY, family_panels, parts, styles_of, text_label
 from attnprobe.methods import METHODS
 
-# how colours look with normal sight, without red cones and without green ones, of linear RGB (Machado et al., 2009)
+# how colours look with normal sight, and without red, green or blue cones, of linear RGB (Machado et al., 2009)
 SIGHTS = {
     "normal": np.eye(3),
     "protanopia": np.array(
@@ -25,14 +25,17 @@ SIGHTS = {
     "deuteranopia": np.array(
         [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
     ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
 }
+# what the report's page does to a figure in dark mode, of sRGB: invert(0.9), then hue-rotate(180deg)
+TURNED = np.array([[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]])
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
 def lab(colour, sight):
     """A colour in CIE L*a*b*, as somebody sees it."""
-    from matplotlib.colors import to_rgb
-
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     x, y, z = XYZ @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1.0, 1.089])
@@ -47,29 +50,71 @@ def row(method: str, family: str = "", options: Any = None, d: int | None = 16, 
     return {"method": method, "options": options or {}, "family": family, "d": d, **more}
 
 
-def pair(look):
-    return look["color"], look["marker"]
-
-
-def test_every_method_has_a_look_of_its_own():
-    assert set(METHODS) <= set(LOOKS)
-    assert len(set(LOOKS.values())) == len(LOOKS)
+def colours(*names):
+    return {
+        label: look["color"] for label, look in looks_of([(name.partition(":")[0], name) for name in names]).items()
+    }
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_methods_that_papers_compare_have_colours_that_differ(sight):
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_differ_for_every_reader_on_white_and_in_dark_mode(sight, dark):
     """Two colours at a distance below about 10 are hard to tell apart on a thin line."""
-    names = [name for name in COMPARED if name != "vmean"]  # V-Mean's line is dashed
-    colours = {LOOKS[name][0] for name in names}
-    assert len(colours) == len(names) == len(COMPARED) - 1
-    seen = {colour: lab(colour, SIGHTS[sight]) for colour in colours}
-    assert min(np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(colours, 2)) > 10
+
+    def shown(colour):
+        return np.clip(TURNED @ (0.9 - 0.8 * np.array(to_rgb(colour))), 0, 1) if dark else colour
+
+    seen = [lab(shown(colour), SIGHTS[sight]) for colour in COLOURS]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 10
+    page = lab(shown("white"), SIGHTS["normal"])[0]
+    assert min(abs(lab(shown(colour), SIGHTS["normal"])[0] - page) for colour in COLOURS) > 28
+
+
+def test_usual_colours_are_of_methods():
+    assert set(USUAL) <= set(METHODS) and set(USUAL.values()) == set(COLOURS)
+    assert not set(USUAL) & set(YARDSTICKS)
+
+
+def test_any_two_methods_have_different_colours_and_one_its_usual_one():
+    for pair in combinations(METHODS, 2):
+        seen = colours(*pair)
+        assert len(set(seen.values())) == 2, pair
+        named = [name for name in pair if name in USUAL]
+        assert not named or any(seen[name] == USUAL[name] for name in named), pair
+    assert all(colours(name) == {name: USUAL[name]} for name in USUAL)
+
+
+@pytest.mark.parametrize("labels", [["mine.py:f", "mine.py:g"], ["skyformer:gamma=1", "skyformer:gamma=2"]])
+def test_methods_of_the_user_and_with_options_take_free_colours(labels):
+    papers = ["skyformer", "nystromformer", "performer", "linformer", "informer", "bigbird"]
+    seen = colours(*papers, *labels)
+    assert len(set(seen.values())) == 8
+    assert {name: seen[name] for name in papers} == {name: USUAL[name] for name in papers}
+    assert colours("skyformer:gamma=1") == {"skyformer:gamma=1": USUAL["skyformer"]}
+
+
+def test_who_comes_too_late_for_its_colour_takes_none_that_another_wants():
+    names = ["knorm", "longformer", "hyper", "performer", "skyformer"]
+    usual = {name: USUAL[name] for name in ("longformer", "performer", "skyformer")}
+    assert usual.items() <= colours(*names).items()
+
+
+def test_the_order_of_methods_does_not_matter():
+    labels = [(name, name) for name in METHODS]
+    assert looks_of(labels[::-1]) == looks_of(labels)
+
+
+@pytest.mark.parametrize("count", [9, 16, 40])
+def test_no_two_of_many_methods_look_the_same(count):
+    looks = looks_of([(f"mine{number}.py:f", f"mine{number}.py:f") for number in range(count)]).values()
+    assert len({(look["color"], look["marker"]) for look in looks}) == count
+    lines = {(look["color"], str(look["linestyle"])) for look in looks}  # what lines without markers show
+    assert len(lines) == min(count, 32)
 
 
 def test_every_method_has_a_marker_and_a_reference_has_none():
     """Some figures have only points, so a method without a marker would be invisible in them."""
     styles = styles_of([row("svd"), row("vmean", d=None), row("linear", d=None)])
-    assert all(marker for _, marker in LOOKS.values())
     assert all(style["marker"] in MarkerStyle.filled_markers for style in styles.values())
     (reference,) = styles_of([row("vmean", d=None, reference=True)]).values()
     assert reference["marker"] is None and reference["color"] == styles["vmean"]["color"]
@@ -81,69 +126,46 @@ def test_the_lines_of_yardsticks_differ_and_a_line_without_a_budget_is_broken():
     assert lines == {"svd": "-.", "vmean": "--", "linear": "-.", "skyformer": "-"}
 
 
-def test_colours_differ_within_a_family():
-    families = {}
-    for name, method in METHODS.items():
-        families.setdefault(method.family, []).append(LOOKS[name][0])
-    for name, colours in families.items():
-        assert len(set(colours)) == len(colours), name
+def every_row(*more):
+    return [*(row(name, method.family) for name, method in METHODS.items() if name != "vmean"), *more]
 
 
-def test_a_method_of_a_user_moves_no_other_and_keeps_its_look():
-    names = ["skyformer", "mine.py:f", "mine.py:g", "linformer"]
-    every = looks_of((name, name) for name in names)
-    for name in names:
-        assert looks_of([(name, name)])[name] == every[name]
-    assert len({pair(look) for look in every.values()}) == len(names)
-    assert not {pair(every[name]) for name in names[1:3]} & set(LOOKS.values())
+def test_methods_of_one_panel_have_different_colours_and_no_two_look_the_same():
+    panels = family_panels(every_row(row("mine.py:f", "user")))
+    styles = styles_of(*(panel for _, panel in panels))
+    for _, panel in panels:
+        labels = {text_label(one) for one in panel} - set(YARDSTICKS)
+        assert len({styles[label]["color"] for label in labels}) == len(labels)
+    assert len({(style["color"], style["marker"]) for style in styles.values()}) == len(styles)
 
 
-def test_options_keep_the_colour_and_change_marker_and_line():
-    labels = ["skyformer", "skyformer:guard=sampled", "skyformer:sampler=rls"]
-    looks = looks_of(("skyformer", label) for label in labels)
-    assert {look["color"] for look in looks.values()} == {LOOKS["skyformer"][0]}
-    assert len({(look["marker"], str(look["linestyle"])) for look in looks.values()}) == len(labels)
-    assert looks["skyformer"]["linestyle"] == "-" and looks[labels[1]]["linestyle"] != "-"
+def test_a_panel_has_at_most_four_methods_of_families_beside_the_users():
+    rows = every_row()
+    own, reference = row("mine.py:f", "user"), row("vmean", d=None, reference=True)
+    panels = family_panels([*rows, own, reference])
+    for title, panel in panels:
+        *others, first, second = panel
+        assert first is own and second is reference
+        assert len(others) <= MOST_OF_FAMILY
+        families = {one["family"] for one in others}
+        assert families == {part for part in title.split(", ") if " of " not in part}
+    drawn = [one for _, panel in panels for one in panel[:-2]]
+    assert sorted(map(text_label, drawn)) == sorted(map(text_label, rows))
 
 
-@pytest.mark.parametrize("first", range(12))
-def test_two_choices_of_options_differ_by_their_dashes(first):
-    """A marker is too small to tell them apart; with five choices, dashes come again."""
-    labels = [f"skyformer:gamma=0.{first}{place}" for place in range(5)]
-    looks = looks_of(("skyformer", label) for label in labels)
-    dashes = [looks[label]["linestyle"] for label in sorted(labels)]
-    assert all(one not in dashes[:place] for place, one in enumerate(dashes[:4]))
-    assert len({tuple(look.values()) for look in looks.values()}) == 5
-    assert looks_of([("skyformer", sorted(labels)[0])])[sorted(labels)[0]] == looks[sorted(labels)[0]]
+def test_small_families_share_a_panel():
+    names = ["skyformer", "mss", "performer", "linformer", "informer", "longformer", "knorm"]
+    panels = family_panels([row(name, METHODS[name].family) for name in names])
+    assert [title for title, _ in panels] == ["Nyström, features, sketch", "sampling, sparse, selection"]
 
 
-def test_no_two_methods_of_a_figure_look_the_same_even_where_hashes_fall_together():
-    labels = [f"mine{number}.py:f" for number in range(40)]
-    looks = looks_of((label, label) for label in labels)
-    assert len({tuple(look.values()) for look in looks.values()}) == len(labels)
-
-
-def test_the_figure_of_some_methods_uses_what_the_figure_of_all_uses():
-    rows = [row(name, method.family) for name, method in METHODS.items()]
-    every = styles_of(rows)
-    some = styles_of([rows[4], rows[2], rows[9]])
-    assert some == {label: every[label] for label in some}
-    assert list(styles_of(rows[::-1])) != list(every) and styles_of(rows[::-1]) == every
-
-
-def test_a_panel_has_at_most_four_methods_of_one_family():
-    rows = [row(name, method.family) for name, method in METHODS.items()]
-    titles = family_panels(rows)
-    assert set(titles) == {text_label(one) for one in rows}
-    families = {text_label(one): one["family"] for one in rows}
-    for title in set(titles.values()):
-        members = [label for label, panel in titles.items() if panel == title]
-        assert len(members) <= MOST_OF_FAMILY
-        assert {families[label] for label in members} == {title.partition(",")[0]}
-    many = family_panels([row("window", "sparse", {"width": width}) for width in range(13)])
-    assert sorted(list(many.values()).count(title) for title in set(many.values())) == [3, 3, 3, 4]
-    expected = {"nystromformer": "Nyström", "window": "sparse"}
-    assert family_panels([row("nystromformer", "Nyström"), row("window", "sparse")]) == expected
+def test_few_methods_have_one_panel_and_only_own_ones_have_it_too():
+    rows = [row("window", "sparse", {"width": width}) for width in range(MOST_IN_PANEL)]
+    assert family_panels(rows) == [("", rows)]
+    assert family_panels([*rows, row("mine.py:f", "user")])[0][0] == ""
+    own = [row(f"mine.py:{name}", "user") for name in "abcdefg"]
+    assert [(title, len(panel)) for title, panel in family_panels(own)] == [("user, 1 of 2", 4), ("user, 2 of 2", 3)]
+    assert parts([row("vmean", d=None, reference=True)], 4) == []
 
 
 def painted(values, layers, heads):

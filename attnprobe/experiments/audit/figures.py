@@ -51,7 +51,7 @@ def _figure(rows: Sequence[Row]) -> Panels:
     squares = {f"ε = {epsilon:g}": {"color": colours[epsilon], "linestyle": "", "marker": "s"} for epsilon in epsilons}
     caption = [
         "The share of repeats with an error above ε against the promised δ, a dot for each head (for its worst row "
-        "where rows are judged) with an interval that is right for all together.",
+        "where rows are judged) with its confidence interval, simultaneous for all heads and rows.",
         "Shaded: above δ, more than promised. Colours are ε, markers are verdicts.",
         where(rows),
     ]

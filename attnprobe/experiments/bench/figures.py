@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import Point, cloud, costs_legend, prominent
+from ...figures.costs import Point, cloud, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
-from ...figures.looks import EXACT, GREY, LOOKS, formula, sentence, symbol
-from ...figures.methods import MOST_IN_PANEL, family_panels, styles_of, text_label, where
+from ...figures.looks import EXACT, GREY, formula, sentence, symbol
+from ...figures.methods import family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -26,8 +26,8 @@ COSTS = {  # heading, factor, label
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
 EXACT_LABEL = "exact attention, fused"
-BLACK = {"color": LOOKS[EXACT][0], "marker": LOOKS[EXACT][1], "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
-LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
+BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
+LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
@@ -38,7 +38,7 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
     shows exact attention in black, and dotted guides of slopes 1 and 2 through its last point. The legend has each
-    method's exponent. More than 8 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
+    method's exponent. More than 6 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
     error against time, memory, products, and the keys that a row reads, if errors and these costs were
     measured. A point is a budget, larger for larger ones; steps are the frontier.
 
@@ -70,12 +70,12 @@ def _growth(rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
     """One cost against n: a panel, or one for each family of many methods."""
     heading, factor, label = COSTS[cost]
     methods = [row for row in rows if not row["reference"]]
-    styles = styles_of(methods)
+    panels = family_panels(methods)
+    styles = styles_of(*(panel for _, panel in panels))
     labels = {}  # the legend's, with exponents
     for group in gathered(methods, text_label):
         slope = exponent({row["n"]: row[cost] for row in group})
         labels[text_label(group[0])] = text_label(group[0]) + ("" if slope is None else f" ({slope:.2f})")
-    families = family_panels(methods) if len(styles) > MOST_IN_PANEL else {}
     lengths = sorted({row["n"] for row in rows})
     exact = _curve([row for row in rows if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in rows if row["method"] == "vmean" and row["reference"]], cost, factor)
@@ -95,16 +95,15 @@ def _growth(rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
             (own[labels[name]],) = axis.plot(*zip(*_curve(group, cost, factor), strict=True), **styles[name])
         _log_axes(axis, lengths)
         axis.set_ylim(min(costs) / 2, max(costs) * 2)
-        return own if families else {}
+        return own if len(panels) > 1 else {}
 
     what = label.rpartition(",")[0]
     title = f"{sentence(what)} against n" + ("" if d is None else f" at d = {d}")
     title += ": median over rounds" if cost == "seconds" else ""
     fitted = any(labels[name] != name for name in labels)
-    legend = {} if families else {labels[name]: style for name, style in styles.items()}
+    legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK, **dict(GUIDES.values())} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
-    titles = dict.fromkeys(families.values())
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
@@ -114,9 +113,9 @@ def _growth(rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
         ],
-        [(name, [row for row in methods if families[text_label(row)] == name]) for name in titles] or [("", methods)],
+        panels,
         draw,
-        "n",
+        "tokens n",
         label,
         legend,
         height=2.3,
@@ -148,9 +147,8 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
     exact = next((row for row in rows if row["method"] == EXACT), {})
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
-    named = prominent((clouds[cost], limits[cost]) for cost in COSTS)
-    every = styles_of(points)
-    styles = {label: style for label, style in every.items() if label in named}
+    named, others = prominent((clouds[cost], limits[cost]) for cost in COSTS)
+    styles = styles_of([row for row in points if text_label(row) in named])
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, limits[cost])
@@ -168,7 +166,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             "A line joins the budgets of a method, whose d stand at its points.",
-            *(["Grey: methods that others beat at every cost."] * (len(styles) < len(every))),
+            *(["Grey: methods that others beat at every cost."] * (len(others) > 1)),
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             _where(rows),
@@ -177,7 +175,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
         draw,
         y=symbol(ERROR),
         legend={label: {**style, "linestyle": ""} for label, style in styles.items()}
-        | costs_legend(len(styles) < len(every))
+        | others
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),
         height=2.6,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import COLOURS, GREY, LOOKS, escaped
+from ...figures.looks import COLOURS, GREY, USUAL, escaped
 from ...figures.methods import styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
@@ -34,10 +34,10 @@ MATRICES = {  # colour and marker; a core of one method has that method's, with 
     "A": (GREY, "o"),
     "B": (GREY, "o"),
     "C": (GREY, "o"),
-    "A_S": LOOKS["nystromformer"],
+    "A_S": (USUAL["nystromformer"], "s"),
     "SAS": (COLOURS[6], "d"),
-    "SCS": LOOKS["skyformer"],
-    "SCS+ridge": LOOKS["skyformer"],
+    "SCS": (USUAL["skyformer"], "o"),
+    "SCS+ridge": (USUAL["skyformer"], "o"),
     "N0": (COLOURS[2], "^"),
     "N": (COLOURS[2], "^"),
 }
@@ -95,8 +95,8 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
-        "A method's name stands at its first core. Full dots: the method inverts this matrix. Empty: it stands beside.",
-        *(["On the right: how many are singular. A cross is the condition number of one on its range."] * singular),
+        "A method's name stands at its first core. Full dots: exact, or inverted by the method. Empty: not inverted.",
+        *(["The band counts singular matrices. A cross is the condition number of one on its range."] * singular),
         where(rows),
     ]
 

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.costs import Point, cloud, costs_legend, prominent
+from ...figures.costs import Point, cloud, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import EXACT, LOOKS, SYMBOLS, formula, in_words, sentence, symbol
+from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     flagged,
     floor,
     legend_text,
     marks,
-    outside,
     panel_title,
     scale,
     styles_of,
@@ -55,7 +54,7 @@ AXES = {  # of a metric: statistic, factor, label
 }
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
-EXACT_LINE = {"color": LOOKS[EXACT][0], "linewidth": 1.3, "zorder": 1}
+EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
 
 def judged_by(rows: Sequence[Row]) -> str:
@@ -209,7 +208,6 @@ def cost_figure(
     places = [(title, group) for title, group in panels_of(shown, panel_title) if any(row in points for row in group)]
     alone = len(places) == 1
     panels = [("" if alone else title, (name, group)) for title, group in places for name in costs]
-    every = styles_of(rows, shown)
     references = [row for row in shown if row.get("reference")]
 
     def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
@@ -218,8 +216,9 @@ def cost_figure(
         exact += [100.0 * exact_share(group[0]["n"], causal)] if cost == "visited_fraction" else []
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
 
-    named = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
-    styles = {label: every[label] for label in every if label in named}
+    named, others = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
+    styles = styles_of([row for row in points if text_label(row) in named])
+    yardsticks = styles_of(references)
 
     def draw(axis: Any, panel: tuple[str, Sequence[Fields]]) -> None:
         name, group = panel
@@ -227,7 +226,7 @@ def cost_figure(
         cloud(axis, drawn, styles, limits(group, name))
         for row in group:
             if row.get("reference"):
-                axis.axhline(_drawn(row, metric), **every[text_label(row)], zorder=1)
+                axis.axhline(_drawn(row, metric), **yardsticks[text_label(row)], zorder=1)
         if drawn and limits(group, name)[0] < HUGE:
             axis.axvline(limits(group, name)[0], **EXACT_LINE)
         scale(axis, [_drawn(row, metric) for row in group if row["method"] != SOFTMAX])
@@ -235,9 +234,8 @@ def cost_figure(
         logarithmic(axis, "x")
         axis.set_xlabel(AXES[name][2])
 
-    flags, notes = flagged(shown), outside(shown, lambda row: [_drawn(row, metric)])
-    legend = {legend_text(label, flags) + notes[label]: style for label, style in styles.items()}
-    legend |= {text_label(row): every[text_label(row)] for row in references}
+    flags = flagged(shown)
+    legend = {legend_text(label, flags): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
@@ -245,7 +243,7 @@ def cost_figure(
         panels,
         draw,
         y=symbol(metric),
-        legend={**legend, **costs_legend(len(styles) + len(references) < len(every)), EXACT_LABEL: EXACT_LINE},
+        legend={**legend, **others, EXACT_LABEL: EXACT_LINE},
         width=1.6,
         height=2.3,
         columns=len(costs),

@@ -14,7 +14,6 @@ from ...figures.methods import (
     CROSS,
     CROSSES,
     HOLLOW,
-    MOST_IN_PANEL,
     beyond,
     cross_out,
     crossed,
@@ -31,7 +30,7 @@ from ...figures.methods import (
     text_label,
     where,
 )
-from ...figures.panels import Panels, draw_figures, panels_of
+from ...figures.panels import Panels, draw_figures
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family, mark
@@ -40,7 +39,7 @@ from ...tables.table import gathered
 Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 SPAN = 1e2  # of the panels of families about V-Mean's error
-MOST_BANDS = 3  # methods; more than that have bars, because their bands would overlap
+MOST_BANDS = 3  # methods; more than that have bars
 BESIDE = 0.12  # of a doubling of d: the most between bars of one d
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
 DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
@@ -55,8 +54,7 @@ def error_figure(
 ) -> list[Path]:
     """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
-    More than 8 methods of several families have a panel for each family, all on one scale. A family of more than 4
-    methods has several panels.
+    More than 6 methods have panels of families (see `family_panels`), all on one scale.
 
     Points are medians over heads, windows and repeats. Bands, or for many methods or variants of one, bars side by side
     run from p10 to p90.
@@ -81,16 +79,14 @@ def error_figure(
     families = list(dict.fromkeys(map(family, methods)))
     place = {name: index for index, name in enumerate(families)}
     plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
-    styles = styles_of(rows, plotted)
-    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
+    styles = styles_of(plotted)
     dots = len(budgets) < 2
     order = list(dict.fromkeys(map(_corner, rows)))
     corners = sorted(gathered(plotted, _corner), key=lambda group: order.index(_corner(group[0])))
     if dots:
         figures = [_dots(corners, limits, name, budgets, styles)]
-    elif crowded and len(families) > 1:
-        titles = family_panels(methods)
-        figures = [_families(group, limits, name, budgets, titles) for group in corners]
+    elif len(family_panels(plotted)) > 1:
+        figures = [_families(group, limits, name, budgets) for group in corners]
     else:
         figures = [_lines(corners, limits, name, budgets, styles)]
     return draw_figures(figures, drawing, out_dir)
@@ -151,33 +147,30 @@ def _lines(
     )
 
 
-def _families(
-    rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int], titles: Mapping[str, str]
-) -> Panels:
-    """A panel for each family of one place, all on one scale; the references stand in every panel."""
-    references = [row for row in rows if row.get("reference")]
-    methods = [row for row in rows if not row.get("reference")]
+def _families(rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int]) -> Panels:
+    """A panel for each family of one place, all on one scale."""
+    panels = family_panels(rows)
+    styles = styles_of(*(panel for _, panel in panels))
+    references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
     low, high = _span(rows, name)
+    marked = flagged(rows)
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        styles = styles_of(panel)
-        lines = line_panel(
-            axis, [*panel, *references], _at(limits, panel[0]), name, styles | keys, budgets, bands=False
-        )
+        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, bands=False)
         scale(axis, _values([*rows, *_at(limits, panel[0])], name), False, low, high)
-        marked = flagged(panel)
         return {
-            legend_text(label, marked) + beyond(lines[label].get_ydata(), low, high): lines[label] for label in styles
+            legend_text(label, marked) + beyond(line.get_ydata(), low, high): line
+            for label, line in lines.items()
+            if label not in references
         }
 
-    keys = styles_of(references)
-    legend = {**keys, **({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})}
+    legend = references | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     title = sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum"
     return Panels(
         f"error-{name}",
         f"{title}. {sentence(panel_title(rows[0]))}",
-        _caption(name, rows, limits, budgets, styles_of(rows), False),
-        panels_of(methods, lambda row: titles[text_label(row)]),
+        _caption(name, rows, limits, budgets, styles, False),
+        panels,
         draw,
         "budget d",
         symbol(name),
@@ -195,10 +188,12 @@ def _values(rows: Sequence[Row], name: str) -> list[float | None]:
 
 
 def _near(bounds: Sequence[Row], rows: Sequence[Row], name: str) -> list[Row]:
-    """The lower bounds that are drawn: those that are positive and not far below all methods."""
+    """The lower bounds that are drawn: not far below all methods, and at two budgets, or at the only one."""
     lows = [low for row in rows if has(row, name) and (low := drawable(row["metrics"][name]["p10"])) > 0]
     least = min(lows, default=math.inf) / BEYOND
-    return [row for row in bounds if has(row, name) and _median(row, name) >= least]
+    near = [row for row in bounds if has(row, name) and _median(row, name) >= least]
+    budgets = {row["d"] for row in rows if row["d"] is not None}
+    return near if len({row["d"] for row in near}) >= min(2, len(budgets)) else []
 
 
 def _at(rows: Sequence[Row], row: Row) -> list[Row]:
@@ -225,9 +220,8 @@ def _caption(
 
 
 def _are_barred(styles: Styles) -> bool:
-    """Whether methods have bars, not bands: too many of them, or two of one colour, whose bands would be one."""
-    colours = [style["color"] for style in styles.values() if style["marker"] is not None]
-    return len(colours) > MOST_BANDS or len(set(colours)) < len(colours)
+    """Whether methods have bars, because their bands would overlap."""
+    return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
 
 
 def _median(row: Row, name: str) -> float:
@@ -263,7 +257,8 @@ def line_panel(
 
     powers_of_two(axis, budgets)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
-    curves = [label for label, style in styles.items() if style["marker"]]
+    there = set(map(text_label, rows))
+    curves = [label for label, style in styles.items() if style["marker"] and label in there]
     step = 0 if bands else min(BESIDE, 0.5 / len(curves)) * min(gap, 1.0)
     margin = 1.4 * 2 ** (step * len(curves) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)

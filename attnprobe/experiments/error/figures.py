@@ -12,8 +12,19 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import Scale, heat_map, logarithmic
-from ...figures.looks import GREY, formula, in_words, sentence, symbol
-from ...figures.methods import HUGE, flagged, legend_text, panel_title, scale, styles_of, text_label, where
+from ...figures.looks import COLOURS, formula, in_words, sentence, symbol
+from ...figures.methods import (
+    HUGE,
+    MOST_IN_PANEL,
+    flagged,
+    legend_text,
+    panel_title,
+    parts,
+    scale,
+    styles_of,
+    text_label,
+    where,
+)
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -25,8 +36,8 @@ if TYPE_CHECKING:
 Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS = 5  # budgets of a figure
+MAP = 2.1  # inches of a map at a single budget
 DECADES = 2.0  # of the colour scale on either side of the median, at most
-MOST = 6  # methods of a panel
 ALL = 0.99  # a method with more mass at every position has no curve of it
 PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
 
@@ -113,12 +124,18 @@ def _heads(
     """A map for each method and some budgets; methods without a budget stand in the column of the first one."""
     layers, heads = places
     scale = Scale(*_ends(maps.values()), symbol(metric), "both")
-    wide = (drawing.sizes.inches(len(budgets)) - 0.9) / len(budgets)
+    methods = list(dict.fromkeys(method for method, _ in maps))
+    several = len(budgets) > 1  # a row of panels for each method
+    columns = len(budgets) if several else min(len(methods), drawing.sizes.across(MAP))
+    wide = (drawing.sizes.inches(columns) - 0.9) / columns
     cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
     panels = []
-    for method in dict.fromkeys(method for method, _ in maps):
+    for method in methods:
         row = [(method, None) if (method, None) in maps and d == first else (method, d) for d in budgets]
-        panels += [("\n".join([method] + [f"d = {d}"] * (d is not None)), maps.get((method, d))) for _, d in row]
+        panels += [
+            (("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None)), maps.get((method, d)))
+            for _, d in row
+        ]
 
     def draw(axis: Any, values: Any) -> None:
         if values is None:
@@ -136,8 +153,8 @@ def _heads(
         "head",
         "layer",
         width=min(1.3, wide),
-        height=0.75 + cell * len(layers),
-        columns=len(budgets),
+        height=(0.75 if several else 0.6) + cell * len(layers),
+        columns=columns,
         sharing={},
         scale=scale,
     )
@@ -146,9 +163,9 @@ def _heads(
 def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the mass and the row error of each method over the position of the query.
 
-    A row of panels for each (source, layer, n) and budget, and for each `MOST` methods of it. Points are means over
-    heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1. Methods of nearly all
-    mass have no curve of it, and without any other there is no panel of it. References are grey.
+    A row of panels for each (source, layer, n) and budget, and for each `MOST_IN_PANEL` methods of it beside the user's
+    own. Points are means over heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1.
+    Methods of nearly all mass have no curve of it, and without any other there is no panel of it. References are grey.
 
     Args:
         out_dir: where ``positions.svg`` and the like are written (``-2``, … where there are many panels).
@@ -159,11 +176,12 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     shown = [row for row in rows if row.get("profile")]
     if all(row.get("reference") for row in shown):
         return []
-    styles = styles_of(rows, shown)
-    flags = flagged(shown)
-    names = [name for name in PANELS if any(_curve(row, name) for row in shown if not row.get("reference"))]
     lengths = len({row["d"] for row in shown if row["d"] is not None})
-    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST  # each row of panels has its legend
+    groups = _parts(shown, lengths > 1)
+    styles = styles_of(*(group for _, group in groups))
+    flags = flagged(shown)
+    names = [name for name in PANELS if _has(shown, name)]
+    crowded = len(styles) > len(COLOURS) + 1  # colours come again, beside V-Mean's: each panel has its legend
 
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> Mapping[str, Any]:
         name, group = panel
@@ -172,10 +190,6 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             if points := _curve(row, name):
                 (line,) = axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
                 own[legend_text(text_label(row), flags)] = line
-        if name == "mass" and not own:
-            axis.set_axis_off()
-            axis.text(0.5, 0.5, f"mass above {ALL}", transform=axis.transAxes, ha="center", color=GREY)
-            return {}
         logarithmic(axis, "x")
         axis.set_ylabel(PANELS[name])
         if name == "mass":
@@ -184,36 +198,34 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             values = [y for row in group for _, y in _curve(row, name)]
             scale(axis, values, False, 0.0, HUGE)
             axis.set_ylim(top=1.3 * max(values, default=1.0))
-        return own if crowded and name == names[-1] else {}
+        return own if crowded else {}
 
+    panels = [(title, (name, group)) for title, group in groups for name in names if _has(group, name)]
     figure = Panels(
         "positions",
         "Mass and row error over position: means",
         _of_positions(shown, names),
-        [(title, (name, group)) for title, group in _parts(shown, lengths > 1) for name in names],
+        panels,
         draw,
         "position of the query",
         legend={} if crowded else {legend_text(label, flags): style for label, style in styles.items()},
-        columns=2 if len(names) == 2 else None,
+        columns=2 if len(panels) == 2 * len(groups) else None,
         sharing={"sharex": True},
     )
     return draw_figures([figure], drawing, out_dir)
 
 
 def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
-    """The rows of each place and budget, in parts of at most `MOST` methods; references are in all."""
+    """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
     groups = []
     for place, group in panels_of(rows, lambda row: panel_title({**row, "target": "softmax"})):
-        always = [row for row in group if row.get("reference")]
-        methods = [row for row in group if not row.get("reference")]
-        methods.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
-        for d in sorted({row["d"] for row in methods if row["d"] is not None}) or [None]:
-            of_budget = [row for row in methods if row["d"] in (None, d)]
-            count = -(-len(of_budget) // MOST)
-            parts = chunks(of_budget, -(-len(of_budget) // count))
-            for number, part in enumerate(parts, 1):
+        for d in sorted({row["d"] for row in group if row["d"] is not None}) or [None]:
+            of_budget = [row for row in group if row["d"] in (None, d)]
+            of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
+            split = parts(of_budget, MOST_IN_PANEL)
+            for number, part in enumerate(split, 1):
                 title = f"{place}, d = {d}" if with_d else place
-                groups.append((f"{title}, {number} of {len(parts)}" if len(parts) > 1 else title, [*part, *always]))
+                groups.append((f"{title}, {number} of {len(split)}" if len(split) > 1 else title, part))
     return groups
 
 
@@ -222,6 +234,11 @@ def _curve(row: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
     profile = row["profile"]
     points = [(x, y) for x, y in zip(profile["keys"], profile.get(name, ()), strict=False) if y is not None]
     return [] if name == "mass" and all(y > ALL for _, y in points) else points
+
+
+def _has(rows: Sequence[Row], name: str) -> bool:
+    """Whether a method, other than a reference, has a curve."""
+    return any(_curve(row, name) for row in rows if not row.get("reference"))
 
 
 def _of_positions(rows: Sequence[Row], names: Sequence[str]) -> list[str]:

@@ -9,11 +9,10 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.methods import HUGE, MOST_IN_PANEL, beyond, outside, scale, styles_of, text_label, where
+from ...figures.methods import HUGE, beyond, family_panels, outside, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row, rank_correlation
-from ...tables.methods import family
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, mean
 
@@ -32,7 +31,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 
     ``inject-layers-nN``: the drift of each layer alone, and that of all layers together; a line for each method, a
     panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the rank
-    correlation of each method. More than 8 methods have a panel for each family. Drifts four decades below the middle,
+    correlation of each method. More than 6 methods have panels of families. Drifts four decades below the middle,
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
     KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
     of the loss against the bytes of the prompt that a step reads, where these differ.
@@ -79,7 +78,7 @@ def _steps(rows: Sequence[Row], stem: str) -> Panels:
             f"text's own tokens behind {prefix} tokens that exact attention read. A point is the mean over the steps "
             f"up to it; the last one is the mean that the table has. {where(rows, *COUNTED)}"
         ],
-        _panels(rows, families=False),
+        _panels([("", rows)]),
         draw,
         "token that the step reads",
         "KL so far, nats",
@@ -162,7 +161,7 @@ def _profile(rows: Sequence[Row], stem: str) -> Panels:
             "Relative change of the last hidden states, ‖H~ − H‖F / ‖H‖F, with a method in one layer, and in all "
             f"layers together (all): means. {where([{**row, 'layer': None} for row in rows], *COUNTED)}"
         ],
-        _panels(rows),
+        _panels(family_panels(rows)),
         draw,
         "layer that is replaced",
         DRIFT,
@@ -195,7 +194,7 @@ def _local(rows: Sequence[Row], stem: str) -> Panels:
             "the last hidden states, ‖H~ − H‖F / ‖H‖F: means, a point for each layer.",
             f"ρ is their rank correlation.{word} {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
         ],
-        _panels(rows),
+        _panels(family_panels(rows)),
         draw,
         LOCAL,
         DRIFT,
@@ -205,7 +204,7 @@ def _local(rows: Sequence[Row], stem: str) -> Panels:
 
 def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], plot: Plot) -> dict[str, Any]:
     """Draw each method of a panel, on the scale of all rows; returns the panel's legend."""
-    styles, lowest, own = styles_of(rows), _lowest(rows), {}
+    styles, lowest, own = styles_of(*(group for _, group in family_panels(rows))), _lowest(rows), {}
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
@@ -217,14 +216,13 @@ def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], plot: Plot) -> 
     return own
 
 
-def _panels(rows: Sequence[Row], families: bool = True) -> list[tuple[str, Sequence[Row]]]:
-    """A panel for each budget, or each family and budget of many methods. Methods without a budget are in all."""
-    split = families and len(set(map(text_label, rows))) > MOST_IN_PANEL
+def _panels(groups: Sequence[tuple[str, Sequence[Row]]]) -> list[tuple[str, Sequence[Row]]]:
+    """A panel for each of some named groups of rows and each budget. Methods without a budget are in all."""
     panels = []
-    for group in gathered(rows, family) if split else [rows]:
+    for name, rows in groups:
         for d in [*sorted({row["d"] for row in rows if row["d"] is not None})] or [None]:
-            name = ", ".join([*([family(group[0])] if split else []), *([] if d is None else [f"d = {d}"])])
-            panels.append((name, [row for row in group if row["d"] in (None, d)]))
+            title = ", ".join(filter(None, [name, "" if d is None else f"d = {d}"]))
+            panels.append((title, [row for row in rows if row["d"] in (None, d)]))
     return panels
 
 

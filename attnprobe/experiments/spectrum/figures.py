@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.looks import COLOURS, GREY, escaped, looks_of
+from ...figures.looks import GREY, escaped, looks_of
 from ...figures.methods import rank_of, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import source_heading
@@ -30,19 +30,12 @@ CAPTIONS = {
     ("cumulative", True): "The sum of the first i |λ_j| over the sum of all",
     ("cumulative", False): "The sum of the first i σ_j² over the sum of all",
 }
+MOST_BANDS = 3  # matrices; those of more would overlap
 LINES = ("-", "--", ":", "-.")  # of the weights
 ROUNDING = 2.0**-52
 FLOOR = ROUNDING / 32  # relative; values below it are noise and not drawn
 POINTS = 400  # of a line; more are not visible
-EXACT = {  # exact matrices: their colours and markers
-    "softmax": ("black", "o"),
-    "unnormalised": ("#7a7a7a", "s"),
-    "gaussian": (COLOURS[2], "D"),
-    "lifted-softmax": (COLOURS[3], "^"),
-    "lifted-gaussian": (COLOURS[4], "v"),
-    "output": (COLOURS[6], "P"),
-}
-NAMES = {
+NAMES = {  # of exact matrices
     "softmax": r"softmax $B$",
     "unnormalised": r"unnormalised $A$",
     "gaussian": r"Gaussian $C$",
@@ -57,8 +50,8 @@ def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 
     ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, on logarithmic axes. ``cumulative`` shows complete
     spectra: ``Σ_{j≤i} σ_j² / Σ σ²`` against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in Figure 2
-    of Beyond Nyströmformer. Lines are medians over heads and windows; bands run from p10 to p90. Matrices differ by
-    colour and marker, weights by line style.
+    of Beyond Nyströmformer. Lines are medians over heads and windows; bands of up to 3 matrices run from p10 to p90.
+    Matrices differ by colour and marker, weights by line style.
 
     Args:
         out_dir: where ``spectrum-decay.svg``, ``spectrum-cumulative.svg`` and the like are written (``-2``, … if there
@@ -80,7 +73,8 @@ def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 
 def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]], lost: Sequence[str]) -> Panels:
     same, eigen = name == "decay", rows[0]["kind"] == "eigen"
-    caption = [f"{CAPTIONS[name, eigen]} against the rank i: {_over(rows)}.", *_kinds(rows)]
+    bands = len({matrix_label(row) for row in rows}) <= MOST_BANDS
+    caption = [f"{CAPTIONS[name, eigen]} against the rank i: {_over(rows, bands)}.", *_kinds(rows)]
     caption.append(where([{**row, "source": None} for row in rows]))
     if lost:
         caption.append(f"Not drawn, as some heads are zero, failed or skipped: {', '.join(lost)}.")
@@ -92,12 +86,13 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _look):
-            (_decay if same else _cumulative)(axis, group, looks[_look(group[0])])
+            ranks, quantiles = (_decay if same else _cumulative)(group)
+            _drawn(axis, ranks, quantiles, looks[_look(group[0])], bands)
         (_decay_scale if same else _cumulative_scale)(axis, rows)
 
     return Panels(
         f"spectrum-{name}",
-        f"{TITLES[name, eigen]}: median and p10 – p90",
+        f"{TITLES[name, eigen]}: median" + " and p10 – p90" * bands,
         caption,
         panels_of(ordered, "layer {layer}, n = {n}".format_map),
         draw,
@@ -109,21 +104,20 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
     )
 
 
-def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """Median and band of ``σ_i / σ₁``."""
+def _decay(rows: Sequence[Row]) -> tuple[Any, Any]:
+    """Ranks i, and p10, median and p90 of ``σ_i / σ₁``."""
     values = _stacked(rows)
     i = _ranks(values.shape[1])
     band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
     band[:, band[1] <= FLOOR] = np.nan
-    _banded(axis, i, band, look)
+    return i, band
 
 
-def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
-    """Median and band of the growing share, drawn at the ranks of `_decay`."""
+def _cumulative(rows: Sequence[Row]) -> tuple[Any, Any]:
+    """The ranks of `_decay`, and p10, median and p90 of the growing share."""
     sums = np.cumsum(_stacked(rows) ** (1 if rows[0]["kind"] == "eigen" else 2), axis=1)
     i = _ranks(sums.shape[1])
-    band = np.quantile(sums[:, i - 1] / sums[:, -1:], [0.1, 0.5, 0.9], axis=0)
-    _banded(axis, i, band, look)
+    return i, np.quantile(sums[:, i - 1] / sums[:, -1:], [0.1, 0.5, 0.9], axis=0)
 
 
 def _ranks(size: int) -> Any:
@@ -131,12 +125,13 @@ def _ranks(size: int) -> Any:
     return np.unique(np.round(np.geomspace(1, size, POINTS)).astype(int))
 
 
-def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any]) -> None:
-    low, middle, high = band
+def _drawn(axis: Any, i: Any, quantiles: Any, look: Mapping[str, Any], band: bool) -> None:
+    low, middle, high = quantiles
     at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # markers of coinciding lines are staggered
     marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     light = 0.13 if look["linestyle"] == "-" else 0.07
-    axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
+    if band:
+        axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
     shown = {name: value for name, value in look.items() if name != "place"}
     if look["linestyle"] == "--":  # keeps some dashes of each coinciding line visible
         shown["linestyle"] = (3.5 * look["place"], (3.5, 3.5))
@@ -191,19 +186,17 @@ def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
 
     Budgets of a method share its style; smaller ones are paler.
     """
-    ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # exact ones first, in the order requested
-    methods = looks_of((row["of"], method_label(_method(row))) for row in rows if row["of"] not in EXACT)
+    ordered = sorted(rows, key=lambda row: row["of"] not in NAMES)  # exact ones first, in the order requested
+    matrices = looks_of([(row["of"], method_label(_method(row))) for row in rows])
     weights = list(dict.fromkeys(row.get("source") for row in rows))
     looks: dict[Any, dict[str, Any]] = {}
     for place, group in enumerate(gathered(ordered, matrix_label)):
         row = group[0]
         of = method_label(_method(row))
-        colour, marker = EXACT.get(row["of"]) or (methods[of]["color"], methods[of]["marker"])
         budgets = sorted({d for other in rows if method_label(_method(other)) == of and (d := other.get("d"))})
         for one in weights:
             looks[matrix_label(row), one] = {
-                "color": colour,
-                "marker": marker,
+                **matrices[of],
                 "linestyle": LINES[weights.index(one) % len(LINES)],
                 "linewidth": 1.6,
                 "markersize": 4,
@@ -252,6 +245,6 @@ def _kinds(rows: Sequence[Row]) -> list[str]:
     return [f"Kinds of line: {', '.join(headings)}."] if len(headings) > 1 else []
 
 
-def _over(rows: Sequence[Row]) -> str:
+def _over(rows: Sequence[Row], bands: bool) -> str:
     counts = {f"{name}s": len({row[name] for row in rows}) for name in ("head", "window")}
-    return f"median, with a band from p10 to p90, over {counted([counts])}"
+    return f"median{', with a band from p10 to p90,' if bands else ''} over {counted([counts])}"

@@ -19,6 +19,10 @@ from .view import SELF_ATTENTION, stability_label
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the core, B or C"
+OF_CONDITION = (
+    "The condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized "
+    "attention: the median over layers and heads."
+)
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
 SPREAD = 0.6  # of a step: how far apart the bars of one step stand
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
@@ -50,7 +54,7 @@ def _figure(rows: Sequence[Row], stem: str) -> Panels:
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     caption = [
         "Step by step: means over the seeds, geometric for τ and condition numbers. Bars are their range.",
-        *(["The condition number is of the core that a method inverts, the median over heads."] * (CONDITION in names)),
+        *([OF_CONDITION] * (CONDITION in names)),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
     ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import COLOURS, looks_of
+from ...figures.methods import where
 from ...figures.panels import Panels, panels_of
 from ...records.file import decode_inf
 from ...tables.labels import source_heading
@@ -97,7 +98,8 @@ def _dimension(points: Sequence[Row]) -> Panels:
         "Statistical dimension of the lifted kernel against λ: median and p10 – p90 over heads",
         [
             "Statistical dimension d_stat of the lifted kernel against λ / ‖C‖: median over heads and windows, with a "
-            "band from p10 to p90. Dotted: 2n, all rows."
+            "band from p10 to p90. Dotted: 2n, all rows.",
+            where(points),
         ],
         draw=draw,
         x=r"$\lambda\,/\,\|C\|$",
@@ -129,7 +131,9 @@ def _tokens(points: Sequence[Row]) -> Panels:
         "heads",
         [
             "Statistical dimension of the lifted kernel (solid), with a band from p10 to p90, and the number of "
-            "landmarks that Theorem 2 requires (dashed), against n: medians over heads and windows. Grey: 2n, all rows."
+            "landmarks that Theorem 2 requires (dashed), against n: medians over heads and windows.",
+            "Grey: 2n, all rows.",
+            where(points),
         ],
         draw=draw,
         x="tokens n",
@@ -163,7 +167,7 @@ def _failure(points: Sequence[Row]) -> Panels:
     return Panels(
         f"theory-ma-{of}-n{n}",
         title,
-        [f"{title}, relative to its norm. Grey: δ. n = {n}."],
+        [f"{title}, relative to its norm. Grey: δ.", where(points)],
         draw=draw,
         x="ε",
         y="share of errors above ε",
@@ -175,7 +179,7 @@ def _failure(points: Sequence[Row]) -> Panels:
 def _looks(points: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """A colour for each method, and a kind of line for each of its budgets."""
     methods = gathered(points, _method)
-    colours = looks_of((label.partition(":")[0], label) for label in map(_method, points))
+    colours = looks_of([(label.partition(":")[0], label) for label in map(_method, points)])
     looks: dict[str, dict[str, Any]] = {}
     for group in methods:
         for place, name in enumerate(dict.fromkeys(map(_at_budget, group))):
@@ -203,7 +207,8 @@ def _collapse(points: Sequence[Row]) -> Panels:
         "What attention leaves of V beyond rank one: median and p10 – p90 over heads",
         [
             "res(M) is what is left of M but for one row that repeats: median over heads and windows, with a band from "
-            "p10 to p90, layer by layer."
+            "p10 to p90, layer by layer.",
+            where(points),
         ],
         draw=draw,
         x="layer",

@@ -60,7 +60,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
     caption = [
         "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
         "statement.",
-        "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
+        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points on an edge are 0 or infinite.",
         where(rows),
     ]
     return Panels(
