@@ -104,7 +104,7 @@ def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: flo
     """A panel's own legend, below the label of its horizontal axis whatever the panel's height; its lines.
 
     Args:
-        inches: the width of the panel; longer labels are folded. size: of the type, in points, at most.
+        inches: the width of the panel; longer labels are folded. size: of the type, in points.
     """
     from matplotlib.transforms import ScaledTranslation
 
@@ -114,7 +114,7 @@ def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: flo
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
     labels = [folded(label, inches, size) for label in handles]
     columns = legend_columns([*handles], inches, size)
-    axis.legend(handles.values(), labels, ncols=columns, **place)
+    axis.legend(handles.values(), labels, ncols=columns, fontsize=size, **place)
     return math.ceil(sum(label.count("\n") + 1 for label in labels) / columns)
 
 

@@ -27,6 +27,7 @@ from .kit import (
 
 Rows = Sequence[Mapping[str, Any]]
 PAD = 0.3  # inches around the panels
+SMALL = 0.8  # of the caller's type, in the legend of an axis of the caller
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Panels:
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
         if with_legend and handles:
             wide = axis.get_window_extent().width / axis.figure.dpi
-            legend_below(axis, handles, wide, type_size("legend.fontsize"))
+            legend_below(axis, handles, wide, SMALL * type_size("legend.fontsize"))
             if isinstance(axis.figure, Figure) and axis.figure.get_layout_engine() is None:
                 axis.figure.set_layout_engine("constrained")  # it leaves room for the legend
         if with_legend and self.scale:

@@ -29,9 +29,7 @@ If a paper and its authors' code differ, the page says which one is the default.
 
 ![Output error against budget, family by family, on MiniLM, layer 0](../../figures/minilm-layer0-families.svg)
 
-![Hashing, sparse patterns and selections](../../figures/minilm-layer0-families-2.svg)
-
-![Further selections and references](../../figures/minilm-layer0-families-3.svg)
+![Further sparse patterns, selections and references](../../figures/minilm-layer0-families-2.svg)
 
     attnprobe error --method all,topk,svd,softmax --n 1024 --d 8,16,32,64,128,256 --model minilm --no-matrix --plot"""
 

@@ -184,6 +184,9 @@ def test_an_axis_of_the_caller_has_the_legend_of_the_figure_and_of_the_panel():
         zip([text.get_text() for text in axis.get_legend().get_texts()], axis.get_legend().get_lines(), strict=True)
     )
     assert [*lines] == ["a bound", "a line"] and lines["a bound"].get_color() == "#ff0000"
+    axis.figure.draw_without_rendering()
+    legend, (low, high) = axis.get_legend().get_window_extent(), axis.figure.bbox.intervaly
+    assert low <= legend.y0 and legend.y1 <= axis.get_window_extent().y0 < high
 
 
 @pytest.mark.parametrize("dots", [False, True])
