@@ -267,9 +267,8 @@ def _axis(axis: Any, top: float, singular: bool) -> None:
     axis.set_xlim(top**-0.03, top ** (BAND[3] if singular else 1.03))
     if singular:
         axis.axvspan(top ** BAND[0], top ** BAND[3], color="#f3ece4", linewidth=0, zorder=0)
-        words = {"ha": "center", "va": "top", "fontsize": "small", "color": BROWN}
-        middle = top ** ((BAND[0] + BAND[3]) / 2)
-        axis.text(middle, 0.985, "singular", transform=axis.get_xaxis_transform(), **words)
+        words = {"ha": "right", "va": "top", "fontsize": "small", "color": BROWN}
+        axis.text(0.99, 0.985, "singular", transform=axis.transAxes, **words)
     last = round(math.log10(top))
     axis.xaxis.set_major_locator(FixedLocator([10.0**k for k in range(0, last + 1, max(1, math.ceil(last / 6)))]))
     axis.xaxis.set_minor_locator(NullLocator())

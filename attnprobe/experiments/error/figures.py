@@ -224,8 +224,8 @@ def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
             of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
             split = parts(of_budget, MOST_IN_PANEL)
             for number, part in enumerate(split, 1):
-                title = f"{place}, d = {d}" if with_d else place
-                groups.append((f"{title}, {number} of {len(split)}" if len(split) > 1 else title, part))
+                words = [*([f"d = {d}"] * with_d), *([f"{number} of {len(split)}"] * (len(split) > 1))]
+                groups.append(("\n".join(filter(None, [place, ", ".join(words)])), part))
     return groups
 
 
