@@ -105,6 +105,8 @@ def needle(runs: Sequence[Sequence[Record]]) -> Any:
             grid = [[masses.get((layer, head), 0.0) for head in range(heads)] for layer in range(layers)]
             left, right = axes[2 * place : 2 * place + 2]
             drawing_of = left.imshow(grid, cmap="magma_r", aspect="auto", vmin=0, interpolation="nearest")
+            left.grid(False)
+            right.grid(False, axis="y")
             left.set(title=name, xlabel="head", ylabel="layer", xticks=range(heads))
             sheet.figure.colorbar(drawing_of, ax=left, label="mass on the needle")
             methods = sorted(kept, key=kept.__getitem__)

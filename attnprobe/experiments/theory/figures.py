@@ -70,6 +70,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         _titled(grouped_by(rows, "theorem", "sense")),
         partial(_panel, colours),
         legend={**verdicts, **squares, "bound broken": BROKEN},
+        width=2.25,
         height=2.3,
         sharing={},
     )
