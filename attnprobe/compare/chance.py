@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Evidence:
         otherwise: computes the evidence of another test, where ``least`` cannot reach the level among the rows.
         certain: nothing differs by chance between the runs, so every difference is of the program.
         why: in words, what the test rests on, or why there is none.
-        means: of each exchange, the smaller and the larger mean difference of its two parts, (2, exchanges).
+        means: computes, of each exchange, the smaller and the larger mean difference of its two parts, (2, exchanges).
     """
 
     test: str | None = None
@@ -42,7 +42,7 @@ class Evidence:
     otherwise: Callable[[], Evidence] | None = None
     certain: bool = False
     why: str = ""
-    means: np.ndarray | None = field(default=None, repr=False, compare=False)
+    means: Callable[[], np.ndarray] | None = field(default=None, repr=False, compare=False)
 
     def interval(self, difference: float | None, level: float) -> tuple[float, float] | None:
         """The interval of the difference that the test does not refuse, with confidence ``1 - level``.
@@ -56,9 +56,10 @@ class Evidence:
         (0.03125, (1.0, 6.0), None)
         """
         if self.means is not None:
-            place = int(level * self.means.shape[1])
-            low = float(np.partition(self.means[0], place)[place])
-            high = -float(np.partition(-self.means[1], place)[place])
+            means = self.means()
+            place = int(level * means.shape[1])
+            low = float(np.partition(means[0], place)[place])
+            high = -float(np.partition(-means[1], place)[place])
         elif self.freedom is not None and self.se is not None and difference is not None:
             from scipy.stats import t
 
@@ -101,14 +102,15 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
 
     observed = changes(np.zeros((1, len(one)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
     count = reached = 0
-    means = []
     for exchanged in _exchanges(len(one)):
         count += len(exchanged)
         reached += int((changes(exchanged) >= observed).sum())
-        if statistic is np.mean:
-            means.append(_parts(exchanged, other - one))
-    limits = np.concatenate(means, axis=1) if means else None
-    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count), means=limits)
+    means = partial(_means, other - one) if statistic is np.mean else None
+    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count), means=means)
+
+
+def _means(differences: np.ndarray) -> np.ndarray:
+    return np.concatenate([_parts(exchanged, differences) for exchanged in _exchanges(len(differences))], axis=1)
 
 
 def _parts(exchanged: np.ndarray, differences: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, experiment
@@ -54,24 +54,43 @@ def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float)
 
     A row that is not a draft already has its verdict.
     """
-    drafts = list(drafts)
-    counts = Counter(draft.table for draft in drafts if isinstance(draft, Draft) and draft.evidence.p is not None)
-    drafts = [draft.among(counts[draft.table], level) if isinstance(draft, Draft) else draft for draft in drafts]
+    rows = list(drafts)
+    judged = iter(judgements([draft for draft in rows if isinstance(draft, Draft)], tolerance, level))
+    return [_row(next(judged), level) if isinstance(draft, Draft) else draft for draft in rows]
+
+
+class Judgement(NamedTuple):
+    """A draft with its corrected p-value, None without a test, and its verdict with the reason.
+
+    ``decisive`` is whether a test can reach the level among the rows of the table.
+    """
+
+    draft: Draft
+    p: float | None
+    verdict: str
+    reason: str | None
+    decisive: bool
+
+
+def judgements(drafts: Sequence[Draft], tolerance: float, level: float) -> list[Judgement]:
+    """The verdicts on drafts; p-values are corrected by Holm's method over the drafts of each table."""
+    counts = Counter(draft.table for draft in drafts if draft.evidence.p is not None)
+    drafts = [draft.among(counts[draft.table], level) for draft in drafts]
     tables: dict[Any, dict[int, float]] = {}
     for place, draft in enumerate(drafts):
-        if isinstance(draft, Draft) and draft.evidence.p is not None:
+        if draft.evidence.p is not None:
             tables.setdefault(draft.table, {})[place] = draft.evidence.p
     adjusted: dict[int, float] = {}
     for values in tables.values():
         adjusted |= zip(values, holm(values.values()), strict=True)
     return [
-        _row(draft, adjusted.get(place), counts[draft.table], tolerance, level) if isinstance(draft, Draft) else draft
+        _judgement(draft, adjusted.get(place), counts[draft.table], tolerance, level)
         for place, draft in enumerate(drafts)
     ]
 
 
-def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Row:
-    """A draft as a row, with its p-value corrected for the ``count`` rows of its table that have one."""
+def _judgement(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Judgement:
+    """The verdict on a draft, with its p-value corrected for the ``count`` rows of its table that have one."""
     verdict, reason = _judged(draft, p, count, tolerance, level)
     if draft.worse:
         verdict, reason = "worse", draft.worse
@@ -79,6 +98,12 @@ def _row(draft: Draft, p: float | None, count: int, tolerance: float, level: flo
         verdict, reason = "better", draft.better
     if verdict == WON_BY.get(draft.marked) and not draft.worse:
         verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
+    return Judgement(draft, p, verdict, reason, p is not None and draft.evidence.least * count <= level)
+
+
+def _row(judgement: Judgement, level: float) -> Row:
+    """A judged draft as a row."""
+    draft, p, verdict, reason, _ = judgement
     evidence = draft.evidence
     low, high = evidence.interval(draft.row["difference"], level) or (None, None)
     return {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..run.cells import Cells
     from ..run.loop import Session
     from ..tables.console import Header
-    from ..tables.table import Column
+    from ..tables.table import Column, Tested
     from ..tables.view import View
 
 R = TypeVar("R")
@@ -34,6 +34,7 @@ class Recorded(Generic[R]):
         config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
         metric: the metric of error figures, if one was chosen. references: values of papers.
         duels: of places where two methods share budgets, a sentence on which of them is better.
+        tested: the paired test that tells methods from the best one (see `Tested`).
         drawing: how figures are drawn.
     """
 
@@ -45,6 +46,7 @@ class Recorded(Generic[R]):
     metric: str | None = None
     references: Sequence[Any] = ()
     duels: Mapping[tuple[Any, ...], str] = field(default_factory=dict)
+    tested: Tested | None = None
     drawing: Drawing = field(default_factory=Drawing)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import checked
+from ..compare.contest import Contest
 from ..compare.view import duels
 from ..errors import UsageError, unknown
 from ..experiments import experiment
@@ -34,8 +35,10 @@ def views(
         header = run.header(records)
         look = replace(drawing or Drawing(), facts=_facts(run, command, header))
         against = duels(records) if command == "error" else {}
-        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, against, look)
-        made.append(experiment(command).view(recorded).of_run(run.path))
+        one = experiment(command)
+        tested = Contest(records, command) if one.compared and not one.timed else None
+        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, against, tested, look)
+        made.append(one.view(recorded).of_run(run.path))
     return made
 
 

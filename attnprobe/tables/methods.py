@@ -14,6 +14,14 @@ from .table import Best, Column, counted, grouped_by, joined
 
 R = TypeVar("R", bound=Fields)
 
+# the methods with the tag diagnostic, which bound the others or cost as much as exact attention; a test compares them
+YARDSTICKS = frozenset(
+    (
+        *("softmax", "kernelized", "svd", "topk", "topp", "dsa-oracle", "magicpig", "vattention"),
+        *("amm", "linformer-jlt", "prototype", "spectral-shift"),
+    )
+)
+
 FRAGILE = (
     f"values marked {OPEN} are not reproducible, as rounding decides the normaliser of some rows; guard=sampled "
     "replaces these rows"
@@ -77,15 +85,20 @@ def marked(row: Fields, name: str) -> str:
 def rivals(row: Fields) -> tuple[int | None] | None:
     """The key of the rows among which the best is chosen: the budget.
 
-    References, lower bounds and kernels of exact attention take no part, nor does a row with a mark.
+    References, lower bounds, yardsticks and kernels of exact attention take no part, nor does a row with a mark.
     """
+    return (row.get("d"),) if is_sound(row) and row["method"] not in YARDSTICKS else None
+
+
+def is_sound(row: Fields) -> bool:
+    """Whether a row is of a method, a yardstick or not, and has no mark."""
     apart = row.get("reference") or row["method"] == LOWER_BOUND or row.get("family") == KERNEL
-    return None if apart or row["status"] != "ok" or mark(row) else (row.get("d"),)
+    return not apart and row["status"] == "ok" and not mark(row)
 
 
 def smallest(metric: str, name: str) -> Best:
     """The best of a column: the smallest statistic that is reproducible."""
-    return Best(lambda row: None if is_fragile(row, metric, name) else value_of(row, metric, name))
+    return Best(lambda row: None if is_fragile(row, metric, name) else value_of(row, metric, name), metric)
 
 
 def marks_legend(rows: Iterable[Fields]) -> list[str]:

@@ -15,6 +15,8 @@ K = TypeVar("K", bound=Hashable)
 
 NEAR = 0.05  # two values without standard errors that differ by no more, relative to the smaller, are a tie
 DIGITS = 3  # what reads the same in a table is a tie
+MOST_ALIKE = 4  # names of methods that a test does not tell from the best
+UNTESTED = "Too few heads and windows for a paired test."
 P10_TO_P90 = 2.563  # standard deviations of a normal distribution
 OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean
 
@@ -85,14 +87,12 @@ def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "st
     return f" (a tie within {f'their {error}' if known else '5 %'})"
 
 
-def led(places: Iterable[Mapping[str, Value]], what: str) -> str:
-    """For each name, the number of places where it has the smallest value alone.
+def led(winners: Sequence[Sequence[str]], what: str) -> str:
+    """For each name, the number of places where it wins alone.
 
-    >>> some = [{"a": Value(1.0), "b": Value(2.0)}, {"a": Value(1.0), "b": Value(1.01)}]
-    >>> led(some, "the smallest error")
+    >>> led([["a"], ["a", "b"]], "the smallest error")
     'a has the smallest error in 1 of 2 tables, 1 is a tie.'
     """
-    winners = [best_of(values) for values in places if values]
     counts = Counter(names[0] for names in winners if len(names) == 1)
     ties = len(winners) - sum(counts.values())
     parts = [f"{name} has {what} in {count} of {len(winners)} tables" for name, count in counts.most_common()]
@@ -116,6 +116,17 @@ def in_words(names: Sequence[str]) -> str:
     ('a', 'a, b and c')
     """
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def beside(names: Sequence[str]) -> str:
+    """The clause on names that a test does not tell from the best.
+
+    >>> beside([]), beside(["b"])
+    ('', '; b is not distinguishable from it')
+    """
+    named = [*names[:MOST_ALIKE], *([f"{len(names) - MOST_ALIKE} more"] if len(names) > MOST_ALIKE else [])]
+    verb = "is" if len(names) == 1 else "are"
+    return f"; {in_words(named)} {verb} not distinguishable from it" if names else ""
 
 
 def lost(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> str:

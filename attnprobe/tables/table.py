@@ -16,6 +16,10 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Fields)
 
 
+# (metric, pairs of rows) -> whether the right row of each pair is worse than the left; None if no test is possible
+Tested = Callable[[str, Sequence[tuple[Any, Any]]], Sequence[bool | None]]
+
+
 @dataclass(frozen=True)
 class Best:
     """The rule for the best row of a column.
@@ -23,17 +27,45 @@ class Best:
     Attributes:
         value: a row's number, of which the smallest is the best, with its standard error where it has one; a row
             without a number is never the best.
+        metric: that a paired test compares; None if the values have no pairs.
     """
 
     value: Callable[[Any], Value | None]
+    metric: str | None = None
 
-    def among(self, rows: Sequence[Any]) -> list[int]:
-        """The places of the best of these rows, and of those that tie with it (see `best_of`).
+    def leaders(
+        self, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None = None
+    ) -> list[Leaders]:
+        """The best of each group of at least two rivals, with the rows that the test does not tell from it.
 
-        >>> Best(lambda row: Value(*row)).among([(1.6, 0.1), (1.0, 0.3), (1.4, 0.4)])
-        [1, 2]
+        Without a test or a metric, values tie by their standard errors (see `best_of`).
+
+        >>> some = [(1.6, 0.1), (1.0, 0.3), (1.4, 0.4)]
+        >>> [one.places for one in Best(lambda row: Value(*row)).leaders(some, lambda row: 0)]
+        [[1, 2]]
         """
-        return best_of({place: value for place, row in enumerate(rows) if (value := self.value(row))})
+        values = {place: value for place, row in enumerate(rows) if (value := self.value(row)) is not None}
+        competing = [place for place in values if rivals(rows[place]) is not None]
+        groups = [group for group in gathered(competing, lambda place: rivals(rows[place])) if len(group) > 1]
+        if tested is None or self.metric is None:
+            return [Leaders(best_of({place: values[place] for place in group})) for group in groups]
+        ordered = [sorted(group, key=lambda place: values[place].value) for group in groups]
+        pairs = [(rows[group[0]], rows[other]) for group in ordered for other in group[1:]]
+        verdicts = iter(tested(self.metric, pairs))
+        leaders = []
+        for group in ordered:
+            worse = {place: next(verdicts) for place in group[1:]}
+            places = [group[0], *(place for place in group[1:] if not worse[place])]
+            leaders.append(Leaders(places, True in worse.values() or None not in worse.values()))
+        return leaders
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """The places of the best row of some rivals and of those like it, the best first; whether a test was possible."""
+
+    places: list[int]
+    tested: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,12 +166,14 @@ def table_of(
     notes: Sequence[str] = (),
     among: Sequence[T] | None = None,
     rivals: Callable[[T], Hashable | None] | None = None,
+    tested: Tested | None = None,
 ) -> Table:
     """The table of rows, without columns that are empty in all of them.
 
     Args:
         among: the rows that decide which columns are shown, if several tables share them.
         rivals: the key that a row shares with the rows that it competes with for the best; None does not compete.
+        tested: the test that tells rows from the best one.
 
     >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
     ['d']
@@ -147,25 +181,24 @@ def table_of(
     deciding = rows if among is None else among
     shown = [column for column in columns if any(column.text(row) for row in deciding)]
     lines = [[column.text(row) for column in shown] for row in rows]
-    return Table(caption, shown, lines, notes, [] if rivals is None else _best(rows, shown, lines, rivals))
+    return Table(caption, shown, lines, notes, [] if rivals is None else _best(rows, shown, lines, rivals, tested))
 
 
 def _best(
-    rows: Sequence[T], columns: Sequence[Column], lines: Sequence[Sequence[str]], rivals: Callable[[T], Hashable | None]
+    rows: Sequence[T],
+    columns: Sequence[Column],
+    lines: Sequence[Sequence[str]],
+    rivals: Callable[[T], Hashable | None],
+    tested: Tested | None,
 ) -> list[tuple[int, int]]:
     """The places of the best cells of each column among their rivals, with cells that read the same."""
-    groups: dict[Hashable, list[int]] = {}
-    for place, row in enumerate(rows):
-        if (key := rivals(row)) is not None:
-            groups.setdefault(key, []).append(place)
+    keys = [rivals(row) for row in rows]
     marked = []
     for index, column in enumerate(columns):
-        for places in groups.values():
-            if column.best is None or len(places) < 2:
-                continue
-            best = {places[one] for one in column.best.among([rows[place] for place in places])}
-            texts = {lines[place][index] for place in best}
-            marked += [(place, index) for place in places if place in best or lines[place][index] in texts]
+        for leaders in column.best.leaders(rows, rivals, tested) if column.best is not None else ():
+            if leaders.tested:
+                key, texts = keys[leaders.places[0]], {lines[place][index] for place in leaders.places}
+                marked += [(at, index) for at in range(len(rows)) if keys[at] == key and lines[at][index] in texts]
     return marked
 
 

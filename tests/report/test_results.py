@@ -1,14 +1,19 @@
-"""The sentence of result: what it says of a run, and that it is honest about ties, V-Mean and lost rows."""
+"""The sentence of result and bold cells: what a paired test says, and honesty about V-Mean and lost rows."""
 
 import pytest
 from error_records import cell
 
+from attnprobe.compare.contest import Contest
+from attnprobe.compare.runs import compare_runs
 from attnprobe.experiments.bench.view import bench_result
 from attnprobe.experiments.error.view import error_result, error_tables, summarise
 from attnprobe.experiments.inject.view import DRIFTS, inject_result
 from attnprobe.experiments.stability.view import stability_result
-from attnprobe.tables.methods import rivals
-from attnprobe.tables.results import Value, best_of, tie_rule
+from attnprobe.methods import METHODS
+from attnprobe.tables.methods import YARDSTICKS, rivals
+from attnprobe.tables.results import UNTESTED, Value, best_of, tie_rule
+
+HEADS = 12
 
 
 def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
@@ -16,8 +21,8 @@ def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
     actual = []
     for layer in layers:
         for name, size in methods.items():
-            actual += [relative(cell(name, one, layer=layer), size * 16 / one) for one in d]
-        actual.append(relative(cell("vmean", None, layer=layer), vmean))
+            actual += [relative(cell(name, one, range(HEADS), layer=layer), size * 16 / one) for one in d]
+        actual.append(relative(cell("vmean", None, range(HEADS), layer=layer), vmean))
     return actual
 
 
@@ -26,11 +31,11 @@ def relative(record, value):
     errors = value if isinstance(value, list) else [value] * len(record["heads"])
     metrics = {**record["metrics"], "output_spectral_relative": errors}
     metrics = {name: values for name, values in metrics.items() if name not in ("rounded_rows", "bad_rows")}
-    return {**record, "metrics": metrics}
+    return {**record, "metrics": metrics, "source": {}}
 
 
 def sentence(some):
-    return error_result(summarise(some)[0])
+    return error_result(summarise(some)[0], Contest(some, "error"))
 
 
 def test_the_best_method_at_every_d_beside_v_mean():
@@ -45,14 +50,31 @@ def test_what_is_best_at_one_d_alone_is_not_said_of_every_d():
     assert sentence(some).startswith("skyformer has the smallest median error at d = 32: 0.25 of ‖BV‖₂")
 
 
-def test_a_median_that_the_spread_over_heads_does_not_support_is_no_winner():
-    """The medians differ by a third; two heads that differ by as much do not tell which is smaller."""
-    some = records({"skyformer": 0.50, "linformer": 0.51}, d=(16,))
-    some[0], some[1] = relative(some[0], [0.2, 0.6]), relative(some[1], [0.3, 0.75])
+def test_a_median_that_the_paired_test_does_not_support_is_no_winner():
+    """Twelve heads of which seven are better and five worse; then all are better."""
+    some = records({"skyformer": 0.50, "linformer": 0.60}, d=(16,))
+    some[0], some[1] = relative(some[0], [0.5] * 7 + [0.9] * 5), relative(some[1], [0.6] * 7 + [0.7] * 5)
     text = sentence(some)
-    assert text.startswith("skyformer and linformer have the smallest median errors at d = 16 (a tie within their ")
-    some[1] = relative(some[1], [1.3, 1.75])
+    assert text.startswith("skyformer has the smallest median error at d = 16: 0.50 of ‖BV‖₂")
+    assert "; linformer is not distinguishable from it." in text
+    some[1] = relative(some[1], [0.6] * 7 + [1.1] * 5)
     assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
+    assert "distinguishable" not in sentence(some)
+
+
+def test_two_heads_allow_no_test_and_nothing_is_bold():
+    some = [relative(cell(name, 16), size) for name, size in (("skyformer", 0.5), ("linformer", 3.0))]
+    assert bold(some) == [] and sentence(some).endswith(UNTESTED)
+    assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
+    assert compare_runs(some, some, pairs=["skyformer=linformer"]).rows[0]["verdict"] == "undecided"
+
+
+def test_a_bound_is_never_the_best():
+    """topk reads the largest keys, and svd is the best matrix of its rank: they stand in the table, not in bold."""
+    some = records({"topk": 0.1, "svd": 0.2, "skyformer": 0.5, "linformer": 3.0}, d=(16,))
+    assert bold(some) == ["skyformer"]
+    assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
+    assert {name for name, one in METHODS.items() if "diagnostic" in one.tags} == YARDSTICKS
 
 
 def marked(record, **metrics):
@@ -77,7 +99,7 @@ def test_a_row_with_a_mark_is_not_the_best():
     every = [marked(one, bad_rows=3) for one in some[:3]]
     assert sentence([*every, some[3]]).startswith("No method has a sound median error at d = 16: see the notes.")
     assert sentence([bad[0], some[3]]).startswith("skyformer at d = 16: the median error is 0.50 of ‖BV‖₂")
-    tables = bad + [relative(cell(name, 16, layer=1), size) for name, size in (("skyformer", 0.5), ("linformer", 0.9))]
+    tables = bad + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(tables) == (
         "linformer has the smallest median error at the largest d in 1 of 2 tables, "
         "skyformer has the smallest median error at the largest d in 1 of 2 tables."
@@ -91,17 +113,29 @@ def test_single_values_tie_within_five_per_cent():
     assert best_of(values) == ["a"] and tie_rule(values, ["a"]) == ""
 
 
-def test_a_mean_ties_within_the_standard_errors_of_both():
-    row = {"layer": None, "status": "ok", "n": 8, "source": None, "options": {}, "d": 4}
-    row |= {"budgets": None, "layers": [0, 1]}
-    rows = [
-        {**row, "method": name, "metrics": {"drift": {"mean": mean, "se": se}}}
-        for name, mean, se in (("a", 0.2, 0.04), ("b", 0.24, 0.03), ("c", 0.5, 0.01))
+def test_windows_decide_which_method_moves_a_model_least():
+    """Eight windows: b is worse than a by as much in each, c in half of them."""
+    row = {"layer": None, "status": "ok", "n": 8, "source": {}, "options": {}, "d": 4, "reason": None}
+    row |= {"budgets": None, "layers": [0, 1], "target": "softmax", "heads": [0, 1], "seed": 0}
+    own = [0.2 + 0.01 * window for window in range(8)]
+    drifts = {"topk": [0.01] * 8, "a": own, "b": [x + 0.1 for x in own]}
+    drifts["c"] = [x + 0.1 * (-1) ** window + 0.02 for window, x in enumerate(own)]
+    some = [
+        {**row, "method": name, "window": window, "metrics": {"drift": [x]}}
+        for name, values in drifts.items()
+        for window, x in enumerate(values)
     ]
-    assert inject_result(rows).startswith("In all layers, a d = 4 and b d = 4 move the last hidden states least (a tie")
-    rows[1]["metrics"]["drift"]["se"] = 0.001
-    rows[0]["metrics"]["drift"]["se"] = 0.001
-    assert inject_result(rows).startswith("In all layers, a d = 4 moves the last hidden states least: a mean drift")
+    rows = [
+        {**row, "source": None, "method": name, "metrics": {"drift": {"mean": sum(values) / 8, "se": 0.01}}}
+        for name, values in drifts.items()
+    ]
+    text = inject_result(rows, Contest(some, "inject"))
+    assert text == (
+        "In all layers, a d = 4 moves the last hidden states least: a mean drift of 0.24; "
+        "c d = 4 is not distinguishable from it."
+    )
+    one_window = Contest([one for one in some if one["window"] == 0], "inject")
+    assert inject_result(rows, one_window).endswith(f"a mean drift of 0.24. {UNTESTED}")
 
 
 def test_seeds_decide_on_the_smallest_instability():
@@ -123,7 +157,7 @@ def test_rounds_decide_on_the_fastest():
 
 def bold(some):
     """The methods whose median is bold in the table of errors."""
-    (table,) = error_tables(summarise(some)[0], [])
+    (table,) = error_tables(summarise(some)[0], [], tested=Contest(some, "error"))
     median = next(place for place, column in enumerate(table.columns) if column.name == "median")
     return [table.lines[line][0] for line, column in sorted(table.best) if column == median]
 
@@ -131,22 +165,20 @@ def bold(some):
 @pytest.mark.parametrize(
     ("errors", "winners"),
     [
-        ({"a": [0.500], "b": [0.510], "c": [0.9]}, ["a", "b"]),  # single values within 5 %
-        ({"a": [0.500], "b": [0.530], "c": [0.9]}, ["a"]),
-        ({"a": [0.2, 0.6], "b": [0.3, 0.75], "c": [1.3, 1.75]}, ["a", "b"]),  # within the standard errors
-        ({"a": [0.3001, 0.3001], "b": [0.3004, 0.3004], "c": [0.9, 0.9]}, ["a", "b"]),  # both read 0.300
-        ({"a": [0.3000, 0.3000], "b": [0.3020, 0.3020], "c": [0.9, 0.9]}, ["a"]),
+        ({"a": [0.50] * HEADS, "b": [0.51] * HEADS, "c": [0.9] * HEADS}, ["a", "b"]),  # within the tolerance
+        ({"a": [0.50] * HEADS, "b": [0.53] * HEADS, "c": [0.9] * HEADS}, ["a"]),
+        ({"a": [0.5, 0.9] * 6, "b": [0.8, 0.7] * 6, "c": [1.3, 1.7] * 6}, ["a", "b"]),  # six heads against six
     ],
 )
-def test_bold_cells_and_the_sentence_have_the_same_winners(errors, winners):
-    some = []
-    for name, values in errors.items():
-        one = relative(cell(name, 16), values)
-        metrics = {metric: numbers[: len(values)] for metric, numbers in one["metrics"].items()}
-        some.append({**one, "heads": one["heads"][: len(values)], "metrics": metrics})
+def test_bold_cells_and_the_sentence_say_what_compare_says(errors, winners):
+    some = [relative(cell(name, 16, range(HEADS)), values) for name, values in errors.items()]
     assert bold(some) == winners
-    verb = "have the smallest median errors" if len(winners) > 1 else "has the smallest median error"
-    assert sentence(some).startswith(f"{' and '.join(winners)} {verb} at d = 16")
+    best, *alike = sorted(winners, key=lambda name: sorted(errors[name])[5] + sorted(errors[name])[6])
+    assert sentence(some).startswith(f"{best} has the smallest median error at d = 16")
+    assert all(f"; {name} is not distinguishable from it." in sentence(some) for name in alike)
+    others = [name for name in errors if name != best]
+    rows = compare_runs(some, some, pairs=[f"{best}={name}" for name in others]).rows
+    assert [row["method"][-1] for row in rows if row["verdict"] != "worse"] == alike
     some[0] = marked(some[0], bad_rows=3)
     assert bold(some) == ["b"] and sentence(some).startswith("b has the smallest median error at d = 16")
 
@@ -173,7 +205,8 @@ def test_a_method_that_failed_in_a_window_does_not_move_the_last_states_least():
 def test_a_cosine_ties_by_its_distance_from_one():
     column = next(column for column in DRIFTS if column.title == "cosine")
     rows = [{"metrics": {"embedding_cosine": {"mean": one, "se": None}}} for one in (0.9900, 0.9896, 0.98)]
-    assert column.best.among(rows) == [0, 1]
+    (leaders,) = column.best.leaders(rows, lambda row: 0)
+    assert leaders.places == [0, 1]
 
 
 def test_one_method_is_best_of_none():

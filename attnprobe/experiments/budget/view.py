@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import CELL, SOURCE, STATE, Row, describe, known, long_rows, median, summarised
+from ...tables.methods import YARDSTICKS
 from ...tables.numbers import brief, method_label, per_cent
 from ...tables.results import Value, in_words, lost, sentences
 from ...tables.table import Best, Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
@@ -60,7 +61,8 @@ def _median(row: Row) -> float | None:
 
 def _rivals(row: Row) -> Hashable | None:
     """Methods are compared at one ε, layer and n."""
-    return (row["epsilon"], row["layer"], row["n"]) if row["status"] == "ok" else None
+    competes = row["status"] == "ok" and row["method"] not in YARDSTICKS
+    return (row["epsilon"], row["layer"], row["n"]) if competes else None
 
 
 ENOUGH = "smallest d with an error ≤ ε, over heads and windows"

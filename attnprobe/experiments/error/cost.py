@@ -26,7 +26,7 @@ from ...figures.methods import (
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...files import Fields
 from ...tables.long import Row, long_rows, mean_interval
-from ...tables.methods import caption, is_fragile, label, mark, rivals, statistic
+from ...tables.methods import caption, is_fragile, is_sound, label, mark, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, grouped_by, method_key, table_of
@@ -93,7 +93,7 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
 
 def _competes(row: Row, metric: str) -> bool:
     """Whether a row has a sound median, which is no rounding error of exact attention."""
-    sound = rivals(row) is not None or row["method"] == "vmean"
+    sound = is_sound(row) or row["method"] == "vmean"
     known = _median(row, metric) is not None and not is_fragile(row, metric, "median")
     return sound and known and (_median(row, OUTPUT) or 0.0) > ROUNDING
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
@@ -29,11 +29,11 @@ from ...tables.long import FIELDS as LONG
 from ...tables.methods import caption, grouped, is_zero, label, marks_legend, notes, rivals, statistic, value_of
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
-from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.table import Table, grouped_by, method_key, table_of
+from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences
+from ...tables.table import Table, Tested, gathered, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, RELATIVE, error_columns, is_open, row_columns
+from .columns import COLUMNS, KERNEL_COLUMNS, MEDIAN, RELATIVE, error_columns, is_open, row_columns
 from .cost import ROUNDING, cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
@@ -80,7 +80,7 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
     figures = _figures(recorded, rows, bounds)
-    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.duels)
+    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.duels, recorded.tested)
     return replace(made, tables=[*made.tables, *frontier_tables(pooled(recorded.records), recorded.records)])
 
 
@@ -231,22 +231,24 @@ def errors_view(
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
     duels: Mapping[tuple[Any, ...], str] | None = None,
+    tested: Tested | None = None,
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them.
 
     Args:
         duels: of the places where two methods share budgets, a sentence on which of them is better.
+        tested: the test behind bold cells and the result.
     """
     return View(
         "error",
         header,
         rows,
-        error_tables(rows, bounds, duels or {}),
+        error_tables(rows, bounds, duels or {}, tested),
         error_legend(rows, bounds),
         COLUMNS,
         FIELDS,
         title="Errors of attention approximations",
-        result=error_result(rows),
+        result=error_result(rows, tested),
         bounds=bounds,
         judged=rows,
         figures=figures or {},
@@ -290,7 +292,10 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
 
 
 def error_tables(
-    rows: Sequence[Row], bounds: Sequence[Row], duels: Mapping[tuple[Any, ...], str] = MappingProxyType({})
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    duels: Mapping[tuple[Any, ...], str] = MappingProxyType({}),
+    tested: Tested | None = None,
 ) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
@@ -299,12 +304,13 @@ def error_tables(
     for group in grouped(rows, bounds):
         duel = duels.get(_place(group[0]))
         lines = [*notes(group), *([duel] if duel else [])]
-        tables.append(table_of(caption(group), group, columns, lines, every, rivals))
+        tables.append(table_of(caption(group), group, columns, lines, every, rivals, tested))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
     of_rows = [row for row in rows if "profile" in row]
     return tables + [
-        table_of(f"rows · {caption(group)}", group, row_columns(of_rows), rivals=rivals) for group in grouped(of_rows)
+        table_of(f"rows · {caption(group)}", group, row_columns(of_rows), rivals=rivals, tested=tested)
+        for group in grouped(of_rows)
     ]
 
 
@@ -327,45 +333,65 @@ def _is_drawn(row: Row) -> bool:
     return drawn and statistic(row, "output_spectral", "se") is not None
 
 
-def error_result(rows: Sequence[Row]) -> str:
+def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
-    Methods tie by the rule of bold cells (see `Value.ties`). The spread over heads, windows and repeats gives the
-    standard errors of medians (see `Value.of_median`). As in the tables, rows with a mark and medians that are not
-    reproducible do not compete.
+    The methods that are not distinguishable from the best are those whose medians are bold in the table. Rows with a
+    mark, yardsticks and medians that are not reproducible do not compete.
     """
     rated = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(rated, *PLACE)
     compared = [group for group in places if any(not row["reference"] for row in group)]
     if len(compared) == 1:
-        text = _of_one(compared[0])
+        text = _of_one(compared[0], tested)
     else:
-        values = [_at(_competing(group), _budgets(group)[-1]) for group in compared]
-        text = led(values, "the smallest median error at the largest d")
+        at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
+        winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
+        text = led(winners, "the smallest median error at the largest d")
     return sentences(text, lost(rows, lambda row: at_budget(row, label)))
 
 
-def _of_one(rows: Sequence[Row]) -> str:
+class Winners(NamedTuple):
+    """The labels of the best method and of those that are not distinguishable from it; whether a test was possible."""
+
+    names: list[str]
+    tested: bool
+
+
+def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
+    """The winners at each budget; the one method that competes there wins untested."""
+    alone = gathered([row for row in rows if rivals(row) and MEDIAN.value(row)], lambda row: row["d"])
+    found = {group[0]["d"]: Winners([label(group[0])], True) for group in alone}
+    for leaders in MEDIAN.leaders(rows, rivals, tested):
+        best = [rows[place] for place in leaders.places]
+        found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)
+    return found
+
+
+def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
     methods = [row for row in rows if not row["reference"]]
-    budgets = _budgets(rows)
-    d = budgets[-1]
-    values, competing = _at(rows, d), _competing(rows)
-    alone = len({label(row) for row in methods}) == 1
-    best = best_of(values if alone else _at(competing, d))
+    d = _budgets(rows)[-1]
+    values, winners = _at(rows, d), _winners(rows, tested)
+    names = {label(row) for row in methods}
+    best = winners.get(d)
     where = "" if d is None else f" at d = {d}"
     vmean = next((_median(row) for row in rows if row["reference"] and row["method"] == "vmean"), None)
-    size = _size(methods, best[0], d, values[best[0]], vmean) if best else ""
-    winners = {name for budget in budgets for name in best_of(_at(competing, budget))}
-    if not best:
+
+    def size(name: str) -> str:
+        return _size(methods, name, d, values[name], vmean)
+
+    if len(names) == 1 and values:
+        [name] = values
+        text = f"{name}{where}: the median error is {size(name)}."
+    elif best is None:
         text = f"No method has a sound median error{where}: see the notes."
-    elif alone:
-        text = f"{best[0]}{where}: the median error is {size}."
-    elif len(best) > 1:
-        text = f"{in_words(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
-    elif winners == set(best) and len(budgets) > 1:
-        text = f"{best[0]} has the smallest median error at every d;{where} it is {size}."
+    elif not best.tested:
+        text = f"{best.names[0]} has the smallest median error{where}: {size(best.names[0])}. {UNTESTED}"
+    elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
+        text = f"{best.names[0]} has the smallest median error at every d;{where} it is {size(best.names[0])}."
     else:
-        text = f"{best[0]} has the smallest median error{where}: {size}."
+        name, *alike = best.names
+        text = f"{name} has the smallest median error{where}: {size(name)}{beside(alike)}."
     worse = []
     if vmean is not None:
         worse = [name for name, one in values.items() if one.value > vmean.value and not one.ties(vmean)]
@@ -384,11 +410,6 @@ def _budgets(rows: Sequence[Row]) -> list[int | None]:
     """The budgets of methods from small to large; a single None if no method has one."""
     budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
     return [*sorted(budgets)] or [None]
-
-
-def _competing(rows: Sequence[Row]) -> list[Row]:
-    """The rows among which the best is chosen, as the tables choose it."""
-    return [row for row in rows if rivals(row) is not None and not is_fragile(row, RELATIVE, "median")]
 
 
 def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:

@@ -9,10 +9,10 @@ from typing import Any
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row, student_reach
-from ...tables.methods import smallest, value_of
+from ...tables.methods import YARDSTICKS, smallest, value_of
 from ...tables.numbers import method_label, significant
-from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
-from ...tables.table import Best, Column, Table, counted, grouped_by, joined, reasons, table_of
+from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences
+from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
@@ -71,15 +71,16 @@ def _nearest_to_one(name: str) -> Best:
         one = value_of(row, name, "mean")
         return None if one is None else Value(1 - one.value, one.error)
 
-    return Best(off)
+    return Best(off, name)
 
 
 def _rivals(row: Row) -> Hashable | None:
-    """Methods are compared at one budget and the same layers."""
+    """Methods are compared at one budget and the same layers; yardsticks are not."""
     d = "of a file" if row["budgets"] else row["d"]
-    return (d, _place(row)) if row["status"] == "ok" else None
+    return (d, _place(row)) if row["status"] == "ok" and row["method"] not in YARDSTICKS else None
 
 
+DRIFT = smallest("drift", "mean")
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -89,7 +90,7 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[drift][mean]:3}",
         "relative error of the last hidden states",
         more="‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
-        best=smallest("drift", "mean"),
+        best=DRIFT,
     ),
     Column("± s.e.", "{metrics[drift][se]:2}", "of the drift", spare=6, short="s.e."),
     Column(
@@ -236,9 +237,9 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         "inject",
         recorded.header,
         rows,
-        _tables(rows) + _plans(recorded.records),
+        _tables(rows, recorded.tested) + _plans(recorded.records),
         title="Drift of a model with a method in it",
-        result=inject_result(rows),
+        result=inject_result(rows, recorded.tested),
         summary=inject_summary(rows),
         judged=rows,
         figures={"inject": Figure("inject", draw, NOTHING)},
@@ -281,17 +282,18 @@ def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:
     return files
 
 
-def _tables(rows: Sequence[Row]) -> list[Table]:
+def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
     """The tables of each (source, n): drifts with local errors, and layers if some were replaced alone."""
     tables = []
     for group in grouped_by(rows, "source", "n", "prefix", "greedy_steps"):
         counts = counted(group, "windows"), counted(group, "tokens")
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
-        tables.append(table_of(f"Drift · {where}", of_layers(group), DRIFTS, _notes(group), rivals=_rivals))
+        drifts, notes = of_layers(group), _notes(group)
+        tables.append(table_of(f"Drift · {where}", drifts, DRIFTS, notes, rivals=_rivals, tested=tested))
         if group[0]["prefix"] is not None:
             done = [row for row in of_layers(group) if row["status"] == "ok"]
-            tables.append(table_of(f"Prompt · {where}", done, PROMPTS, rivals=_rivals))
+            tables.append(table_of(f"Prompt · {where}", done, PROMPTS, rivals=_rivals, tested=tested))
         which = predictors(group)
         if which:
             notes = [f"the damage of a place is its {'KL' if which[0]['damage'] == 'kl' else 'drift'}"]
@@ -343,20 +345,26 @@ def _name(row: Row) -> str:
     return " ".join(filter(None, [method_label(row), budget, _layers(row)]))
 
 
-def inject_result(rows: Sequence[Row]) -> str:
-    """The method with the smallest change of the last hidden states when it replaces all layers."""
-    together = [row for row in rows if row["layer"] is None and _rivals(row) is not None]
-    places = [_drifts(group) for group in grouped_by(together, "source", "n")]
-    if len(places) != 1 or not places[0]:
-        return sentences(led(places, "the smallest drift in all layers"), lost(rows, at_budget))
-    drifts = places[0]
-    best = best_of(drifts)
-    verb = "moves" if len(best) == 1 else "move"
-    size = f"a mean drift of {significant(drifts[best[0]].value, 2)}"
-    text = f"In all layers, {in_words(best)} {verb} the last hidden states least{tie_rule(drifts, best)}: {size}."
-    return sentences(text, lost(rows, at_budget))
+def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
+    """The method with the smallest change of the last hidden states when it replaces all layers.
+
+    Those that the paired test does not tell from it are named too. Yardsticks take no part.
+    """
+    together = [row for row in rows if row["layer"] is None and _rivals(row) is not None and DRIFT.value(row)]
+    leaders = [_leaders(group, tested) for group in grouped_by(together, "source", "n")]
+    if len(leaders) != 1:
+        winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
+        return sentences(led(winners, "the smallest drift in all layers"), lost(rows, at_budget))
+    (first, *alike), certain = leaders[0]
+    names = beside([at_budget(row) for row in alike]) if certain else ""
+    size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
+    text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
+    return sentences(text, "" if certain else UNTESTED, lost(rows, at_budget))
 
 
-def _drifts(rows: Sequence[Row]) -> dict[str, Value]:
-    drifts = {at_budget(row): value_of(row, "drift", "mean") for row in rows}
-    return {name: drift for name, drift in drifts.items() if drift is not None}
+def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:
+    """The row with the least drift and those like it, and whether a test was possible; a row alone needs none."""
+    if len(rows) == 1:
+        return [*rows], True
+    (leaders,) = DRIFT.leaders(rows, lambda row: 0, tested)
+    return [rows[place] for place in leaders.places], leaders.tested

@@ -282,7 +282,10 @@ def stability_result(rows: Sequence[Row]) -> str:
     compared = [row for row in rows if row["ratio"] is not None and row["status"] == "ok" and not row["reference"]]
     places = [_ratios(group) for group in grouped_by(compared, "task", "source")]
     if len(places) != 1:
-        return sentences(led(places, "the smallest instability τ"), lost(rows, stability_label))
+        return sentences(
+            led([best_of(values) for values in places if values], "the smallest instability τ"),
+            lost(rows, stability_label),
+        )
     ratios = places[0]
     best = best_of(ratios)
     verb = "has" if len(best) == 1 else "have"

@@ -1,0 +1,50 @@
+"""Which methods of a run the paired test tells from the best one: what bold cells and results rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..files import Fields
+from ..records.file import strict_json
+from ..tables.labels import with_source
+from ..tables.long import Row
+from ..tables.table import method_key
+from .cells import Key, cell_of, place_of_cell
+from .chance import LEVEL
+from .samples import drafted, paired
+from .verdicts import TABLE, Draft, judgements
+
+TOLERANCE = 0.05  # the default of `attnprobe compare`
+
+
+class Contest:
+    """Compares rows of a run's table as `compare_runs` compares methods: it is a `Tested` of `tables.table`."""
+
+    def __init__(self, records: Sequence[Any], command: str) -> None:
+        self.cells: dict[str, dict[Key, Fields]] = {}
+        for record, source in with_source(records):
+            cell = cell_of(record, command)
+            self.cells.setdefault(_place(record, source["source"]), {})[place_of_cell(cell)] = {**cell, "pair": ""}
+
+    def __call__(self, metric: str, pairs: Sequence[tuple[Row, Row]]) -> list[bool | None]:
+        """Whether the right row of each pair is worse than the left one; None if no test can tell.
+
+        Their p-values are corrected together.
+        """
+        drafts: list[Draft] = []
+        places = []
+        for place, rows in enumerate(pairs):
+            left, right = (self.cells.get(_place(row, row.get("source")), {}) for row in rows)
+            if made := drafted(paired(left, right), (), [metric]):
+                drafts += made
+                places.append(place)
+        verdicts: list[bool | None] = [None] * len(pairs)
+        for place, judged in zip(places, judgements(drafts, TOLERANCE, LEVEL), strict=True):
+            untested = judged.verdict == "undecided" and not judged.decisive
+            verdicts[place] = None if untested else judged.verdict == "worse"
+        return verdicts
+
+
+def _place(row: Fields, source: Any) -> str:
+    return strict_json([source, *(row.get(name) for name in (*TABLE[1:], "d")), *method_key(row)])
