@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .errors import AttnprobeError, UsageError, cut
+from .errors import AttnprobeError, SourceError, UsageError, cut, nearest
 from .grammar.foreign import message
+from .grammar.lists import TEXTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,6 +117,41 @@ def path_of(name: str | os.PathLike[str], error: type[AttnprobeError] = UsageErr
     except (OSError, RuntimeError, ValueError) as why:
         reason = getattr(why, "strerror", None) or message(why)
         raise error(f"'{cut(os.fspath(name))}' is not a valid path: {reason}") from why
+    return path
+
+
+FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"  # the names of a file's tensors
+
+
+def text_file(name: str) -> Path:
+    """The path of a text file.
+
+    Raises:
+        SourceError: no such file, or a directory; the line names the nearest text that there is.
+    """
+    path = path_of(name, SourceError)
+    if path.is_dir():
+        raise SourceError(f"text {name} is a directory: name a text file")
+    if not path.exists():
+        raise SourceError(f"no such text file: {name}{nearest(name, TEXTS)}")
+    if not path.is_file():
+        raise SourceError(f"text {name} is not a regular file")
+    return path
+
+
+def qkv_file(name: str) -> Path:
+    """The path of a file with Q, K and V.
+
+    Raises:
+        SourceError: no such file, a directory, or a file of `torch.save`; the line says how to write one.
+    """
+    path = path_of(name, SourceError)
+    if not path.is_file():
+        fault = "is a directory" if path.is_dir() else "does not exist"
+        raise SourceError(f"--qkv {name} {fault}: name a safetensors file with {FORMS}")
+    if path.suffix in (".pt", ".pth"):
+        way_out = 'write them with safetensors.torch.save_file({"q": q, "k": k, "v": v}, "qkv.safetensors")'
+        raise SourceError(f"--qkv {name} is a file of torch.save: load its tensors with torch.load, and {way_out}")
     return path
 
 

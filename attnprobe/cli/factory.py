@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
 from ..timings import Timings
-from .names import check_methods, complete_methods
+from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
 from .output import (
     draw,
@@ -204,7 +204,7 @@ def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence
 def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
-    check_methods(getattr(request, "methods", None) or ())
+    check_given(request)
     kinds = _kinds(experiment, output)
     check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
     if getattr(output, "listing", False):

@@ -12,7 +12,9 @@ import click
 
 from ..environment import plugins
 from ..errors import UsageError, unknown
-from ..grammar.lists import SELECTION, file_and_function, parts
+from ..files import path_of, qkv_file, text_file
+from ..grammar.lists import DTYPES, SELECTION, check_device, file_and_function, is_file_of_text, parts
+from ..run.topics.reading import Device, Dtype, Reading, Tensors
 
 # the built-in methods by family, with their papers; a test compares the registry
 INDEX = {
@@ -96,7 +98,7 @@ def check_methods(texts: Iterable[str]) -> None:
     Raises:
         UsageError: it names the nearest one.
 
-    >>> check_methods(["skyformer:sampler=iid,guard=none,all", "mine.py:fn:width=4"])
+    >>> check_methods(["skyformer:sampler=iid,guard=none,all"])
     >>> check_methods(["skyformer:inverze=pinv"])
     Traceback (most recent call last):
         ...
@@ -109,13 +111,33 @@ def check_methods(texts: Iterable[str]) -> None:
             options = item
         else:
             method = name
-            elsewhere = name in ("", "all") or name.startswith(SELECTION) or file_and_function(name) is not None
+            file = file_and_function(name)
+            elsewhere = name in ("", "all") or name.startswith(SELECTION) or file is not None
+            if file is not None and not path_of(file[0]).exists():
+                raise UsageError(f"{file[0]}: no such file; name a method's file as PATH.py:FUNCTION")
             known = elsewhere or name in NAMES or name in _registered()
             if not known and name not in (installed := plugins()):
                 raise unknown("method", name, sorted([*NAMES, *installed]))
         option, equals, _ = (options or "").partition("=")
         if option and equals and method in NAMES:
             _refuse_option(method, option)
+
+
+def check_given(request: Any) -> None:
+    """Refuse what is given and is not there before torch is imported: methods, a text, tensors, a device, a dtype.
+
+    Raises:
+        UsageError, SourceError: it names the nearest one, or the way out.
+    """
+    check_methods(getattr(request, "methods", None) or ())
+    if isinstance(request, Tensors) and request.qkv is not None:
+        qkv_file(request.qkv)
+    if isinstance(request, Reading) and request.text is not None and is_file_of_text(request.text):
+        text_file(request.text)
+    if isinstance(request, Device):
+        check_device(request.device)
+    if isinstance(request, Dtype) and request.dtype not in DTYPES:
+        raise unknown("dtype", request.dtype, DTYPES)
 
 
 def _refuse_option(method: str, option: str) -> None:

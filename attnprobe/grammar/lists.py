@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 
 SELECTION = "selection:"  # starts the names of methods that are sets of keys in a file
 
@@ -52,6 +52,28 @@ def short_name(name: str) -> str:
 
 #: the names of Wikitext-2, and the configuration of the data set that each is
 WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
+EMBEDDED, NEEDLE = "embedded", "needle"
+TEXTS = (*WIKITEXT, EMBEDDED, NEEDLE)
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def check_device(name: str) -> None:
+    """Refuse a name of no device.
+
+    Raises:
+        UsageError: the name is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
+        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
+
+
+def is_file_of_text(name: str) -> bool:
+    """Whether a text is a file, not one of `TEXTS`.
+
+    >>> [is_file_of_text(name) for name in ("wikitext-2:tokenized", "needle:pairs=8", "embedded", "a.txt")]
+    [False, False, False, True]
+    """
+    return wikitext_name(name) is None and name.partition(":")[0] not in (EMBEDDED, NEEDLE)
 
 
 def wikitext_name(name: str) -> str | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SourceError, UsageError, cut
-from ..files import parse_json, path_of, reading
+from ..files import FORMS, parse_json, qkv_file, reading
 from ..grammar.foreign import message
 from ..metadata import QKVMetadata
 from ..qkv import QKV, check_positions
@@ -31,7 +31,6 @@ ENTRY = "attnprobe"
 EXTRA = ("sink_logits", "positions", "all_queries")  # optional tensors of a layer and window
 OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions|all_queries)")
 PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
-FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -43,12 +42,9 @@ class FileSource(Source):
     """
 
     def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
-        self.path, self.device, self.dtype = path_of(str(spec.qkv), SourceError), device, DTYPES[spec.dtype]
+        self.path, self.device, self.dtype = qkv_file(str(spec.qkv)), device, DTYPES[spec.dtype]
         self.name = str(spec.qkv)
         self.selection = None if spec.queries is None else Queries(spec.queries)
-        if not self.path.is_file():
-            fault = "is a directory" if self.path.is_dir() else "does not exist"
-            raise SourceError(f"--qkv {self.name} {fault}: name a safetensors file with {FORMS}")
         with reading(self.name, SourceError):  # a damaged header may raise anything
             with self._opened() as file:
                 names = list(file.keys())

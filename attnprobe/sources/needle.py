@@ -11,9 +11,9 @@ from itertools import accumulate, cycle
 import torch
 
 from ..errors import UsageError, unknown
+from ..grammar.lists import NEEDLE as WORD
 from ..rng import generator
 
-WORD = "needle"
 MOST = 20_000  # statements; names and values are distinct numbers of five digits
 SPARE = 64  # tokens of prose beyond the expected ones, for a cut that gives the exact number
 DEFAULTS = {"pairs": 16, "chain": 4, "chains": 4, "seed": 0, "answer": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,6 +15,8 @@ from torch import Tensor
 
 from ..arguments import check_fields, checked
 from ..errors import SourceError, UsageError, unknown
+from ..grammar.lists import DTYPES as DTYPE_NAMES
+from ..grammar.lists import check_device
 from ..qkv import QKV
 from ..timings import Timings
 
@@ -23,7 +24,7 @@ WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
 NAMES = ("model", "text", "tokenizer", "qkv", "queries")  # fields that may be a path
 SPLITS = ("train", "validation", "test")
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 @dataclass(frozen=True)
@@ -214,16 +215,6 @@ def check_memory(numbers: int, what: str) -> None:
     if 4 * numbers > memory:
         needs, has = (size / 2**30 for size in (4 * numbers, memory))
         raise UsageError(f"{what} needs {needs:,.1f} GiB, and this machine has {has:,.1f} GiB of memory")
-
-
-def check_device(name: str) -> None:
-    """Refuse a name of no device.
-
-    Raises:
-        UsageError: the name is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-    """
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
-        raise unknown("device", name, ("auto", "cpu", "cuda", "cuda:0"))
 
 
 @checked()

@@ -12,18 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import SourceError, nearest
-from ..files import GIB, path_of, read_regular
-from ..grammar.lists import WIKITEXT, wikitext_name
+from ..errors import SourceError
+from ..files import GIB, path_of, read_regular, text_file
+from ..grammar.lists import EMBEDDED, WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .needle import Needle, is_needle, parse_needle
 
-EMBEDDED = "embedded"
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
 EMBEDDED_SHA256 = "3ba6561d0056ac519ae2e66aac12fe3a80a0ebff32263186f4895966272877fd"
 READINGS = 64  # how many times in a row the embedded text may be read
 DATASET = "Salesforce/wikitext"
-WORDS = (*WIKITEXT, EMBEDDED, "needle")
 
 
 @dataclass(frozen=True)
@@ -130,13 +128,7 @@ def prepared(configuration: str, dataset: str = DATASET) -> bool:
 
 
 def _file(name: str) -> Text:
-    path = path_of(name, SourceError)
-    if path.is_dir():
-        raise SourceError(f"text {name} is a directory: name a text file")
-    if not path.exists():
-        raise SourceError(f"no such text file: {name}{nearest(name, WORDS)}")
-    if not path.is_file():
-        raise SourceError(f"text {name} is not a regular file")
+    path = text_file(name)
     try:
         data = read_regular(path, GIB)
         text = data.decode("utf-8")

@@ -478,3 +478,24 @@ def test_the_question_of_another_command_runs_that_command(run):
     assert code == 2 and "unknown plan 'mess'; did you mean 'mass'" in err
     code, _, err = run("budget", "--keys", "0.1", "--qkv", "heads.safetensors")
     assert code == 2 and "--keys runs attnprobe inject --phase decode, which has no option --qkv" in err
+
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from attnprobe.cli import main; main(sys.argv[1:])"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["error", "--method", "./nofile.py:f"], "./nofile.py: no such file; name a method's file as PATH.py:FUNCTION"),
+        (["inject", "--text", "nofile.txt"], "no such text file: nofile.txt; choose from wikitext-2"),
+        (["spectrum", "--qkv", "none.safetensors"], "none.safetensors does not exist: name a safetensors file with q,"),
+        (["error", "--qkv", "a.pt"], 'write them with safetensors.torch.save_file({"q": q, "k": k, "v": v}'),
+        (["bench", "--dtype", "float31"], "unknown dtype 'float31'; did you mean 'float32'?"),
+        (["theory", "--device", "cudda"], "unknown device 'cudda'; did you mean 'cuda'?"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_torch_is_imported(tmp_path, args, says):
+    (tmp_path / "a.pt").write_bytes(b"PK")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *args]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode in (2, 3) and says in done.stderr and len(done.stderr.splitlines()) == 1

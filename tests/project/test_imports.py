@@ -68,7 +68,7 @@ MAY = {
     "replacement": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "figures"},
     "experiments": MEASURES | READS | {"gates", "figures", "hooks", "run", "tables"},
-    "cli": {"__init__", "environment", "errors", "experiments", "grammar", "run", "sweeps", "timings"},
+    "cli": {"__init__", "environment", "errors", "experiments", "files", "grammar", "run", "sweeps", "timings"},
 }
 HEAVY = {
     *("torch", "transformers", "pandas", "pydantic", "jinja2", "datasets", "matplotlib", "numpy", "scipy"),

@@ -332,7 +332,7 @@ def test_methods_are_refused_at_once_in_the_words_of_the_request(texts):
 
 
 @pytest.mark.parametrize(
-    "texts", [["topk,,vmean:", "skyformer:=1"], ["skyformer:sampler=iid", "all,vmean"], ["./a.py"]]
+    "texts", [["topk,,vmean:", "skyformer:=1"], ["skyformer:sampler=iid", "all,vmean"], [__file__]]
 )
 def test_what_the_quick_check_does_not_judge_is_left_to_the_request(texts):
     check_methods(texts)
