@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from hashlib import sha256
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 from attnprobe.errors import UsageError
 from attnprobe.records.append import RecordWriter
@@ -327,6 +329,19 @@ def test_minference_reads_columns_and_diagonals_of_each_query_head():
     assert [list(layer) for layer in pattern] == [["0", "1", "2", "3"]] * 2
     assert pattern[0]["2"] == ["vertical_and_slash", 20, 20, 1.0] and pattern[1]["0"][1:3] == [2, 3]
     assert pattern[1]["3"][1:3] == [1, 1]
+
+
+def test_the_example_of_the_guide_writes_each_format(tmp_path, monkeypatch):
+    entries = [{"layer": layer, "head": head, "d": d} for (layer, head), d in PLAN.d.items()]
+    monkeypatch.chdir(tmp_path)
+    Path("budgets-h2o-n577-d57.json").write_text(json.dumps({"method": "h2o", "budgets": entries, **PLAN.about}))
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/inject.md").read_text(), re.S)
+    [example] = [block for block in blocks if "kvpress" in block]
+    names = {}
+    exec(example, names)
+    assert names["ratios"] == kvpress_ratios(PLAN)
+    assert Path("full_attention_heads.tsv").read_text() == duo_attention_heads(PLAN)
+    assert json.loads(Path("best_pattern.json").read_text()) == minference_pattern(PLAN)
 
 
 @pytest.mark.parametrize("about", [{}, {"prompt": 50}, {"kv_heads": 2}])
