@@ -85,13 +85,23 @@ PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
 
 
 def latex(
-    tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None, label: str, whole: bool = False
+    tables: Sequence[Table],
+    legend: Sequence[str],
+    header: Header,
+    run: str | None,
+    label: str,
+    title: str = "",
+    whole: bool = False,
 ) -> str:
     """Tables as LaTeX to be pasted: a caption of one line, the columns of an answer, and the rest as comments.
 
     Args:
-        label: what the tables' labels begin with, ``tab:LABEL-1`` and so on. whole: whether all columns are shown.
+        label: what the tables' labels begin with, ``tab:LABEL-1`` and so on.
+        title: what is measured, in words; captions begin with it and with the source, whose layers, n and heads the
+            captions of the tables have. whole: whether all columns are shown.
     """
+    source = re.split(r", (?:layers? |n = |\d+ heads)", header.first)[0]
+    above = ", ".join(filter(None, [title, source]))
     lines = [r"% needs \usepackage{booktabs}"]
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
@@ -100,7 +110,7 @@ def latex(
         lines += [
             r"\begin{table}",
             r"\centering\small",
-            rf"\caption{{{tex(shown.caption)}.}}",
+            rf"\caption{{{tex(': '.join(filter(None, [above, shown.caption])))}.}}",
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
             rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",

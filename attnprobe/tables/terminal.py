@@ -35,7 +35,8 @@ def plain_tables(
 
     Columns of words are on the left, others are aligned at the decimal point. A terminal shows the first word of
     several lines once. A pipe has it on each line, so that lines can be searched. A table that is wider than the
-    terminal drops its spare columns, or without spare columns some of the columns of numbers. Then words are wrapped.
+    terminal drops its spare columns, or without spare columns some of the columns of numbers. Then words are wrapped,
+    and numbers are not aligned.
 
     Args:
         legend: sentences before those on columns.
@@ -48,6 +49,8 @@ def plain_tables(
     limited = room < UNLIMITED
     layouts = [Layout.of(table, terminal) for table in tables]
     shown = _fitting(layouts, room)
+    wide = [layout.width(columns, True) > room for layout, columns in zip(layouts, shown, strict=True)]
+    layouts = [Layout.of(one.table, terminal, aligning=not close) for one, close in zip(layouts, wide, strict=True)]
     drawn = [_drawn(layout, columns, room) for layout, columns in zip(layouts, shown, strict=True)]
     widths = [layout.width(columns) for layout, columns in zip(layouts, shown, strict=True)]
     least = max((layout.width(columns, True) for layout, columns in zip(layouts, shown, strict=True)), default=0)
@@ -158,14 +161,14 @@ class Layout:
     words: Sequence[int]
 
     @classmethod
-    def of(cls, table: Table, terminal: bool) -> Layout:
-        """The layout of a table."""
+    def of(cls, table: Table, terminal: bool, aligning: bool = True) -> Layout:
+        """The layout of a table, with numbers aligned at their points or at their ends."""
         names = [_unmarked(line[0]) for line in table.lines]
         marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
         every = range(len(table.columns))
         texts = [names if i == 0 else [line[i] for line in table.lines] for i in every]
         wordy = [any(map(is_word, column)) for column in texts]
-        cells = [column if wordy[i] else aligned(column) for i, column in enumerate(texts)]
+        cells = [aligned(column) if aligning and not wordy[i] else column for i, column in enumerate(texts)]
         headings = [_folded(table, i) for i in every]
         parts = [[*headings[i], *cells[i]] for i in every]
         widths = [max(map(cell_len, part)) for part in parts]

@@ -51,7 +51,8 @@ class View:
             fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         tiles: what a page counts: names, and the fields of records whose different values are counted.
-        companions: other views, whose tables are written too. run: the run's folder, where there is one.
+        companions: other views, whose tables are written too. run: the run's folder, where there is one. beside: the
+            folder of the view that this one stands beside.
     """
 
     command: str
@@ -72,6 +73,7 @@ class View:
     tiles: Sequence[tuple[str, str]] = TILES
     companions: Sequence[View] = ()
     run: str | None = None
+    beside: str | None = None
 
     def of_run(self, folder: Path) -> View:
         """The view with the name of the run's folder."""
@@ -84,7 +86,8 @@ class View:
             return None
         above = replace(self.header, inputs=(), measured=())
         rows = self.header.inputs
-        return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND)
+        words = {"title": "Statistics of Q, K and V", "beside": self.run}
+        return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND, **words)
 
     @property
     def full_legend(self) -> list[str]:
@@ -127,8 +130,9 @@ class View:
         if format == "github":
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
-            label = f"{Path(self.run or '').name}-{self.command}"
-            return latex(chosen.tables, chosen.full_legend, chosen.header, chosen.run, label, whole=bool(columns))
+            label = f"{Path(self.run or self.beside or '').name}-{self.command}"
+            legend = chosen.full_legend
+            return latex(chosen.tables, legend, chosen.header, chosen.run, label, self.title, bool(columns))
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:

@@ -16,7 +16,7 @@ from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
 from attnprobe.tables.latex import tex
 from attnprobe.tables.long import long_rows, quantiles, summarised
-from attnprobe.tables.numbers import cell_text
+from attnprobe.tables.numbers import aligned, cell_text
 from attnprobe.tables.results import Value
 from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
@@ -248,3 +248,24 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     assert re.findall(r"\\label{(.*)}", text) == [f"tab:my-run-2-x-{i}" for i in range(1, text.count(r"\caption") + 1)]
     symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
     assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0
+
+
+def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
+    run = open_run(RUNS / "error-rows")
+    [view] = views(run)
+    caption = next(line for line in view.text("latex").splitlines() if line.startswith(r"\caption"))
+    start = r"\caption{Errors of attention approximations, decoder, pretrained, on words.txt: layer 0 $\cdot$ $n = 16$"
+    assert caption.startswith(start) and caption.count("$n = 16$") == 1
+    assert r"\label{tab:error-rows-inputs-1}" in view.inputs.text("latex")
+
+
+def test_small_numbers_fit_a_narrow_terminal():
+    """Numbers that are aligned at their points are wider than the widest of them."""
+    spreads = ["0.759 [0.544 – 1.41]", "69.90 [50.10 – 123.4]", "1.30e-07 [1.25e-07 – 1.38e-07]"]
+    table = text_table("", ["method", "error"], [["mss", spread] for spread in spreads])
+    widest, least = (len("method  ") + len(text) for text in (aligned(spreads)[0], spreads[-1]))
+    assert least < widest
+    for width in (widest, widest - 1, least):
+        lines = plain_tables([table], [], Header(), width=width).splitlines()
+        [line] = [line for line in lines if "0.759" in line]
+        assert len(line) <= width and line.endswith("1.41]") == (width < widest)
