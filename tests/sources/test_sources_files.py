@@ -184,6 +184,13 @@ def test_windows_sinks_and_positions_of_another_program(write, tensors):
         source.qkv(2, [0], 0)
 
 
+def test_some_queries_of_a_file_with_all_have_the_others_beside_them(write, tensors):
+    got = opened(write(tensors, {"causal": "true"}), queries="last:2").qkv(10, [0], 0)[0]
+    assert got.query_positions.tolist() == [8, 9] and torch.equal(got.all_queries, tensors["q"])
+    some = {**tensors, "q": tensors["q"][:, :3]}  # the last three, of which methods know no others
+    assert opened(write(some, {"causal": "true"}), queries="8,9").qkv(10, [0], 0)[0].all_queries is None
+
+
 def test_causal_queries_without_positions_are_the_last(write, tensors):
     source = opened(write({**tensors, "q": tensors["q"][:, :3]}, {"causal": "true"}))
     assert source.qkv(10, [0], 0)[0].query_positions.tolist() == [7, 8, 9]

@@ -119,6 +119,20 @@ def test_a_selection_that_looks_ahead_is_noticed_though_no_later_key_has_weight(
     assert verdict.status == "failed" and "change the rows before them" in verdict.reason
 
 
+def test_a_method_with_any_budget_decodes_at_its_own():
+    """Its budget has no limit by the number of keys, which most have."""
+
+    def first(qkv, d):
+        """Its own key, and those of the first d - 1 places."""
+        late = torch.arange(qkv.n_k) >= d - 1
+        late = late & (torch.arange(qkv.n_k) != qkv.query_positions[:, None])
+        scores = qkv.scale * qkv.q @ qkv.k.mT
+        return below(scores.masked_fill(late, float("-inf")), qkv.query_positions)
+
+    [verdict] = check_method(method(tags=("causal", "decodes"))(first), only=["decodes"])
+    assert verdict.status == "ok", verdict.reason
+
+
 def shifted(qkv):
     left, right = features(qkv.q, qkv.k)
     return Approximation.of(Scaled(LowRank(left, None, right)), qkv)

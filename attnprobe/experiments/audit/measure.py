@@ -59,8 +59,9 @@ class Tally:
         epsilons: Sequence[float],
         deltas: Sequence[float],
         confidence: float,
-        rows: bool = False,
-        anytime: bool = False,
+        *,
+        rows: bool,
+        anytime: bool,
     ) -> None:
         self.reference, self.epsilons, self.deltas = reference, epsilons, deltas
         self.confidence, self.rows, self.anytime = confidence, rows, anytime

@@ -131,7 +131,7 @@ def test_a_tally_without_an_end_stops_only_when_all_is_decided():
     q, k, v = torch.randn(3, 2, 24, 6, generator=generator(0, "audit"))
     qkv = QKV(q, k, v)
     output = exact_output(qkv).float()
-    tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95, anytime=True)
+    tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95, rows=False, anytime=True)
     approx = approximate("vmean", qkv)
     for trial in range(200):
         tally.add(approx.__class__(None, output * (1 + (trial % 2) * torch.tensor([0.0, 1.0])[:, None, None])))

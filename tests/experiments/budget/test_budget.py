@@ -473,6 +473,7 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert (manifest["command"], manifest["status"]) == ("budget", "finished")
     assert manifest["plan"]["epsilons"] == [0.5, 1.5] and manifest["plan"]["metric"] == RELATIVE
+    assert manifest["plan"]["repeats"] == 4
 
 
 def test_repeats_do_not_matter_to_a_deterministic_method(file, tmp_path):

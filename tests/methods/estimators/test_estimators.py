@@ -150,7 +150,7 @@ def test_the_one_sided_rule_breaks_its_promise(quantile, moments, spread, select
 
 
 def audited(qkv, method, d, repeats, **options):
-    tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95)
+    tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95, rows=False, anytime=False)
     for seed in range(repeats):
         tally.add(approximate(method, qkv, d, seed=seed, **options))
     return tally.metrics()
