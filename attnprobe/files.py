@@ -24,6 +24,7 @@ JsonObject = dict[str, Any]
 MIB = 1 << 20
 GIB = 1 << 30
 DEEPEST = 64  # levels of nested JSON
+NO_METHOD = ": no method can be loaded from it"  # behind the path of a file
 KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",

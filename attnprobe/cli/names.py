@@ -12,7 +12,7 @@ import click
 
 from ..environment import plugins
 from ..errors import UsageError, unknown
-from ..files import path_of, qkv_file, text_file
+from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
 from ..grammar.lists import DTYPES, SELECTION, check_device, file_and_function, is_file_of_text, parts
 from ..run.topics.reading import Device, Dtype, Reading, Tensors
 
@@ -113,8 +113,9 @@ def check_methods(texts: Iterable[str]) -> None:
             method = name
             file = file_and_function(name)
             elsewhere = name in ("", "all") or name.startswith(SELECTION) or file is not None
-            if file is not None and not path_of(file[0]).exists():
-                raise UsageError(f"{file[0]}: no such file; name a method's file as PATH.py:FUNCTION")
+            if file is not None:
+                with reading(file[0], UsageError, NO_METHOD):
+                    path_of(file[0]).stat()
             known = elsewhere or name in NAMES or name in _registered()
             if not known and name not in (installed := plugins()):
                 raise unknown("method", name, sorted([*NAMES, *installed]))

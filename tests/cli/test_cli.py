@@ -486,7 +486,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from attnprobe.cli imp
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["error", "--method", "./nofile.py:f"], "./nofile.py: no such file; name a method's file as PATH.py:FUNCTION"),
+        (["error", "--method", "./nofile.py:f"], "./nofile.py: no method can be loaded from it: No such file"),
         (["inject", "--text", "nofile.txt"], "no such text file: nofile.txt; choose from wikitext-2"),
         (["spectrum", "--qkv", "none.safetensors"], "none.safetensors does not exist: name a safetensors file with q,"),
         (["error", "--qkv", "a.pt"], 'write them with safetensors.torch.save_file({"q": q, "k": k, "v": v}'),

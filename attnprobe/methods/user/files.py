@@ -15,7 +15,7 @@ from typing import Any
 
 from ...arguments import checked
 from ...errors import LINE, BadResult, UsageError, cut, nearest
-from ...files import MIB, path_of, read_regular, reading
+from ...files import MIB, NO_METHOD, path_of, read_regular, reading
 from ...grammar.foreign import diverted, first_line, message, notes, reason
 from ...grammar.lists import file_and_function, short_name
 from ..registry import Method, Provenance
@@ -61,7 +61,7 @@ def contents(path: Path) -> dict[Path, bytes]:
     Raises:
         UsageError: the file cannot be read.
     """
-    with reading(path, UsageError, ": no method can be loaded from it"):
+    with reading(path, UsageError, NO_METHOD):
         files = {path.resolve(): read_regular(path, LARGEST)}
         waiting = list(files)
         while waiting:
