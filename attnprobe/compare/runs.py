@@ -181,7 +181,7 @@ def compare_runs(
     requested = [_requested(rows) for rows in rows_of]
     if not requested[0] & requested[1]:
         what = "pair at the same" if pairs else "requested method at the same options,"
-        hint = "" if pairs else "; --pair NAME=NAME compares two methods"
+        hint = "" if pairs else "; --pair NAME=NAME compares two methods, NAME:d=32=NAME:d=64 two budgets"
         raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare{hint}")
     judged_by = list(dict.fromkeys(metrics))
     if rows_of_times is None:

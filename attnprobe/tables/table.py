@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from ..files import Fields
@@ -36,7 +37,7 @@ class Best:
     def leaders(
         self, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None = None
     ) -> list[Leaders]:
-        """The best of each group of at least two rivals, with the rows that the test does not tell from it.
+        """The best of each group of at least two rivals, with the next ones up to the first that the test tells from it.
 
         Without a test or a metric, values tie by their standard errors (see `best_of`).
 
@@ -55,8 +56,8 @@ class Best:
         leaders = []
         for group in ordered:
             worse = {place: next(verdicts) for place in group[1:]}
-            places = [group[0], *(place for place in group[1:] if not worse[place])]
-            leaders.append(Leaders(places, True in worse.values() or None not in worse.values()))
+            like = takewhile(lambda place, worse=worse: not worse[place], group[1:])
+            leaders.append(Leaders([group[0], *like], True in worse.values() or None not in worse.values()))
         return leaders
 
 

@@ -292,6 +292,7 @@ def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_p
     tokens = torch.arange(64).remainder(30).repeat(2, 1)
     names = {"model": model, "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}
     codes = [text for language, text in blocks(DOCS / page) if language == "python"]
+    codes = [text for text in codes if "read_budgets(" not in text]  # of a plan's file: test_records runs it
     assert codes
     for code in codes:
         exec(compile(code, page, "exec"), names)

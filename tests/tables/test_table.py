@@ -269,3 +269,10 @@ def test_small_numbers_fit_a_narrow_terminal():
         lines = plain_tables([table], [], Header(), width=width).splitlines()
         [line] = [line for line in lines if "0.759" in line]
         assert len(line) <= width and line.endswith("1.41]") == (width < widest)
+
+
+def test_bold_ends_at_the_first_row_that_the_test_tells_from_the_best():
+    """A larger value that is not told apart, since it varies more, would look like a mistake."""
+    best = Best(lambda row: Value(row), "kl")
+    [leaders] = best.leaders([4.0, 1.0, 3.0, 2.0], lambda row: 0, lambda metric, pairs: [b == 3.0 for _, b in pairs])
+    assert leaders.places == [1, 3] and leaders.tested
