@@ -37,7 +37,7 @@ class Best:
     def leaders(
         self, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None = None
     ) -> list[Leaders]:
-        """The best of each group of at least two rivals, with the next ones up to the first that the test tells from it.
+        """The best of each group of at least two rivals, with the next ones up to the first that the test tells apart.
 
         Without a test or a metric, values tie by their standard errors (see `best_of`).
 
