@@ -27,7 +27,8 @@ from .kit import (
 
 Rows = Sequence[Mapping[str, Any]]
 PAD = 0.3  # inches around the panels
-SMALL = 0.8  # of the caller's type, in the legend of an axis of the caller
+SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
+TALL = 0.3  # of the height of such an axis, that its legend may have
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,10 @@ class Panels:
                 set_label(text)
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
         if with_legend and handles:
-            wide = axis.get_window_extent().width / axis.figure.dpi
-            legend_below(axis, handles, wide, SMALL * type_size("legend.fontsize"))
+            wide, tall = (inches / axis.figure.dpi for inches in axis.get_window_extent().size)
+            sizes = [share * type_size("legend.fontsize") for share in SMALL]
+            fitting = (size for size in sizes if legend_inches([*handles], wide, size) <= TALL * tall)
+            legend_below(axis, handles, wide, next(fitting, sizes[-1]))
             if isinstance(axis.figure, Figure) and axis.figure.get_layout_engine() is None:
                 axis.figure.set_layout_engine("constrained")  # it leaves room for the legend
         if with_legend and self.scale:

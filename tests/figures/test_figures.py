@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 from error_records import a_run
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -239,3 +240,15 @@ def test_more_than_three_methods_have_bars():
 
 def test_values_of_no_method_have_no_floor():
     assert floor([]) == 0.0 < floor([1.0, 2.0]) < 1e-3
+
+
+def test_the_legend_of_a_given_axis_leaves_room_for_it():
+    """Of two axes of a column's height, with names that are wide."""
+    looks = {f"method-{number}:option=value": {"marker": "o"} for number in range(9)}
+    panels = Panels("errors", "", [], [], lambda axis, rows: None, "budget d", "an error", looks)
+    figure = Figure(figsize=(6.9, 2.6), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for axis in axes:
+        panels.on(axis, "a panel", None, True)
+    FigureCanvasAgg(figure).draw()
+    assert axes[0].get_window_extent().height > 0.3 * figure.bbox.height
