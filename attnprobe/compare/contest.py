@@ -13,9 +13,7 @@ from ..tables.table import method_key
 from .cells import Key, cell_of, place_of_cell
 from .chance import LEVEL
 from .samples import drafted, paired
-from .verdicts import TABLE, Draft, judgements
-
-TOLERANCE = 0.05  # the default of `attnprobe compare`
+from .verdicts import TABLE, TOLERANCE, Draft, judgements
 
 
 class Contest:
@@ -26,6 +24,7 @@ class Contest:
         for record, source in with_source(records):
             cell = cell_of(record, command)
             self.cells.setdefault(_place(record, source["source"]), {})[place_of_cell(cell)] = {**cell, "pair": ""}
+        self.drafts: dict[tuple[str, ...], list[Draft]] = {}  # by metric and pair: columns and the result share pairs
 
     def __call__(self, metric: str, pairs: Sequence[tuple[Row, Row]]) -> list[bool | None]:
         """Whether the right row of each pair is worse than the left one; None if no test can tell.
@@ -35,8 +34,7 @@ class Contest:
         drafts: list[Draft] = []
         places = []
         for place, rows in enumerate(pairs):
-            left, right = (self.cells.get(_place(row, row.get("source")), {}) for row in rows)
-            if made := drafted(paired(left, right), (), [metric]):
+            if made := self._drafted(metric, *(_place(row, row.get("source")) for row in rows)):
                 drafts += made
                 places.append(place)
         verdicts: list[bool | None] = [None] * len(pairs)
@@ -44,6 +42,14 @@ class Contest:
             untested = judged.verdict == "undecided" and not judged.decisive
             verdicts[place] = None if untested else judged.verdict == "worse"
         return verdicts
+
+    def _drafted(self, metric: str, left: str, right: str) -> list[Draft]:
+        """What is known of a pair before p-values are corrected."""
+        key = metric, left, right
+        if key not in self.drafts:
+            pairing = paired(self.cells.get(left, {}), self.cells.get(right, {}))
+            self.drafts[key] = drafted(pairing, (), [metric])
+        return self.drafts[key]
 
 
 def _place(row: Fields, source: Any) -> str:

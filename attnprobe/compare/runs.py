@@ -20,6 +20,7 @@ from .chance import LEVEL
 from .samples import aligned, drafted, paired, per_head, place_of
 from .verdicts import (
     BENCHED,
+    TOLERANCE,
     Draft,
     alone,
     other_versions,
@@ -87,7 +88,7 @@ def compare_runs(
     a: Iterable[Any],
     b: Iterable[Any],
     metrics: Sequence[str] = (),
-    tolerance: float = 0.05,
+    tolerance: float = TOLERANCE,
     level: float = LEVEL,
     names: tuple[str, str] = ("A", "B"),
     pairs: Sequence[str] = (),

@@ -17,6 +17,7 @@ from ..tables.numbers import significant
 from .chance import Evidence, certain, holm, within_rounds
 
 BENCHED = tuple(metric.name for metric in BENCH)
+TOLERANCE = 0.05  # of the value of A: smaller differences are the same
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}

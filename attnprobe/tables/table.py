@@ -37,7 +37,7 @@ class Best:
     def leaders(
         self, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None = None
     ) -> list[Leaders]:
-        """The best of each group of at least two rivals, with the next ones up to the first that the test tells apart.
+        """The best of each group of rivals, with the next ones up to the first that the test tells apart.
 
         Without a test or a metric, values tie by their standard errors (see `best_of`).
 
@@ -47,9 +47,9 @@ class Best:
         """
         values = {place: value for place, row in enumerate(rows) if (value := self.value(row)) is not None}
         competing = [place for place in values if rivals(rows[place]) is not None]
-        groups = [group for group in gathered(competing, lambda place: rivals(rows[place])) if len(group) > 1]
+        groups = gathered(competing, lambda place: rivals(rows[place]))
         if tested is None or self.metric is None:
-            return [Leaders(best_of({place: values[place] for place in group})) for group in groups]
+            return [Leaders(best_of({place: values[place] for place in group}), len(group) == 1) for group in groups]
         ordered = [sorted(group, key=lambda place: values[place].value) for group in groups]
         pairs = [(rows[group[0]], rows[other]) for group in ordered for other in group[1:]]
         verdicts = iter(tested(self.metric, pairs))
@@ -57,15 +57,20 @@ class Best:
         for group in ordered:
             worse = {place: next(verdicts) for place in group[1:]}
             like = takewhile(lambda place, worse=worse: not worse[place], group[1:])
-            leaders.append(Leaders([group[0], *like], True in worse.values() or None not in worse.values()))
+            certain = True in worse.values() or None not in worse.values()
+            leaders.append(Leaders([group[0], *like], len(group) == 1, certain))
         return leaders
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """The places of the best row of some rivals and of those like it, the best first; whether a test was possible."""
+    """The places of the best row of some rivals and of those like it, the best first.
+
+    ``alone``: it has no rival. ``tested``: a test was possible, or none was needed.
+    """
 
     places: list[int]
+    alone: bool
     tested: bool = True
 
 
@@ -197,7 +202,7 @@ def _best(
     marked = []
     for index, column in enumerate(columns):
         for leaders in column.best.leaders(rows, rivals, tested) if column.best is not None else ():
-            if leaders.tested:
+            if leaders.tested and not leaders.alone:
                 key, texts = keys[leaders.places[0]], {lines[place][index] for place in leaders.places}
                 marked += [(at, index) for at in range(len(rows)) if keys[at] == key and lines[at][index] in texts]
     return marked

@@ -30,7 +30,7 @@ from ...tables.methods import caption, grouped, is_zero, label, marks_legend, no
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences
-from ...tables.table import Table, Tested, gathered, grouped_by, method_key, table_of
+from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS, KERNEL_COLUMNS, MEDIAN, RELATIVE, error_columns, is_open, row_columns
@@ -359,9 +359,8 @@ class Winners(NamedTuple):
 
 
 def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
-    """The winners at each budget; the one method that competes there wins untested."""
-    alone = gathered([row for row in rows if rivals(row) and MEDIAN.value(row)], lambda row: row["d"])
-    found = {group[0]["d"]: Winners([label(group[0])], True) for group in alone}
+    """The winners at each budget."""
+    found = {}
     for leaders in MEDIAN.leaders(rows, rivals, tested):
         best = [rows[place] for place in leaders.places]
         found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)

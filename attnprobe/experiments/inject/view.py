@@ -363,8 +363,6 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
 
 
 def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:
-    """The row with the least drift and those like it, and whether a test was possible; a row alone needs none."""
-    if len(rows) == 1:
-        return [*rows], True
+    """The row with the least drift and those like it, and whether a test was possible."""
     (leaders,) = DRIFT.leaders(rows, lambda row: 0, tested)
     return [rows[place] for place in leaders.places], leaders.tested
