@@ -267,6 +267,7 @@ def shown(command: str, out: Path) -> None:
         place.mkdir(parents=True)
         report = ["report", command, "--out", folder, "--plot", "none"]
         _write(place / "terminal.txt", on_terminal(report))
+        _write(place / "narrow.txt", on_terminal(report, 60))
         _write(place / "piped.txt", attnprobe([*report, "--format", "table"]))
         lines = attnprobe([*report, "--format", "jsonl"])
         _write(place / "first.jsonl", f"{lines.partition(chr(10))[0]}\nsha256 of all: {_sha256(lines)}")

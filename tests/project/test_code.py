@@ -1,10 +1,26 @@
-"""The package has no type error, and every file is linted and formatted."""
+"""The package has no type error, every file is linted and formatted, and values are frozen."""
 
+import ast
 import subprocess
 import sys
 
 import pytest
 from paths import ROOT
+
+CHANGING = {  # dataclasses that are no values: what they hold changes while they live
+    "attnprobe/experiments/inject/decoding.py": ["ExactSteps", "DecodingBench"],
+    "attnprobe/experiments/inject/drift.py": ["Bench"],
+    "attnprobe/experiments/stability/training.py": ["Training"],
+    "attnprobe/hooks/capture.py": ["_Recorder"],
+    "attnprobe/inject.py": ["_Injection"],
+    "attnprobe/run/folder.py": ["Outcome", "RunFolder"],
+    "attnprobe/run/limits.py": ["Attempt"],
+    "attnprobe/run/loop.py": ["Session"],
+    "attnprobe/run/where/backends.py": ["Member"],
+    "attnprobe/run/where/pool.py": ["_Process"],
+    "attnprobe/run/where/ray_actors.py": ["_Actor"],
+    "attnprobe/sources/choose.py": ["_Substitutions"],
+}
 
 
 def answer_of(*command):
@@ -26,3 +42,15 @@ def test_lint_and_format(command):
     pytest.importorskip("ruff")
     code, text = answer_of("ruff", *command)
     assert code == 0, text[-4000:]
+
+
+def test_a_dataclass_is_frozen_unless_it_is_named_here():
+    changing = {path.relative_to(ROOT).as_posix(): _changing(path) for path in sorted(ROOT.glob("attnprobe/**/*.py"))}
+    assert {path: names for path, names in changing.items() if names} == CHANGING
+
+
+def _changing(path):
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    marks = [(node.name, ast.unparse(mark)) for node in classes for mark in node.decorator_list]
+    return [name for name, mark in marks if mark.startswith("dataclass") and "frozen=True" not in mark]
