@@ -34,10 +34,12 @@ class Block:
 
         Without a norm ``Σ_h W_O,h e_h``, else ``norm(u + Σ_h W_O,h e_h) - norm(u)``. In the dtype of the weight.
         """
-        width = error.shape[-1]
-        weight = self.weight.unflatten(1, (-1, width))  # (m, h, p_v)
-        weight = weight if heads is None else weight[:, list(heads)]
-        moved = error.to(weight).flatten(-2) @ weight.flatten(1).mT
+        width, weight = error.shape[-1], self.weight
+        if heads is not None and list(heads) == [*range(heads[0], heads[-1] + 1)]:
+            weight = weight[:, heads[0] * width : (heads[-1] + 1) * width]
+        elif heads is not None:
+            weight = weight.unflatten(1, (-1, width))[:, list(heads)].flatten(1)
+        moved = error.to(weight).flatten(-2) @ weight.mT  # (…, n, m)
         if self.projected is None:
             return moved
         return self.normed(self.projected + moved) - self.normed(self.projected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -38,8 +38,9 @@ class AttentionCall:
         positions: the numbers of the keys at the places of the queries, (n_q,) int64; None: the last tokens.
         all_queries: the queries of all tokens, (b, h, n, p), if q has those of some.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
+        rope: the base or the angles of the model's RoPE, see `rope_of`; None if they are not known.
         block: what the attention adds to the residual stream, if it was captured and found.
-        exact: `output`, if the verification kept it.
+        exact: `output`, if the verification kept it; NaN in rows that it left out.
     """
 
     module: str
@@ -60,6 +61,7 @@ class AttentionCall:
     positions: Tensor | None = None
     all_queries: Tensor | None = None
     delta: float = float("nan")
+    rope: float | Sequence[float] | None = None
     block: Block | None = None
     exact: Tensor | None = None
 
@@ -141,10 +143,15 @@ class AttentionCall:
             return self.exact
         return torch.cat([rows for _, _, rows, _ in self.output_blocks()], dim=1)
 
-    def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
-        """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0."""
+    def output_blocks(self, first: int = 0) -> Iterator[tuple[int, int, Tensor, float]]:
+        """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0.
+
+        Blocks that end before the row ``first`` are left out.
+        """
         k, v = self.k.double(), self.v.double()
         for start, stop in blocks(self.q, k, bytes_each=8):
+            if stop <= first:
+                continue
             rows, largest = exact_rows(
                 self.q[:, :, start:stop].double(),
                 k,
@@ -188,7 +195,7 @@ class AttentionCall:
             v,
             scale=self.scale,
             mask=mask,
-            label={"layer": self.number, "window": 0},
+            label={"layer": self.number, "window": 0, **({} if self.rope is None else {"rope": self.rope})},
             causal=self.causal,
             positions=torch.arange(n_k - n_q, n_k, device=k.device) if self.cached else self.positions,
             sliding_window=self.sliding_window,

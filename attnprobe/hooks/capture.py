@@ -75,16 +75,19 @@ def capture(
 
 
 def captured_forward(
-    model: PreTrainedModel, forward: Callable[[], Result], layers: Iterable[int]
+    model: PreTrainedModel, forward: Callable[[], Result], layers: Iterable[int], first: int = 0
 ) -> tuple[Result, dict[int, AttentionCall]]:
     """The result of ``forward``, a call of ``model``, and its attention calls ``layers``, as `capture` with ``blocks``.
 
     Each call keeps its exact output in float64, which its verification computes. Each block has `Block.last`.
 
+    Args:
+        first: the first token whose attention is needed exactly. Those of earlier blocks of rows are not verified.
+
     Raises:
         SourceError, UsageError: see `capture`.
     """
-    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True)
+    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True, first=first)
     result, calls = _captured(recorder, model, forward, blocks=True)
     return result, {call.number: call for call in calls.values()}
 
@@ -175,6 +178,7 @@ class _Recorder:
     masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
     blocks: Blocks | None = None
     exact: bool = False
+    first: int = 0  # of the tokens that are verified
 
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
@@ -310,8 +314,11 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
     for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
         if not bool(torch.isfinite(tensor).all()):
             raise recorder.refuse(call.number, f"its {letter} holds NaN or infinity; are its weights damaged?")
-    kept: list[Tensor] | None = [] if recorder.exact else None
-    delta, largest = _distance(call, output, kept)
+    exact = None
+    if recorder.exact:
+        size = len(call.q), call.q.shape[2], call.heads, call.v.shape[3]
+        exact = output.new_full(size, torch.nan, dtype=torch.float64)
+    delta, largest = _distance(call, output, exact, recorder.first)
     dtype = torch.float32 if coarse and call.q.dtype == torch.float64 else call.q.dtype
     eps = torch.finfo(dtype).eps
     allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s has an error of about s·eps
@@ -321,20 +328,20 @@ def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: 
             f"attention rebuilt from its Q, K, V differs from its own by {delta:.1e} (relative; {allowed:.0e} is "
             f"allowed), so {call.kind} does more than is captured",
         )
-    return replace(call, delta=delta, exact=torch.cat(kept, dim=1) if kept else None)
+    return replace(call, delta=delta, exact=exact)
 
 
-def _distance(call: AttentionCall, output: Tensor, kept: list[Tensor] | None = None) -> tuple[float, float]:
+def _distance(call: AttentionCall, output: Tensor, kept: Tensor | None = None, first: int = 0) -> tuple[float, float]:
     """Relative Frobenius distance of exact attention (float64) to ``output``, and the largest score.
 
-    The exact rows are appended to ``kept``, block by block.
+    It is that of the blocks of rows from the row ``first`` on. The exact rows are written to ``kept``.
     Queries without visible keys are left out, because their softmax depends on the kernel.
     """
     difference = norm = largest = 0.0
     sees = None if call.visible is None else call.visible.any(-1)  # (b, 1 or h, n_q)
-    for start, stop, exact, top in call.output_blocks():
+    for start, stop, exact, top in call.output_blocks(first):
         if kept is not None:
-            kept.append(exact)
+            kept[:, start:stop] = exact
         gap = exact - output[:, start:stop].reshape(exact.shape)
         if sees is not None:
             gap = gap.masked_fill(~sees[:, :, start:stop].transpose(1, 2)[..., None], 0.0)

@@ -42,15 +42,21 @@ def row_norms(x: Tensor, axes: int = 1) -> Tensor:
     >>> row_norms(torch.tensor([[3.0, 4.0], [3e-200, 4e-200], [3e170, 4e170]], dtype=torch.float64)).tolist()
     [5.0, 5e-200, 5e+170]
     """
-    last, limits = tuple(range(-axes, 0)), torch.finfo(x.dtype)
+    last = tuple(range(-axes, 0))
     norms = x.norm(dim=last)
-    if not x.numel():
-        return norms
-    # between these no square that counts underflows, and no sum overflows; a GPU would wait for the answer
-    if x.device.type == "cpu" and ((norms > limits.tiny**0.4) & (norms < limits.max**0.4)).all():
+    if not x.numel() or in_range(norms.square()):
         return norms
     unit = unit_of(x, axes)
     return (x / unit).norm(dim=last) * unit.reshape(norms.shape)
+
+
+def in_range(sums: Tensor) -> bool:
+    """Whether these sums of squares are right: no square that counts underflowed, and no sum overflowed.
+
+    False on a GPU, which would have to be waited for.
+    """
+    limits = torch.finfo(sums.dtype)
+    return sums.device.type == "cpu" and bool(((sums > limits.tiny**0.8) & (sums < limits.max**0.8)).all())
 
 
 def unit_of(x: Tensor, axes: int = 1) -> Tensor:

@@ -103,16 +103,12 @@ def approximate(
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown option of skyformer 'gama'; did you mean 'gamma'?
     """
-    entry = get(method)
-    chosen = entry.check(target, options)
-    inner = qkv.compressed()
-    entry.check_form(inner.causal, inner.sliding_window is not None)
-    d = entry.check_budget(d, inner.n_q, inner.n_k)
-    streams = Streams(seed, entry.name, qkv.layer, qkv.window)
+    entry, inner = get(method), qkv.compressed()
+    d, given = _arguments(entry, qkv, inner, d, seed, target, options)
     inputs = qkv if entry.takes_mask else inner
     if inner.sink_logits is not None:
         inputs = inputs.replace(sink_logits=None)
-    result = _count_lost_rows(entry.function(inputs, d, streams=streams, target=target, **chosen))
+    result = _count_lost_rows(entry.function(inputs, d, **given))
     if inner.sink_logits is not None:
         result = _with_sinks(entry, result, inner.sink_logits)
     if qkv.mask is None:
@@ -121,6 +117,33 @@ def approximate(
     output[:, qkv.mask] = result.output
     operator = None if result.operator is None else Padded(result.operator, qkv.mask)
     return replace(result, operator=operator, output=output)
+
+
+def chosen_keys(method: Method, qkv: QKV, d: int, seed: int = 0, **options: Any) -> Tensor:
+    """The keys of each group of rows that a method which compresses chooses, (h, groups, u) int64; -1 is an empty slot.
+
+    They are those of `approximate`, which also attends to them.
+
+    Args:
+        qkv: without a mask.
+
+    Raises:
+        Unsupported, UsageError: as in `approximate`.
+    """
+    assert method.choose is not None and qkv.mask is None
+    checked_d, given = _arguments(method, qkv, qkv, d, seed, "softmax", options)
+    return method.choose(qkv, checked_d, **given).index
+
+
+def _arguments(
+    entry: Method, qkv: QKV, inner: QKV, d: int | None, seed: int, target: str, options: dict[str, Any]
+) -> tuple[int | None, dict[str, Any]]:
+    """The checked budget and the other arguments of a method's function; ``inner`` are the valid tokens."""
+    chosen = entry.check(target, options)
+    entry.check_form(inner.causal, inner.sliding_window is not None)
+    d = entry.check_budget(d, inner.n_q, inner.n_k)
+    streams = Streams(seed, entry.name, qkv.layer, qkv.window)
+    return d, {"streams": streams, "target": target, **chosen}
 
 
 def _with_sinks(entry: Method, result: Approximation, logits: Tensor) -> Approximation:

@@ -95,6 +95,8 @@ class Method:
         takes_mask: whether it gets the padded inputs with their mask. It returns its result on the valid tokens.
         compress: the options with which it chooses keys of a prompt once, for decoding on them, before those that a
             user names; None if it has no such form.
+        choose: ``(qkv, d, …) -> Selection``, the keys that it chooses, without attention over them; of methods that
+            compress.
         provenance: the origin of a user's method; None for the project's own.
     """
 
@@ -121,6 +123,7 @@ class Method:
     joint: bool = False
     takes_mask: bool = False
     compress: Mapping[str, Any] | None = None
+    choose: Callable[..., Any] | None = None
     provenance: Provenance | None = None
 
     @cached_property

@@ -12,7 +12,7 @@ from torch import Tensor, linalg
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..linalg.norms import unit_of
+from ..linalg.norms import in_range, unit_of
 
 if TYPE_CHECKING:
     from ..block import Block
@@ -59,8 +59,10 @@ def residual_rows(change: Tensor, stream: Tensor) -> Tensor:
             "with n and m of at least 1 are needed"
         )
     change, stream = change.double(), stream.double()
-    unit = unit_of(torch.maximum(*(linalg.vector_norm(x, inf, dim=-1, keepdim=True) for x in (change, stream))))
-    moved, size = (change / unit).square().sum(-1), (stream / unit).square().sum(-1)  # (…, n)
+    moved, size = change.square().sum(-1), stream.square().sum(-1)  # (…, n)
+    if not (in_range(moved) and in_range(size)):
+        unit = unit_of(torch.maximum(*(linalg.vector_norm(x, inf, dim=-1, keepdim=True) for x in (change, stream))))
+        moved, size = (change / unit).square().sum(-1), (stream / unit).square().sum(-1)
     share = moved / (moved + size)  # r² / (1 + r²)
     return share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == inf, 1.0)
 

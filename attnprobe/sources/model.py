@@ -247,6 +247,8 @@ class ModelSource(Source):
     def _labelled(self, layer: int, n: int, window: int, captured: Captured) -> QKV:
         dtype = DTYPES[self.spec.dtype]
         label = {"layer": layer, "window": window, "n": n, **self.facts}
+        if captured.rope is not None:
+            label["rope"] = captured.rope
         if self.text.needle is not None:
             label["needle"] = self._needle(n, window)
         try:

@@ -45,6 +45,7 @@ class Captured:
         delta: the relative distance between exact attention, recomputed from these tensors, and the model's own. It is
             verified to be small.
         block: what the layer adds to the residual stream, with sizes (n,); None if it was not found.
+        rope: as in `AttentionCall`; None too if positions begin again in each segment.
     """
 
     q: Tensor
@@ -58,6 +59,7 @@ class Captured:
     positions: Tensor | None = None
     all_queries: Tensor | None = None
     block: Block | None = None
+    rope: float | Sequence[float] | None = None
 
     def of(self, queries: Tensor) -> Captured:
         """The same capture with the queries of some tokens (n_q,) only."""
@@ -121,6 +123,7 @@ def read(
         return _joined([_forward(model, name, segments, layers, queries=queries)])
     if policy == "segment":
         joined = _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
+        joined = {layer: replace(one, rope=None) for layer, one in joined.items()}
         return {layer: one if queries is None else one.of(queries) for layer, one in joined.items()}
     table = _table(model, name, policy)
     first, longest = first_position(model.config), len(segments[0])
@@ -212,7 +215,7 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
         queries = torch.cat([flat(one) for one in given if one is not None], dim=1) if given[0] is not None else None
         more = call.sliding_window, call.sinks, call.positions, queries
         block = _joined_block([part[layer].block for part in parts])
-        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block)
+        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block, call.rope)
     return joined
 
 

@@ -10,7 +10,7 @@ from tiny_models import CAPTURED, REFUSED, VALID, N
 from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks.call import AttentionCall
-from attnprobe.hooks.capture import capture_all
+from attnprobe.hooks.capture import capture_all, captured_forward
 from attnprobe.hooks.interface import is_cross
 from attnprobe.hooks.masks import _behind_cache, _pattern, pattern_of, split_mask
 from attnprobe.reference import exact_output
@@ -390,6 +390,34 @@ def test_an_attention_that_does_more_is_refused(built, monkeypatch):
     model, batch = built("Llama")
     with pytest.raises(SourceError, match="refused at layer 0.*by 1.0e-03.*LlamaAttention does more than is captured"):
         capture(model, batch)
+
+
+def test_attention_before_the_first_needed_token_is_not_verified(monkeypatch):
+    """Rows of blocks that end before it are not computed exactly; those of the others are, to the bit."""
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 8 * 4 * 20 * 5)  # five rows
+    model, eager = tiny_models.build("Llama"), modeling_llama.eager_attention_forward
+    ids = torch.arange(3, 23)[None]
+
+    def exact(first):
+        return captured_forward(model, lambda: model(input_ids=ids), [0], first)[1][0].exact
+
+    whole, part = exact(0), exact(12)
+    assert part[:, :10].isnan().all() and torch.equal(part[:, 10:], whole[:, 10:]) and whole.isfinite().all()
+
+    def bent(*args, **kwargs):
+        output, weights = eager(*args, **kwargs)
+        output[:, row] *= 1.01
+        return output, weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", bent)
+    monkeypatch.setattr("attnprobe.hooks.capture.blocks", lambda q, k: iter([(0, q.shape[2])]))
+    row = 9
+    exact(12)
+    row = 12
+    with pytest.raises(SourceError, match="differs from its own"):
+        exact(12)
 
 
 def lower(n, m=None):

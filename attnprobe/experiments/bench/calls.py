@@ -91,7 +91,7 @@ def differentiated(work: Work, qkv: QKV) -> str:
 def save_inputs(path: Path, qkv: QKV) -> None:
     """Write a `QKV` with all its fields but the block to a file that `load_call` reads."""
     facts = {name: _on_cpu(part) for name, part in qkv.parts().items()}
-    label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
+    label = {name: qkv.label[name] for name in ("layer", "window", "rope") if name in qkv.label}
     torch.save({**facts, "label": label, "block": None}, path)
 
 

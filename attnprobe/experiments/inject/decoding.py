@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,16 @@ class Prefix:
 
     def outputs(self, greedy_steps: int) -> list[Outputs]:
         """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache, and greedy."""
-        hidden, logits = self.model.behind(deepcopy(self.cache), self.ids[:, self.steps])
+        hidden, logits = self.model.behind(self._copied(), self.ids[:, self.steps])
         return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
+
+    def _copied(self) -> Cache:
+        """The cache for a forward, which extends it. Layers that put new tensors in place of theirs share the old."""
+        from transformers import DynamicLayer
+
+        cache: Any = copy(self.cache)
+        cache.layers = [copy(layer) if type(layer) is DynamicLayer else deepcopy(layer) for layer in cache.layers]
+        return cache
 
     def cache_bytes(self, kept: Mapping[int, float]) -> float:
         """The bytes of the prompt's keys and values of one row, of all layers.
@@ -82,7 +90,7 @@ class Prefix:
 
     def greedy(self, steps: int) -> Tensor:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
-        cache, tokens = deepcopy(self.cache), [self.next]
+        cache, tokens = self._copied(), [self.next]
         for _ in range(steps):
             _, logits = self.model.behind(cache, tokens[-1])
             tokens.append(logits[:, -1:].argmax(-1))
@@ -116,6 +124,10 @@ class DecodingBench(Bench):
     following: Tensor = field(init=False)  # the likeliest token after the prompt, (b, 1)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
     exact: dict[int, ExactSteps] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return self.prefix_length
 
     @full_precision()
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import exp, isfinite, nan
 from time import perf_counter
 from typing import Any
@@ -70,6 +71,21 @@ class Outputs:
     logits: Tensor | None = None
     greedy: Tensor | None = None
 
+    @cached_property
+    def words(self) -> Words:
+        """The predicted distributions. They take twice the memory of the logits, or four times."""
+        assert self.logits is not None
+        return Words(self.logits)
+
+
+class Words:
+    """The distributions of words that logits (places, words) predict, in float64."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.log_p = logits.double().log_softmax(-1)
+        self.p = self.log_p.exp()
+        self.likeliest = logits.argmax(-1)
+
 
 def model_drift(
     own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool
@@ -99,7 +115,7 @@ def model_drift(
         drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
     if own.logits is None or got.logits is None or words is None or not len(words):
         return drifts, {}
-    changes, steps = _predictions(own.logits, got.logits, words)
+    changes, steps = _predictions(own, got.logits, words)
     drifts |= changes
     if causal:
         drifts["perplexity"], drifts["perplexity_own"] = perplexity(drifts["loss"]), perplexity(drifts["loss_own"])
@@ -170,14 +186,18 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     return metrics
 
 
-def _predictions(own: Tensor, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:
+def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The metrics of two sets of logits (places, words), and `STEP_METRICS` of each place, computed chunk by chunk."""
+    assert own.logits is not None
     sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
     steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
-    for a, b, right in _chunks(own, got, words):
+    rows = max(1, CHUNK // got.shape[1])
+    for start in range(0, len(words), rows):
+        part = slice(start, start + rows)
+        a, b = own.logits[part].double(), got[part].double()
         sums["gap"] += float((b - a).square().sum())
         sums["size"] += float(a.square().sum())
-        compared = _compared(a, b, right)
+        compared = _compared(own.words if len(words) <= rows else Words(a), b, words[part])
         for name, values in compared.items():
             sums[name] += float(values.sum())
         steps["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
@@ -200,29 +220,22 @@ def answer_metrics(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     >>> {name: round(value, 3) for name, value in answer_metrics(own, got, torch.tensor([1])).items()}
     {'needle_loss': 1.408, 'needle_loss_change': 1.342, 'needle_rank': 2.0}
     """
-    compared = _compared(own.double(), got.double(), words)
+    compared = _compared(Words(own), got.double(), words)
     loss = float(compared["loss"].mean())
     rank = 1 + (got > got.gather(1, words[:, None])).sum(1)
     change = loss - float(compared["loss_own"].mean())
     return {"needle_loss": loss, "needle_loss_change": change, "needle_rank": float(rank.double().mean())}
 
 
-def _compared(own: Tensor, got: Tensor, words: Tensor) -> dict[str, Tensor]:
+def _compared(own: Words, got: Tensor, words: Tensor) -> dict[str, Tensor]:
     """The terms of KL(p ‖ p~), (places, words), whether the likeliest words are the same, and the losses, (places,)."""
-    p, q = own.log_softmax(-1), got.log_softmax(-1)
+    q = got.log_softmax(-1)
     return {
-        "kl": p.exp() * (p - q),
-        "same": own.argmax(-1) == got.argmax(-1),
+        "kl": own.p * (own.log_p - q),
+        "same": own.likeliest == got.argmax(-1),
         "loss": -q.gather(1, words[:, None])[:, 0],
-        "loss_own": -p.gather(1, words[:, None])[:, 0],
+        "loss_own": -own.log_p.gather(1, words[:, None])[:, 0],
     }
-
-
-def _chunks(own: Tensor, got: Tensor, words: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    rows = max(1, CHUNK // own.shape[1])
-    for start in range(0, len(words), rows):
-        part = slice(start, start + rows)
-        yield own[part].double(), got[part].double(), words[part]
 
 
 def _relative(gap: float, size: float) -> float:
@@ -251,8 +264,13 @@ class Bench:
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
         self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
-        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers)
+        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first)
         self.calls = {number: _widened(call) for number, call in calls.items()}
+
+    @property
+    def first(self) -> int:
+        """The first token at which methods are measured."""
+        return 0
 
     @property
     def lengths(self) -> Sequence[int]:

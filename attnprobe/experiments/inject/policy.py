@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
-from ...methods import Method, approximate
+from ...methods import Method, approximate, chosen_keys
 from ...qkv import QKV
 from ...replacement import Budget
 from ...sources import AttentionCall
@@ -237,9 +237,7 @@ def kept_keys(
         raise Unsupported(f"{method.name} does not compress a prompt once")
     if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
         raise Unsupported(fault)
-    got = approximate(method, text, d + 1, seed=seed, **{**method.compress, **chosen})
-    assert got.keys is not None  # of a method that selects keys
-    keys = got.keys()[:, 0]
+    keys = chosen_keys(method, text, d + 1, seed, **{**method.compress, **chosen})[:, 0]
     keys = keys.masked_fill(keys == prompt, -1)
     width = int((keys >= 0).sum(1).max())
     return keys.sort(1, descending=True).values[:, :width]

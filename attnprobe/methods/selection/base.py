@@ -6,8 +6,8 @@ forced ones. Page g has the keys ``g P … (g + 1) P - 1``. The own page of a ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -37,11 +37,13 @@ class Selection:
         group: the number of consecutive rows that share a set.
         scored: the number of scores that the selector computed for all rows of a head; a score is an inner product of p
             numbers.
+        draws: see `Approximation`.
     """
 
     index: Tensor
     group: int
     scored: float
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
@@ -78,7 +80,14 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
     scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
     diagnostics = {**key_costs(qkv, selection.index, selection.group), **scored}
     keys_of_rows = partial(_keys_of_rows, qkv, selection)
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer, keys=keys_of_rows)
+    return Approximation.of(
+        operator,
+        qkv,
+        draws=selection.draws,
+        diagnostics=diagnostics,
+        log_normalizer=log_normalizer,
+        keys=keys_of_rows,
+    )
 
 
 def _keys_of_rows(qkv: QKV, selection: Selection) -> Tensor:

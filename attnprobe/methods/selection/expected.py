@@ -6,22 +6,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported
+from ...errors import Unsupported, UsageError
 from ...groups import repeated
 from ...linalg.norms import row_norms
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, subset, subset_selector
 
 KEYS = 2**12  # of each head, scored at a time on a CPU: they stay in the cache
 AHEAD = 512  # positions over which RoPE is averaged
+MODEL = "model"
+
+
+def _check(target: str, **options: Any) -> None:
+    """Refuse options out of their limits, and another word for ``rope``."""
+    if isinstance(options["rope"], str):
+        if options["rope"] != MODEL:
+            raise UsageError(f"expected: rope={options['rope']} is neither {MODEL} nor the base of a RoPE")
+        options["rope"] = None
+    check_subset("expected", "every", "first", "observe", "rope")(target, **options)
 
 
 @subset_selector(
@@ -30,7 +41,7 @@ AHEAD = 512  # positions over which RoPE is averaged
     year=2025,
     tags=("uses_values", "causal"),
     cost="2 n d p + O(n² p)",
-    validate=check_subset("expected", "every", "first", "observe", "rope"),
+    validate=_check,
     compress={"every": 1},
     small={"observe": 3, "first": 1},
 )
@@ -42,12 +53,12 @@ def expected(
     target: str = "softmax",
     observe: int = 64,
     first: int = 4,
-    rope: float | None = None,
+    rope: float | str | None = None,
     every: int = 64,
     sets: Sets = "group",
     allocation: Allocation = "uniform",
     layers: int | None = None,
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over its segment and the keys before it with the largest ``softmax_j(log E_j) · ‖v_j‖``.
 
     ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. By default μ and Σ are those of the last ``observe``
@@ -58,8 +69,8 @@ def expected(
     Options:
         observe: the number of queries to which the Gaussian is fitted, without ``rope``.
         first: the number of first keys that are always selected.
-        rope: the base θ of the model's RoPE, such as 100000 of SmolLM2 (``rope_theta`` of a model's configuration). A
-            RoPE with scaled angles, as in Llama 3.1, is not of this form.
+        rope: ``model`` takes the angles of the model's RoPE, scaled ones too, as in Llama 3.1; a number is the base θ
+            of angles ``θ^(-2i/p)``, such as 100000.
         every: the number of tokens of a segment, at most d/2. Keys of causal rows are selected again at each segment.
             A row keeps room for its segment, so for a small d a smaller ``every`` leaves more room for older keys.
         sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
@@ -69,19 +80,19 @@ def expected(
     ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a selection.
 
     Raises:
-        Unsupported: d above n_q + n_k; queries that are not given; ``rope`` with an odd p. UsageError: an option below
-            its least; an allocation without its options.
+        Unsupported: d above n_q + n_k; queries that are not given; ``rope`` with an odd p; ``rope=model`` for inputs
+            without a model whose RoPE turns the pairs above. UsageError: an option below its least; another word than
+            ``model``; an allocation without its options.
     """
     numbers = working(qkv)
     lengths = repeated(row_norms(numbers.shared_v), qkv.h)
-    if rope is not None and qkv.p % 2:
-        raise Unsupported(f"expected: rope={rope:g} turns pairs of coordinates, and the head dimension {qkv.p} is odd")
+    turning = None if rope is None else _angles(rope, qkv)
 
     def score(observed: QKV, end: int) -> Tensor:
         queries = observed.q
-        if rope is not None:
+        if turning is not None:
             spared = first if first < min(end, observed.n_q) else 0
-            queries = _ahead(queries, observed.query_positions, end, rope)[:, spared:]
+            queries = _ahead(queries, observed.query_positions, end, turning)[:, spared:]
         mean = queries.mean(1, keepdim=True)  # (h, 1, p)
         away = queries - mean
         covariance = away.mT @ away / queries.shape[1]  # (h, p, p)
@@ -97,7 +108,7 @@ def expected(
     def cost(end: int) -> float:
         return float(end * (qkv.p + 1))
 
-    selection = subset(
+    return subset(
         numbers,
         d,
         score,
@@ -109,16 +120,28 @@ def expected(
         allocation=allocation,
         layers=layers,
     )
-    return attend(qkv, selection)
 
 
-def _ahead(queries: Tensor, positions: Tensor, end: int, base: float) -> Tensor:
+def _angles(rope: float | str, qkv: QKV) -> Tensor:
+    """The angles by which RoPE turns the pairs of a head at each token, (p/2,) float64."""
+    if qkv.p % 2:
+        raise Unsupported(f"expected: rope={rope} turns pairs of coordinates, and the head dimension {qkv.p} is odd")
+    known = qkv.label.get("rope") if rope == MODEL else rope
+    if known is None:
+        raise Unsupported("expected: rope=model needs inputs of a model whose RoPE is known; choose its base")
+    if not isinstance(known, float | int):
+        return torch.tensor(known, dtype=torch.float64, device=qkv.device)
+    half = qkv.p // 2
+    return known ** -(torch.arange(half, dtype=torch.float64, device=qkv.device) / half)
+
+
+def _ahead(queries: Tensor, positions: Tensor, end: int, turning: Tensor) -> Tensor:
     """Queries (h, n, p) turned back by the RoPE of their positions, and by its mean over the positions from ``end``."""
-    half = queries.shape[-1] // 2
-    angles = base ** -(torch.arange(half, dtype=torch.float64, device=queries.device) / half)
-    back = torch.polar(torch.ones_like(angles), -positions[:, None] * angles)  # (n, p/2)
-    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * angles
+    back = torch.polar(torch.ones_like(turning), -positions[:, None] * turning)  # (n, p/2)
+    later = torch.arange(end, end + AHEAD, device=queries.device)[:, None] * turning
     turned = (
-        torch.complex(*queries.double().split(half, -1)) * back * torch.polar(torch.ones_like(later), later).mean(0)
+        torch.complex(*queries.double().split(len(turning), -1))
+        * back
+        * torch.polar(torch.ones_like(later), later).mean(0)
     )
     return torch.cat([turned.real, turned.imag], -1).to(queries.dtype)

@@ -11,8 +11,7 @@ from ...kept import Kept
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, streamed, subset, subset_selector
 
 
@@ -39,7 +38,7 @@ def h2o(
     sets: Sets = "group",
     allocation: Allocation = "uniform",
     layers: int | None = None,
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over recent keys, and over older ones with the largest sum of weights ``Σ_i B~_ij``.
 
     A cache has d keys; the last ⌊d/2⌋ tokens stay. Each new token takes the place of the older key with the smallest
@@ -70,7 +69,7 @@ def h2o(
     """
     numbers = working(qkv)
     if streaming and qkv.causal:
-        return attend(qkv, streamed(numbers, d, d // 2, accumulate=True, sets=sets))
+        return streamed(numbers, d, d // 2, accumulate=True, sets=sets)
     total, kept = numbers.q.new_zeros(qkv.h, qkv.n_k), Kept(qkv, "h2o")
     done = 0
 
@@ -85,7 +84,7 @@ def h2o(
     def cost(end: int) -> float:
         return float(end * (min(every, end) if observe is None else min(observe, end)))
 
-    selection = subset(
+    return subset(
         numbers,
         d,
         score,
@@ -97,7 +96,6 @@ def h2o(
         allocation=allocation,
         layers=layers,
     )
-    return attend(qkv, selection)
 
 
 def _sums_of(observed: QKV, first: int) -> Tensor:

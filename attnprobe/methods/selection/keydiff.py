@@ -9,8 +9,7 @@ from ...groups import repeated
 from ...linalg.norms import unit_of
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Allocation, check_subset, subset, subset_selector
 
 
@@ -32,7 +31,7 @@ def keydiff(
     every: int = 64,
     allocation: Allocation = "uniform",
     layers: int | None = None,
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over its segment and the keys before it of least ``cos(k_j, mean_l k_l/‖k_l‖)``.
 
     The mean is over the keys before the segment. The selection does not depend on queries. Source: Park et al. 2025,
@@ -56,4 +55,4 @@ def keydiff(
         mean = functional.normalize(unit[:, :end].mean(1, keepdim=True), dim=-1)  # (h_kv, 1, p)
         return -repeated((unit[:, :end] @ mean.mT)[..., 0], qkv.h)
 
-    return attend(qkv, subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers))
+    return subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)

@@ -8,8 +8,7 @@ from ...groups import repeated
 from ...linalg.norms import row_norms
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Allocation, check_subset, subset, subset_selector
 
 
@@ -31,7 +30,7 @@ def knorm(
     every: int = 64,
     allocation: Allocation = "uniform",
     layers: int | None = None,
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over its segment and the keys of least norm ``‖k_j‖`` before it.
 
     The selection does not depend on queries. The paper exempts two layers; here every layer is approximated. Source:
@@ -53,5 +52,4 @@ def knorm(
     def score(observed: QKV, end: int) -> Tensor:
         return -norms[:, :end]
 
-    selection = subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
-    return attend(qkv, selection)
+    return subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)

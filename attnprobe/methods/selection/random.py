@@ -10,8 +10,7 @@ from torch import Tensor
 from ...groups import repeated
 from ...qkv import QKV
 from ...rng import Streams, hashed_uniform
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Sets, check_subset, subset, subset_selector
 
 
@@ -34,7 +33,7 @@ def random(
     first: int = 4,
     every: int = 64,
     sets: Sets = "group",
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over its segment, the first keys, and keys before it that are drawn at random.
 
     A method that chooses keys must beat it.
@@ -58,4 +57,4 @@ def random(
         return scores[:, :end].to(qkv.device)
 
     selection = subset(working(qkv), d, score, every=every, scored=float, first=first, sets=sets)
-    return replace(attend(qkv, selection), draws={"scores": scores})
+    return replace(selection, draws={"scores": scores})

@@ -8,8 +8,7 @@ from torch.nn import functional
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import Allocation, Sets, check_subset, subset, subset_selector
 
 
@@ -35,7 +34,7 @@ def snapkv(
     sets: Sets = "group",
     allocation: Allocation = "uniform",
     layers: int | None = None,
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over its segment and the keys before it with the largest pooled weight of recent queries.
 
     The score of key j is the mean of ``B_ij`` over the last ``observe`` queries i before the segment, averaged over
@@ -68,7 +67,7 @@ def snapkv(
         weights = exact(observed).rows(0, observed.n_q)[..., :end].mean(1)
         return functional.avg_pool1d(weights[:, None], kernel, 1, kernel // 2)[:, 0]
 
-    selection = subset(
+    return subset(
         numbers,
         d,
         score,
@@ -80,4 +79,3 @@ def snapkv(
         allocation=allocation,
         layers=layers,
     )
-    return attend(qkv, selection)

@@ -9,6 +9,7 @@ numbers of keys of heads or layers differ, with a mean of d.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from math import ceil
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from ...linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged
-from .base import AnySets, Selection, fills_blocks, joint, selector
+from .base import AnySets, Selection, attend, fills_blocks, joint, selector
 
 Allocation = Literal["uniform", "ada", "pyramid"]
 LEAST = 0.2  # the share of the room that every head has
@@ -95,11 +96,22 @@ NOT_GIVEN = "these inputs do not have the queries of all tokens"
 Score = Callable[[QKV, int], Tensor]
 
 
-def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """`selector` for a method with one set of keys. It is exact at d = 2n, because a segment then has all tokens."""
+def subset_selector(**facts: Any) -> Callable[[Callable[..., Selection]], Callable[..., Approximation]]:
+    """`selector` for a function that chooses one set of keys, to which rows then attend.
+
+    It is exact at d = 2n, because a segment then has all tokens.
+    """
     limits = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k", "exact_at": lambda n: (2 * n, {})}
     budget = "at most d keys of each row: recent ones, and selected ones before them"
-    return selector(**{"budget": budget, "joint": True, **limits, **facts})
+
+    def put(choose: Callable[..., Selection]) -> Callable[..., Approximation]:
+        @wraps(choose)
+        def attended(qkv: QKV, d: int, **options: Any) -> Approximation:
+            return attend(qkv, choose(qkv, d, **options))
+
+        return selector(**{"budget": budget, "joint": True, "choose": choose, **limits, **facts})(attended)
+
+    return put
 
 
 def check_subset(method: str, *names: str) -> Callable[..., None]:

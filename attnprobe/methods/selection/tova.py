@@ -9,8 +9,7 @@ from torch import Tensor
 from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
-from ..base import Approximation
-from .base import attend, working
+from .base import Selection, working
 from .subsets import check_subset, streamed, subset, subset_selector
 
 
@@ -33,7 +32,7 @@ def tova(
     streaming: bool = True,
     every: int = 64,
     sets: Literal["layer", "group", "head"] = "layer",
-) -> Approximation:
+) -> Selection:
     """The softmax of each row over a cache of d keys, which each token enters in the place of the least attended one.
 
     The weights are those of the last query over the cache, averaged over all given heads of the layer, so a head alone
@@ -56,10 +55,9 @@ def tova(
     """
     numbers = working(qkv)
     if streaming and qkv.causal:
-        return attend(qkv, streamed(numbers, d, 0, accumulate=False, sets=sets))
+        return streamed(numbers, d, 0, accumulate=False, sets=sets)
 
     def score(observed: QKV, end: int) -> Tensor:
         return exact(observed).rows(0, 1)[:, 0, :end]
 
-    selection = subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets)
-    return attend(qkv, selection)
+    return subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets)

@@ -21,7 +21,7 @@ PRESSES = {  # the press, its settings, the policy and its options
     "tova": ("TOVAPress", {}, {}),
     "h2o": ("ObservedAttentionPress", {}, {}),
     "window": ("StreamingLLMPress", {"n_sink": 4}, {"sinks": 4}),
-    "expected": ("ExpectedAttentionPress", {"n_sink": 4}, {"first": 4, "rope": 10000.0}),
+    "expected": ("ExpectedAttentionPress", {"n_sink": 4}, {"first": 4, "rope": "model"}),
 }
 BORDER = {  # the keys that may differ
     "snapkv": 2,  # kvpress pools over keys before the observed window alone, so scores of the last two of them differ

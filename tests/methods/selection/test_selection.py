@@ -11,7 +11,7 @@ from twins_selection import CAUSAL, TWINS
 from attnprobe import approximate, exact, row_metrics
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import METHODS, get
-from attnprobe.methods.selection import base, h2o, quest
+from attnprobe.methods.selection import base, h2o, quest, subsets
 from attnprobe.methods.selection.base import page_means
 from attnprobe.methods.selection.diagonals import _best as best_places
 from attnprobe.methods.selection.diagonals import columns_and_diagonals
@@ -394,7 +394,8 @@ def test_a_choice_that_looks_ahead_is_noticed_in_every_selector(name, monkeypatc
         later = torch.where(row < 8, row, (row + 8).clamp(max=qkv.n_q - 1))
         return base.attend(qkv, base.Selection(selection.index[:, later // selection.group], 1, selection.scored))
 
-    monkeypatch.setattr(sys.modules[get(name).function.__module__], "attend", ahead)
+    module = sys.modules[get(name).function.__module__]
+    monkeypatch.setattr(module if hasattr(module, "attend") else subsets, "attend", ahead)
     verdicts = (examine(name, only=["causal"], fixed={"n": 30, "d": 8, "seed": seed})[0] for seed in range(9))
     caught = next(verdict for verdict in verdicts if verdict.status == "failed")
     assert "change the rows before them" in caught.reason
@@ -480,8 +481,17 @@ def test_expected_attention_before_rope_is_that_of_queries_without_it():
         scores = log_weights[first:].softmax(0) * qkv.v[head, first:].norm(dim=-1)
         kept = {*range(first), *(first + scores.topk(d - first).indices).tolist()}
         assert set(approx.keys()[head, 0].tolist()) == kept
+    for known in (base, [base ** (-2 * i / p) for i in range(p // 2)]):  # of the model
+        inputs = qkv.replace(q=turned, label={"rope": known})
+        assert torch.equal(
+            approximate("expected", inputs, d, rope="model", first=first, sets="head").keys(), approx.keys()
+        )
     with pytest.raises(Unsupported, match="head dimension 5 is odd"):
         approximate("expected", make(n=n, p=5), d, rope=base)
+    with pytest.raises(Unsupported, match="rope=model needs inputs of a model"):
+        approximate("expected", make(n=n, p=6), d, rope="model")
+    with pytest.raises(UsageError, match="rope=modle is neither model nor the base"):
+        approximate("expected", make(n=n, p=6), d, rope="modle")
 
 
 OBSERVERS = {
