@@ -83,7 +83,8 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     phase: str = placed(
         "prefill",
         "prefill: the method reads the whole text at once. decode: exact attention reads a prompt, and each later "
-        "token sees all tokens after the prompt and what the method keeps or reads of it; for causal models.",
+        "token sees all tokens after the prompt and what the method keeps or reads of it; for causal models. "
+        "Statistics of inputs are then measured with --input-statistics only.",
         metavar="prefill|decode",
         among=("prefill", "decode"),
         reads={"decode": ("prefix", "steps", "greedy_steps", "plan", "plan_windows", "question")},
@@ -157,6 +158,8 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     def __post_init__(self) -> None:
         if self.phase == "decode" and self.budgets is None and self.origin.get("methods") == "default":
             object.__setattr__(self, "methods", POLICIES)
+        if self.phase == "decode" and self.origin.get("input_statistics") == "default":  # half of the time of a prompt
+            object.__setattr__(self, "input_statistics", False)
         super().__post_init__()
 
     def prefix_at(self, n: int) -> int | None:
