@@ -134,12 +134,6 @@ def compare(
             note(f"in no mean, because {verdict}: {alone} cell{'s' if alone > 1 else ''}")
     for row in comparison.regressions:
         note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
-    undecided = [row for row in comparison.compared if row["verdict"] == "undecided"]
-    for row in undecided:
-        note(f"undecided: {comparison_line(row)}")
-    if not comparison.regressions:
-        may_be_chance = f", {len(undecided)} undecided" if undecided else ""
-        missing = f", {len(comparison.missing)} not compared" if comparison.missing else ""
-        note(f"{'not worse' if pairs else 'no regression'} in {len(comparison.compared)} rows{may_be_chance}{missing}")
+    note(comparison.in_words())
     worse = comparison.regressions or (strict and comparison.undecided)
     raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -37,6 +38,7 @@ COSTS = {  # factor, unit
     "kv_read": (1.0, "keys read"),
     "cache_bytes": (2.0**-20, "MiB kept"),
 }
+VERDICTS = ("worse", "better", "same", "undecided")
 SAME_COST = 0.01  # what two equal costs may differ by, relative
 
 
@@ -73,6 +75,14 @@ class Comparison:
     def compared(self) -> list[Row]:
         """The rows with a metric."""
         return [row for row in self.rows if row["metric"] is not None]
+
+    def in_words(self) -> str:
+        """How many rows have each verdict, and how many are not compared."""
+        counts = Counter(row["verdict"] for row in self.compared)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+        parts += [f"{len(self.missing)} not compared"] if self.missing else []
+        count = len(self.compared)
+        return ": ".join(filter(None, [f"{count} row{'s' * (count != 1)} compared", ", ".join(parts)]))
 
     def sources_in_words(self) -> list[str]:
         """A line for each source: its label, and the other facts of its identity."""

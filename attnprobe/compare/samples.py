@@ -194,6 +194,8 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
         evidence = over_windows(differences)
         return replace(evidence, why=f"{evidence.why}{why}")
     x, y = zip(*(unit.numbers for unit in units), strict=True)
+    if [value.head for value in units[0].a] == [None] and len(units) == 1:  # of a whole model
+        return Evidence(why="one text window")
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")

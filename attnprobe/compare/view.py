@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
@@ -19,6 +20,7 @@ from .cells import ARROW
 from .runs import compare_runs
 from .verdicts import FIELDS, ROUNDED
 
+TITLE = "Comparison of methods"
 MARKS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}
 TESTS = {
     "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
@@ -29,7 +31,9 @@ TESTS = {
 
 def comparison_view(rows: Sequence[Row], header: Header) -> View:
     """The view of a comparison."""
-    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS)
+    return View(
+        "compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS, title=TITLE
+    )
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
@@ -42,10 +46,20 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     first = sum(group[0]["verdict"] == "undecided" for group in alone)
     tables = lone[:first]
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
-        notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in group if row["reason"]]
-        columns = [*PLACE, *VALUES, _difference_column(group), *TESTED]
-        tables.append(table_of(_caption(group[0]), group, columns, notes))
+        columns = [*PLACE, *_value_columns(group), _difference_column(group), *TESTED]
+        tables.append(table_of(_caption(group[0]), group, columns, _reasons(group)))
     return tables + lone[first:]
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """The reasons behind verdicts; budgets of one method with one reason share a line."""
+    budgets: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row["reason"]:
+            key = MARKS.get(row["verdict"], "–"), method_label(row), row["reason"]
+            budgets.setdefault(key, []).append("" if row["d"] is None else str(row["d"]))
+    at = {key: f" d={', '.join(every)}" if all(every) else "" for key, every in budgets.items()}
+    return [f"{mark} {name}{at[mark, name, reason]}: {reason}" for mark, name, reason in budgets]
 
 
 def comparison_legend(rows: Sequence[Row]) -> list[str]:
@@ -60,9 +74,10 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         ]
     paired = any(ARROW in row["method"] for row in compared)
     of_model = any("layers" in row for row in compared)
-    sides = "A, B: of the methods left and right of the arrow, means" if paired else "A, B: means"
+    sides = "A, B: the methods left and right of the arrow" if paired else "A, B: the runs"
+    judged = "worse, better: the right method, beyond" if paired else "worse, better: B, beyond"
     places = "windows" if of_model else "heads, windows"
-    parts = [f"{sides} over {places} and seeds. worse, better: beyond the tolerance, and not by chance."]
+    parts = [f"{sides}, means over {places}, seeds. {judged} the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: beyond the tolerance, but it may be chance, or bad rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
@@ -113,7 +128,7 @@ def pair_line(rows: Iterable[Row]) -> str:
         rounded = [name for run, name in (("A", left), ("B", right)) if row["reason"] == f"{run} {ROUNDED}"]
         why = f", {rounded[0]} {ROUNDED}" if rounded else ""
         parts.append(f"{row['verdict']}{at} ({_interval(row)}{p}{why})")
-    return f"{right} against {left}, paired over heads and windows: {'; '.join(parts)}" if parts else ""
+    return f"{right} against {left}, by the mean over heads and windows: {'; '.join(parts)}" if parts else ""
 
 
 def _named(row: Row) -> str:
@@ -139,6 +154,14 @@ def _layers(row: Row) -> str:
 def _statistic(row: Row) -> str:
     """The judged statistic, unless it is the mean."""
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
+
+
+def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
+    """The columns of both sides, whose headings say the statistic if all rows have one."""
+    statistics = {row["statistic"] for row in rows if row["test"] != "rounds"}
+    if statistics != {"mean"}:
+        return VALUES
+    return [replace(one, heading=f"mean of {one.name}", short=one.name) if one in SIDES else one for one in VALUES]
 
 
 def _difference_column(rows: Sequence[Row]) -> Column:
@@ -169,10 +192,10 @@ PLACE: tuple[Column, ...] = (
     Column("verdict", "{verdict}"),
     Column("d", "{d}", key=True),
 )
+SIDES = Column("A", lambda row: significant(row["a"])), Column("B", lambda row: significant(row["b"]))
 VALUES: tuple[Column, ...] = (
     Column("statistic", _statistic, key=True),
-    Column("A", lambda row: significant(row["a"])),
-    Column("B", lambda row: significant(row["b"])),
+    *SIDES,
     Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
 TESTED: tuple[Column, ...] = (

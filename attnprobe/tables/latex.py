@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..grammar.foreign import one_line
 from .console import Header
+from .marks import marks_legend
 from .table import Table
 
 TEXT = {
@@ -61,6 +62,7 @@ SYMBOLS = {
     "ᵀ": r"^\top",
     "⁻¹": "^{-1}",
     "ln ": r"\ln",
+    "→": r"\to",
 }
 BAR = "\u0304"  # above the letter before it
 GREEK = "α-ωΔΣ"
@@ -107,10 +109,11 @@ def latex(
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for number, table in enumerate(tables, 1):
         shown = table.with_columns([i for i, column in enumerate(table.columns) if whole or not column.spare])
+        caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",
             r"\centering\small",
-            rf"\caption{{{tex(': '.join(filter(None, [above, shown.caption])))}.}}",
+            rf"\caption{{{tex(' '.join([f'{caption}.', *marks_legend([shown])]))}}}",
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
             rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",

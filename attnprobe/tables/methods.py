@@ -22,11 +22,7 @@ YARDSTICKS = frozenset(
     )
 )
 
-FRAGILE = (
-    f"values marked {OPEN} are not reproducible, as rounding decides the normaliser of some rows; guard=sampled "
-    "replaces these rows"
-)
-MARKS = {"!": "bad rows", "✗": "failed or diverged", "–": "skipped"}
+FRAGILE = "rounding decides the sum that divides some rows; guard=sampled replaces these rows"
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 
@@ -35,14 +31,10 @@ def statistic(row: Fields, metric: str, name: str) -> float | None:
     return (row["metrics"].get(metric) or {}).get(name)
 
 
-def value_of(row: Fields, metric: str, name: str) -> Value | None:
-    """A statistic with its standard error, which a mean and a median have; None where it was not measured."""
+def mean_of(row: Fields, metric: str) -> Value | None:
+    """The mean of a metric with its standard error; None where it was not measured."""
     stats = row["metrics"].get(metric)
-    if stats is None:
-        return None
-    if name == "median":
-        return Value.of_median(stats)
-    return Value.of(stats[name], stats["se"] if name == "mean" else None)
+    return None if stats is None else Value.of(stats["mean"], stats["se"])
 
 
 def family(row: Fields) -> str:
@@ -96,16 +88,9 @@ def is_sound(row: Fields) -> bool:
     return not apart and row["status"] == "ok" and not mark(row)
 
 
-def smallest(metric: str, name: str) -> Best:
-    """The best of a column: the smallest statistic that is reproducible."""
-    return Best(lambda row: None if is_fragile(row, metric, name) else value_of(row, metric, name), metric)
-
-
-def marks_legend(rows: Iterable[Fields]) -> list[str]:
-    """The meaning of the marks of these rows."""
-    marks = {mark(row) for row in rows}
-    meanings = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in marks]
-    return [f"{', '.join(meanings)}."] if meanings else []
+def smallest(metric: str) -> Best:
+    """The best of a column: the smallest mean that is reproducible."""
+    return Best(lambda row: None if is_fragile(row, metric, "mean") else mean_of(row, metric), metric)
 
 
 FAMILY = Column("family", family, spare=10)

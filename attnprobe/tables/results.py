@@ -17,8 +17,6 @@ NEAR = 0.05  # two values without standard errors that differ by no more, relati
 DIGITS = 3  # what reads the same in a table is a tie
 MOST_ALIKE = 4  # names of methods that a test does not tell from the best
 UNTESTED = "Too few heads and windows for a paired test."
-P10_TO_P90 = 2.563  # standard deviations of a normal distribution
-OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean
 
 
 @dataclass(frozen=True)
@@ -32,20 +30,6 @@ class Value:
     def of(cls, value: float | None, error: float | None = None) -> Value | None:
         """A value that may be unknown."""
         return None if value is None else cls(value, error)
-
-    @classmethod
-    def of_median(cls, stats: Fields) -> Value | None:
-        """The median of some values, None without values.
-
-        Its standard error is estimated from their spread: ``1.253 s / sqrt(count)`` with ``s = (p90 - p10) / 2.563``,
-        which is exact for large normal samples.
-        """
-        median, low, high = stats["median"], stats["p10"], stats["p90"]
-        if median is None:
-            return None
-        if low is None or high is None or stats["count"] < 2:
-            return cls(median)
-        return cls(median, OF_MEDIAN * (high - low) / P10_TO_P90 / math.sqrt(stats["count"]))
 
     def ties(self, other: Value) -> bool:
         """Whether two values read the same, or differ by no more than √(s₁² + s₂²), their standard errors.

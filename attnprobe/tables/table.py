@@ -120,7 +120,8 @@ class Table:
     Attributes:
         columns: without those that are empty in all rows. lines: cells; the first of a line may begin with a mark
             (``!``, ``✗`` or ``–``) and a space.
-        best: the places (line, column) of the best cells of each column.
+        best: the places (line, column) of the best cells of each column. tested: whether a paired test chose them.
+        undecided: the columns with rivals for which no test was possible, so that none is bold.
     """
 
     caption: str
@@ -128,6 +129,8 @@ class Table:
     lines: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     best: Collection[tuple[int, int]] = ()
+    tested: bool = False
+    undecided: Collection[int] = ()
 
     @property
     def headings(self) -> list[str]:
@@ -153,6 +156,7 @@ class Table:
             columns=[self.columns[place] for place in places],
             lines=[[line[place] for place in places] for line in self.lines],
             best=[(line, new) for new, old in enumerate(places) for line, column in self.best if column == old],
+            undecided=[new for new, old in enumerate(places) if old in self.undecided],
         )
 
 
@@ -187,25 +191,22 @@ def table_of(
     deciding = rows if among is None else among
     shown = [column for column in columns if any(column.text(row) for row in deciding)]
     lines = [[column.text(row) for column in shown] for row in rows]
-    return Table(caption, shown, lines, notes, [] if rivals is None else _best(rows, shown, lines, rivals, tested))
+    table = Table(caption, shown, lines, notes, tested=tested is not None)
+    return table if rivals is None else _with_best(table, rows, rivals, tested)
 
 
-def _best(
-    rows: Sequence[T],
-    columns: Sequence[Column],
-    lines: Sequence[Sequence[str]],
-    rivals: Callable[[T], Hashable | None],
-    tested: Tested | None,
-) -> list[tuple[int, int]]:
-    """The places of the best cells of each column among their rivals, with cells that read the same."""
-    keys = [rivals(row) for row in rows]
-    marked = []
-    for index, column in enumerate(columns):
+def _with_best(table: Table, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None) -> Table:
+    """The table of rows with the best cells of each column among their rivals, and with cells that read the same."""
+    keys, lines = [rivals(row) for row in rows], table.lines
+    marked, undecided = [], []
+    for index, column in enumerate(table.columns):
         for leaders in column.best.leaders(rows, rivals, tested) if column.best is not None else ():
-            if leaders.tested and not leaders.alone:
+            if not leaders.tested:
+                undecided.append(index)
+            elif not leaders.alone:
                 key, texts = keys[leaders.places[0]], {lines[place][index] for place in leaders.places}
                 marked += [(at, index) for at in range(len(rows)) if keys[at] == key and lines[at][index] in texts]
-    return marked
+    return replace(table, best=marked, undecided=undecided)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from ..grammar.folding import fold_name, name_parts
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
+from .marks import SIGNS, marks_legend
 from .numbers import aligned
 from .table import Entry, Table, is_word, legend_of
 
-MARKS = ("!", "✗", "–", "≈")  # of lines
 LEGEND_LINES = 3
 
 
@@ -75,6 +75,7 @@ def plain_tables(
     console.print()
     columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
     left_out = _left_out(layouts, shown)
+    legend = [*marks_legend(tables, bold=terminal), *legend]
     if full:
         every = [column for table in tables for column in table.columns]
         lines = [*legend, *(entry.text for entry in legend_of(every, full=True))]
@@ -96,7 +97,7 @@ def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> li
         if len(_wrapped([*shown, entry.text], width)) <= LEGEND_LINES:
             shown.append(entry.text)
         else:
-            unexplained += entry.names or ["the marks"]
+            unexplained += entry.names or ["the rest"]
     return [*_wrapped(shown, width), *_pointer(left_out, [*dict.fromkeys(unexplained)], width)]
 
 
@@ -285,7 +286,7 @@ def _longest_part(texts: Sequence[str]) -> int:
 def _unmarked(cell: str) -> str:
     """The first cell of a line without its mark."""
     mark, _, name = cell.partition(" ")
-    return name if mark in MARKS and name else cell
+    return name if mark in SIGNS and name else cell
 
 
 def timings_table(seconds: Mapping[str, float], total: float) -> str:

@@ -15,6 +15,7 @@ from .console import Header
 from .formats import csv_of, github, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
 from .latex import latex
+from .marks import marks_legend
 from .table import Column, Table, legend_of
 from .terminal import plain_tables
 
@@ -91,7 +92,12 @@ class View:
 
     @property
     def full_legend(self) -> list[str]:
-        """The legend, and the meaning of each column, in sentences."""
+        """The legend of marks, of the command, and of each column, in sentences."""
+        return [*marks_legend(self.tables), *self.explained]
+
+    @property
+    def explained(self) -> list[str]:
+        """The legend without the marks."""
         columns = [column for table in self.tables for column in table.columns]
         return [*self.legend, *(entry.text for entry in legend_of(columns, full=True))]
 
@@ -131,8 +137,7 @@ class View:
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
             label = f"{Path(self.run or self.beside or '').name}-{self.command}"
-            legend = chosen.full_legend
-            return latex(chosen.tables, legend, chosen.header, chosen.run, label, self.title, bool(columns))
+            return latex(chosen.tables, chosen.explained, chosen.header, chosen.run, label, self.title, bool(columns))
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:

@@ -752,7 +752,7 @@ def test_exit_codes_and_streams(command, write):
     assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "level": 0.05, "sources": [SOURCE]}
     assert "attnprobe: regression: skyformer d=16" in err
     code, out, err = command("compare", "b", "a/records.jsonl")
-    assert code == 0 and "better" in out and "no regression in 1 rows, 1 not compared\n" in err
+    assert code == 0 and "better" in out and "1 row compared: 1 better, 1 not compared\n" in err
     assert "source: model minilm, weights pretrained, text embedded" in out
     assert command("compare", "a", "b", "--tolerance", "2")[0] == 0
     assert command("compare", "a", "a", "--metric", f"{METRIC},seconds")[0] == 0
@@ -770,7 +770,7 @@ def test_what_was_requested_and_not_compared_is_named_first_and_fails_with_stric
             "attnprobe: not compared: blr.py:blr d=16 is only in B",
             "attnprobe: not compared: mss d=16 is only in B",
             "attnprobe: in no mean, because only in A: 2 cells",
-            "attnprobe: no regression in 1 rows, 4 not compared",
+            "attnprobe: 1 row compared: 1 same, 4 not compared",
         ]
     write("c", [cell(method="vmean", d=None), cell(), cell(window=1)])  # V-Mean and windows were not requested
     write("d", [cell()])
@@ -783,8 +783,11 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
     write("a", run([1.0], [1.0]))
     write("b", redrawn([2.0], [3.0]))
     code, out, err = command("compare", "a", "b")
-    assert code == 0 and "undecided" in out and "no regression in 1 rows, 1 undecided" in err
-    assert "attnprobe: undecided: skyformer d=16" in err and "(p = 0.20 over 2 windows)" in err
+    assert (
+        code == 0
+        and "! skyformer d=16: p = 0.20 over 2 windows" in out
+        and err == "attnprobe: 1 row compared: 1 undecided\n"
+    )
     assert command("compare", "a", "b", "--strict")[0] == 1 and command("compare", "a", "a", "--strict")[0] == 0
     assert command("compare", "a", "b", "--level", "0.3")[0] == 1
     assert command("compare", "a", "b", "--level", "1")[0] == 2

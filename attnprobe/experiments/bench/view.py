@@ -21,11 +21,9 @@ from ...tables.methods import (
     grouped,
     label,
     marked,
-    marks_legend,
     notes,
     rivals,
     several_families,
-    smallest,
 )
 from ...tables.numbers import cell_text, method_label, significant
 from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
@@ -146,8 +144,7 @@ def _over_rounds(values: Sequence[float | None]) -> Row:
 
 def _legend(rows: Sequence[Row]) -> list[str]:
     backward = any(row["backward"] for row in rows)
-    calls = ["A call is a forward pass and the gradient of the output's sum."] if backward else []
-    return [*calls, *marks_legend(rows)]
+    return ["A call is a forward pass and the gradient of the output's sum."] if backward else []
 
 
 def _tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
@@ -225,7 +222,6 @@ COSTS = (
         "‖E‖₂ / ‖BV‖₂ of the output",
         short="error",
         more="median over heads; references are not chosen from",
-        best=smallest(ERROR, "median"),
     ),
     Column("gradient\nreaches", _gradient, "of Q, K and V, those that a gradient reaches", 4, "gradient"),
     STATUS,

@@ -26,14 +26,14 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.long import FIELDS as LONG
-from ...tables.methods import caption, grouped, is_zero, label, marks_legend, notes, rivals, statistic, value_of
+from ...tables.methods import caption, grouped, is_zero, label, mean_of, notes, rivals, statistic
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
-from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences
+from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
 from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, MEDIAN, RELATIVE, error_columns, is_open, row_columns
+from .columns import COLUMNS, KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
 from .cost import ROUNDING, cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
@@ -315,12 +315,10 @@ def error_tables(
 
 
 def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
-    """What the marks and the bounds mean."""
-    parts = marks_legend(rows)
+    """What the target, drawn weights and the bounds mean."""
+    parts = []
     if any(row["target"] == "gaussian" for row in rows):
         parts.append("For the target gaussian, B is C.")
-    if any(is_open(row) for row in rows):
-        parts.append(f"{OPEN} matrix: an interval did not close to --tol.")
     if any(_is_drawn(row) for row in rows):
         parts.append("s.e. is of one draw of the weights (--weights-seed).")
     if any(not is_zero(row) for row in bounds):
@@ -334,12 +332,12 @@ def _is_drawn(row: Row) -> bool:
 
 
 def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
-    """The method with the smallest median error, V-Mean's error, and the methods worse than V-Mean, without kernels.
+    """The method with the smallest mean error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
-    The methods that are not distinguishable from the best are those whose medians are bold in the table. Rows with a
-    mark, yardsticks and medians that are not reproducible do not compete.
+    The methods that are not distinguishable from the best are those whose means are bold in the table. Rows with a
+    mark, yardsticks and means that are not reproducible do not compete.
     """
-    rated = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
+    rated = [row for row in rows if mean_of(row, RELATIVE) is not None and row["family"] != "kernel"]
     places = grouped_by(rated, *PLACE)
     compared = [group for group in places if any(not row["reference"] for row in group)]
     if len(compared) == 1:
@@ -347,7 +345,7 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     else:
         at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
         winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
-        text = led(winners, "the smallest median error at the largest d")
+        text = led(winners, "the smallest mean error at the largest d")
     return sentences(text, lost(rows, lambda row: at_budget(row, label)))
 
 
@@ -361,7 +359,7 @@ class Winners(NamedTuple):
 def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
     """The winners at each budget."""
     found = {}
-    for leaders in MEDIAN.leaders(rows, rivals, tested):
+    for leaders in MEAN.leaders(rows, rivals, tested):
         best = [rows[place] for place in leaders.places]
         found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)
     return found
@@ -374,35 +372,35 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
     names = {label(row) for row in methods}
     best = winners.get(d)
     where = "" if d is None else f" at d = {d}"
-    vmean = next((_median(row) for row in rows if row["reference"] and row["method"] == "vmean"), None)
+    vmean = next((row for row in rows if row["reference"] and row["method"] == "vmean"), None)
 
     def size(name: str) -> str:
-        return _size(methods, name, d, values[name], vmean)
+        return _size(values[name], vmean)
 
     if len(names) == 1 and values:
         [name] = values
-        text = f"{name}{where}: the median error is {size(name)}."
+        text = f"{name}{where}: the mean error is {size(name)}."
     elif best is None:
-        text = f"No method has a sound median error{where}: see the notes."
+        text = f"No method has a sound mean error{where}: see the notes."
     elif not best.tested:
-        text = f"{best.names[0]} has the smallest median error{where}: {size(best.names[0])}. {UNTESTED}"
+        text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}. {UNTESTED}"
     elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
-        text = f"{best.names[0]} has the smallest median error at every d;{where} it is {size(best.names[0])}."
+        text = f"{best.names[0]} has the smallest mean error at every d;{where} it is {size(best.names[0])}."
     else:
         name, *alike = best.names
-        text = f"{name} has the smallest median error{where}: {size(name)}{beside(alike)}."
+        text = f"{name} has the smallest mean error{where}: {size(name)}{beside(alike)}."
     worse = []
-    if vmean is not None:
-        worse = [name for name, one in values.items() if one.value > vmean.value and not one.ties(vmean)]
+    if vmean is not None and tested is not None:
+        verdicts = tested(RELATIVE, [(vmean, row) for row in values.values()])
+        worse = [name for name, verdict in zip(values, verdicts, strict=True) if verdict]
     return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
 
 
-def _size(methods: Sequence[Row], name: str, d: int | None, median: Value, vmean: Value | None) -> str:
-    row = next(row for row in methods if label(row) == name and row["d"] in (None, d))
-    sign = OPEN if is_fragile(row, RELATIVE, "median") else ""
-    of_vmean = "" if not vmean or not vmean.value else significant(median.value / vmean.value, 2)
-    size = f"{sign}{significant(median.value, 2)} of ‖BV‖₂"
-    return f"{size}, {of_vmean} of V-Mean's median" if of_vmean else size
+def _size(row: Row, vmean: Row | None) -> str:
+    error = statistic(row, RELATIVE, "mean") or 0.0
+    reference = 0.0 if vmean is None else statistic(vmean, RELATIVE, "mean") or 0.0
+    size = f"{OPEN if is_fragile(row, RELATIVE, 'mean') else ''}{significant(error, 2)} of ‖BV‖₂"
+    return f"{size}, {significant(error / reference, 2)} of V-Mean's mean" if reference else size
 
 
 def _budgets(rows: Sequence[Row]) -> list[int | None]:
@@ -411,11 +409,6 @@ def _budgets(rows: Sequence[Row]) -> list[int | None]:
     return [*sorted(budgets)] or [None]
 
 
-def _at(rows: Sequence[Row], d: int | None) -> dict[str, Value]:
-    """The median errors of methods at a budget, and of those without one."""
-    medians = {label(row): _median(row) for row in rows if not row["reference"] and row["d"] in (None, d)}
-    return {name: median for name, median in medians.items() if median is not None}
-
-
-def _median(row: Row) -> Value | None:
-    return value_of(row, RELATIVE, "median")
+def _at(rows: Sequence[Row], d: int | None) -> dict[str, Row]:
+    """The methods at a budget, and those without one."""
+    return {label(row): row for row in rows if not row["reference"] and row["d"] in (None, d)}

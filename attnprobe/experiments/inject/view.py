@@ -9,7 +9,7 @@ from typing import Any
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row, student_reach
-from ...tables.methods import YARDSTICKS, smallest, value_of
+from ...tables.methods import YARDSTICKS, mean_of, smallest
 from ...tables.numbers import method_label, significant
 from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
@@ -68,7 +68,7 @@ def _nearest_to_one(name: str) -> Best:
     """The largest cosine or share. It ties by its distance from 1: the digits of good ones are all nines."""
 
     def off(row: Row) -> Value | None:
-        one = value_of(row, name, "mean")
+        one = mean_of(row, name)
         return None if one is None else Value(1 - one.value, one.error)
 
     return Best(off, name)
@@ -80,7 +80,7 @@ def _rivals(row: Row) -> Hashable | None:
     return (d, _place(row)) if row["status"] == "ok" and row["method"] not in YARDSTICKS else None
 
 
-DRIFT = smallest("drift", "mean")
+DRIFT = smallest("drift")
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -98,7 +98,7 @@ DRIFTS: tuple[Column, ...] = (
         "{metrics[local_error][mean]:3}",
         "of the layers' own outputs",
         more="‖(B − B~) V‖_F / ‖B V‖_F on Q, K, V of the unmodified model, mean over heads and layers",
-        best=smallest("local_error", "mean"),
+        best=smallest("local_error"),
     ),
     Column(
         "residual",
@@ -107,7 +107,7 @@ DRIFTS: tuple[Column, ...] = (
         more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / √(‖x + y‖ ‖x_L + y_L‖), of what the replaced heads of a "
         "layer add to the residual stream x, beside that stream and the one of the last layer L",
         spare=7,
-        best=smallest("residual_sum", "mean"),
+        best=smallest("residual_sum"),
     ),
     Column(
         "cosine",
@@ -122,7 +122,7 @@ DRIFTS: tuple[Column, ...] = (
         "their relative error",
         spare=5,
         more="where words are predicted",
-        best=smallest("logits_drift", "mean"),
+        best=smallest("logits_drift"),
     ),
     Column(
         "KL",
@@ -130,7 +130,7 @@ DRIFTS: tuple[Column, ...] = (
         "mean KL(p ‖ p~) of predictions, nats",
         spare=1,
         more="a causal model predicts no word at the last token",
-        best=smallest("kl", "mean"),
+        best=smallest("kl"),
     ),
     Column(
         "top-1",
@@ -179,7 +179,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
-    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl", "mean")),
+    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl")),
     Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
     Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
     Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),

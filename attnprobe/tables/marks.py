@@ -1,0 +1,48 @@
+"""The signs and the bold cells of tables, explained where they occur, for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .numbers import OPEN
+
+if TYPE_CHECKING:
+    from .table import Table
+
+SIGNS = {  # before the first cell of a line, or before a value
+    "!": "bad rows",
+    "✗": "failed or diverged",
+    "–": "skipped",
+    OPEN: "rounding decides it, or its interval is wide",
+}
+TESTED = "Bold: the best mean at each d, and means that a paired test does not tell from it"
+TIED = "Bold: the best of comparable rows, with ties"
+TOO_FEW = "none where heads and windows are too few"
+UNTESTED = "No bold: too few heads and windows for a paired test"
+
+
+def marks_legend(tables: Sequence[Table], bold: bool = True) -> list[str]:
+    """A sentence on the signs in these tables, and one on their bold cells.
+
+    Args:
+        bold: whether the reader sees bold cells.
+    """
+    signs = {sign for table in tables for sign in _signs(table)}
+    meanings = [f"{sign}: {meaning}" for sign, meaning in SIGNS.items() if sign in signs]
+    rules = _rules_of_bold(tables) if bold else []
+    return [f"{'; '.join(part)}." for part in (meanings, rules) if part]
+
+
+def _rules_of_bold(tables: Sequence[Table]) -> list[str]:
+    undecided = any(table.undecided for table in tables)
+    if not any(table.best for table in tables):
+        return [UNTESTED] if undecided else []
+    rule = TESTED if any(table.tested for table in tables) else TIED
+    return [rule, TOO_FEW] if undecided else [rule]
+
+
+def _signs(table: Table) -> list[str]:
+    first = [line[0].partition(" ")[0] for line in table.lines]
+    doubtful = any(OPEN in cell for line in table.lines for cell in line)
+    return [*first, OPEN] if doubtful else first

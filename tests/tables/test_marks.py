@@ -1,0 +1,49 @@
+"""Signs and bold cells are explained where they occur, and only there, in every format."""
+
+import re
+
+import pytest
+
+from attnprobe.tables.console import Header
+from attnprobe.tables.results import Value
+from attnprobe.tables.table import Best, Column, table_of
+from attnprobe.tables.view import View
+
+BEST = Best(lambda row: Value.of(row["x"]), "x")
+COLUMNS = [Column("method", "{name}", key=True), Column("error", "{sign}{x:3}", best=BEST)]
+ROWS = [{"name": name, "x": x, "sign": ""} for name, x in (("one", 1.0), ("two", 2.0), ("three", 3.0))]
+
+
+def text(format, rows=ROWS, tested=None, **options):
+    table = table_of("here", rows, COLUMNS, rivals=lambda row: 0, tested=tested)
+    shown = View("error", Header(), rows, [table]).text(format, **options)
+    return " ".join(re.sub(r"\x1b\[\d*m", "", shown).split())
+
+
+@pytest.mark.parametrize("format", ["table", "md", "latex", "github"])
+def test_a_sign_is_explained_where_it_occurs(format):
+    open_, marked = r"\$\\approx\$" if format == "latex" else "≈", [{**ROWS[0], "name": "! one"}, *ROWS[1:]]
+    assert "bad rows" not in text(format) and "rounding decides" not in text(format)
+    assert "!: bad rows." in text(format, marked)
+    doubtful = [{**ROWS[0], "sign": "≈"}, *ROWS[1:]]
+    assert re.search(f"{open_}: rounding decides it, or its interval is wide\\.", text(format, doubtful))
+
+
+@pytest.mark.parametrize("format", ["table", "md", "latex", "github"])
+def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
+    terminal = {"width": 100} if format == "table" else {}
+    assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
+    tested = text(format, tested=lambda metric, pairs: [True] * len(pairs), **terminal).replace("$d$", "d")
+    assert "Bold: the best mean at each d, and means that a paired test does not tell from it." in tested
+    untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
+    assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
+    assert "old:" not in text(format, ROWS[:1], **terminal)  # no rival
+
+
+def test_a_pipe_has_no_bold_cells_to_explain():
+    assert "Bold" not in text("table")
+
+
+def test_the_caption_of_a_latex_table_explains_its_marks():
+    marked = [{**ROWS[0], "name": "! one"}, *ROWS[1:]]
+    assert r"\caption{here. !: bad rows. Bold: the best of comparable rows, with ties.}" in text("latex", marked)
