@@ -22,6 +22,7 @@ from ..errors import AttnprobeError, cut, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
 from .options import unknown_variables
+from .stopping import INTERRUPTED, TERMINATED, Terminated, heed_termination
 from .streams import answer, answers_last, note, open_streams, unwritten
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -44,7 +45,8 @@ BESIDE = {"new-method": "methods", "select": "extract"}  # commands in the modul
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a gate failed; 2 wrong usage or an impossible value; 3 a named source or device is "
-    "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
+    "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted; "
+    "143 the same by SIGTERM."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
 LINE = 1000  # characters of a message about an option
@@ -133,11 +135,13 @@ def main(args: list[str] | None = None) -> NoReturn:
     own_process = args is None
     args = sys.argv[1:] if args is None else args
     open_streams()
+    if own_process:
+        heed_termination()
     code = _run(args, debug="--debug" in args)
     if (lost := unwritten()) is not None:
         note(f"stdout: the output could not be written: {lost.strerror or lost}")
         code = code or 4
-    if own_process and code == 130 and "ray" in sys.modules:  # its threads may crash an interpreter that ends meanwhile
+    if own_process and code in (INTERRUPTED, TERMINATED):  # clearing modules takes seconds, and ray may crash then
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -156,7 +160,7 @@ def _run(args: list[str], debug: bool) -> int:
     except (KeyboardInterrupt, click.Abort) as stop:
         if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
             note("interrupted")
-        return 130
+        return TERMINATED if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
     except AttnprobeError as error:
         return _failed(message(error), error.exit_code, debug)
     except SystemExit:  # of click, for a shell's completion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..files import JsonObject, path_of
 from ..records.append import RecordWriter
-from ..records.file import SCHEMA, Shard, cell_key, parse_shard, run_directory, write_json
+from ..records.file import SCHEMA, Shard, cell_key, parse_shard, plain, run_directory, write_json
 from ..records.ownership import refuse_foreign
 from ..records.read import malformed_notes, read_typed
 from .cells import Cells
-from .option import Option, options_of
+from .option import KEYS, Option, options_of
 from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ class RunFolder:
 
     Attributes:
         path: the folder. writer: of its records. done: its earlier records that count, by key.
+        changes: in words, the options that had other values in the folder's last run.
         outcome: the result of the run, set before the folder is closed.
     """
 
     path: Path
     writer: RecordWriter
     done: Mapping[str, Any]
+    changes: str = ""
     outcome: Outcome = field(default_factory=Outcome)
 
 
@@ -75,9 +78,10 @@ def run_folder(request: RunRequest, cells: Cells, notify: Callable[[str], None])
     elif request.retry_failed:
         done = {key: record for key, record in done.items() if record["status"] != "failed"}
     manifest = _manifest(request, cells, start)
+    changes = "" if made else _changes(_file(path, "manifest.json", shard), manifest["config"], type(request))
     with _in_order(path, made, manifest, notify, shard):
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
-            folder = RunFolder(path, writer, done)
+            folder = RunFolder(path, writer, done, changes)
             yield folder
         outcome = folder.outcome
         for name in ("processes", "deaths"):
@@ -228,6 +232,27 @@ def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda li
     for line in malformed_notes(earlier.malformed, "counts as not measured"):
         notify(line)
     return {record["key"]: record for record in earlier.records}
+
+
+def _changes(file: Path, config: JsonObject, request: type[RunRequest]) -> str:
+    """The options of what is measured whose values differ from those of the last run, in words."""
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))["config"]
+        values = {name: one["value"] for name, one in before.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no manifest, or a damaged one
+        return ""
+    changes = []
+    for option in options_of(request):
+        now = plain(config[option.name]["value"])
+        if option.role == KEYS and values.get(option.name, now) != now:
+            changes.append(f"--{option.long} {_in_words(values[option.name])} → {_in_words(now)}")
+    return ", ".join(changes)
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "not given" if value is None else str(value)
 
 
 def _remove(path: Path, shard: Shard | None) -> None:

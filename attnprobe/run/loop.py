@@ -72,6 +72,7 @@ def measure_cells(
                 folder.writer,
                 keeper_of(request, place, name),
                 done=folder.done,
+                changes=folder.changes,
                 run=name,
                 notify=notify,
                 progress=progress,
@@ -94,6 +95,7 @@ class Ledger:
 
     Args:
         writer: of records. inputs: keeps input statistics. done: records of an earlier run by key; they stay.
+        changes: in words, the options that had other values there.
         progress: called with the cells done, their total and a label. Cells of this run count by their work
             (see `Cells.work`), also partly finished ones.
     """
@@ -105,6 +107,7 @@ class Ledger:
         inputs: InputKeeper,
         *,
         done: Mapping[str, JsonObject],
+        changes: str = "",
         run: str,
         notify: Callable[[str], None],
         progress: Callable[[float, int, str], None],
@@ -112,6 +115,7 @@ class Ledger:
     ) -> None:
         self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
         self.notify, self.progress, self.timings = notify, progress, timings
+        self.resumed, self.changes = bool(done), changes
         self.total = sum(map(len, cells.by_place.values()))
         self.records = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in group} - done.keys() for place, group in cells.by_place.items()}
@@ -133,8 +137,10 @@ class Ledger:
         waiting = [place for place, keys in self.missing.items() if keys]
         most = backend.bundle(len(waiting))
         groups = bundles(waiting, most)
-        if self.records and waiting:
-            self.notify(f"{len(self.records)} of {self.total} cells are there already; the others are measured now")
+        if self.resumed and (waiting or self.changes):
+            others = "the others are measured now" if waiting else "nothing is measured"
+            changes = f" (other than in the last run there: {self.changes})" if self.changes else ""
+            self.notify(f"{len(self.records)} of {self.total} cells are there already; {others}{changes}")
         if most < len(waiting):
             groups.sort(key=lambda bundle: -bundle[0].group.n)
         backend.run(groups, work, self)

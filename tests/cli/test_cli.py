@@ -232,7 +232,8 @@ def test_a_reader_that_goes_away_is_no_error(qkv, tmp_path):
     assert "rror" not in done.stderr
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+def test_an_end_that_is_asked_for_keeps_what_is_done_and_says_how_to_go_on(sent, code, tmp_path):
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 256, 16, generator=generator)
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
@@ -250,10 +251,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (records.exists() and b'"svd"' in records.read_bytes()):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and not out and "Traceback" not in err
-    assert "--out r" in err
+    assert process.returncode == code and not out and "Traceback" not in err
+    assert err.count("interrupted") == 1 and "--out r to resume" in err
     assert json.loads((tmp_path / "r/manifest.json").read_text())["status"] == "interrupted"
     for line in records.read_text().splitlines():
         json.loads(line)
