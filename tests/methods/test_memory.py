@@ -10,6 +10,9 @@ from attnprobe.methods import get
 N = 1200
 ROWS = 64  # of an exact matrix, which some methods stream
 WIDEST = {  # times as many numbers
+    "softmax": 2,  # 128 rows of an exact matrix that are multiplied in place
+    "kernelized": 2,
+    "linformer-jlt": 2,
     "magicpig": 4,  # slots: rows are as wide as the one with the most keys
     "nsa": 7,  # n²/3 weights of means of three keys
     "flexprefill": 3,  # pairs of blocks of three keys

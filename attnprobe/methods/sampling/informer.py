@@ -22,6 +22,7 @@ from ..base import Approximation, per_head
 from ..registry import register
 
 BLOCK_ENTRIES = 2**19  # numbers of gathered keys in memory at a time: they fit in the cache
+GATHERED = 8  # keys whose products with a query take as long as one whose numbers are gathered
 
 
 @register(
@@ -109,12 +110,12 @@ def _top(qkv: QKV, sampled: Tensor, measure: str, u: int) -> Tensor:
     """
     q, k = qkv.q.detach(), qkv.k.detach()  # a choice of rows has no gradient
     sampled = sampled.to(q.device)
-    near = _measure(q.float(), k.float(), sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
+    near = _near(q.float(), k.float(), sampled, qkv.scale, measure)
     error = _error(q, k, sampled.shape[2], qkv.scale, measure)
     least = (near - error).topk(u).values[:, -1:]  # u queries have at least this M̂
     rows = (~(near + error < least)).flatten().nonzero()[:, 0]  # NaN may be anything; the only wait for a GPU
     exact = near.new_full((qkv.h * qkv.n_q,), float("-inf"), dtype=torch.float64)
-    exact[rows] = _measure(q.double(), k.double(), sampled, rows, qkv.scale, measure)
+    exact[rows] = _gathered(q.double(), k.double(), sampled, rows, qkv.scale, measure)
     return exact.view(qkv.h, qkv.n_q).sort(descending=True, stable=True).indices[:, :u]
 
 
@@ -128,7 +129,19 @@ def _error(q: Tensor, k: Tensor, sample_k: int, scale: float, measure: str) -> T
     return torch.finfo(torch.float32).eps * (q.shape[2] + sample_k + 8) * size
 
 
-def _measure(q: Tensor, k: Tensor, sampled: Tensor, rows: Tensor | None, scale: float, measure: str) -> Tensor:
+def _near(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:
+    """M̂ of all queries, (h, n_q), as for `_gathered`: from products with all keys where that is faster."""
+    (h, n_q, _), n_k = q.shape, k.shape[1]
+    if n_k > GATHERED * sampled.shape[2]:
+        return _gathered(q, k, sampled, None, scale, measure).view(h, n_q)
+    parts = []
+    for start, stop in row_blocks(n_q, block_rows(q, h * n_k, max(1, BLOCK_ENTRIES // (h * n_k)))):
+        products = q[:, start:stop] @ k.mT  # (h, b, n_k)
+        parts.append(_measure(products.gather(2, sampled[:, start:stop]), n_k, scale, measure))
+    return torch.cat(parts, 1)
+
+
+def _gathered(q: Tensor, k: Tensor, sampled: Tensor, rows: Tensor | None, scale: float, measure: str) -> Tensor:
     """M̂ in the dtype of q (h, n_q, p) and k (h, n_k, p), from ``sampled`` (h, n_q, sample_k), as a vector.
 
     Of ``rows`` (m,), where the queries of all heads are numbered one after another; None is all of them.
@@ -142,9 +155,13 @@ def _measure(q: Tensor, k: Tensor, sampled: Tensor, rows: Tensor | None, scale: 
         index = sampled[some] + first_key[some]  # (b, sample_k)
         keys = k.index_select(0, index.flatten()).view(*index.shape, p)
         products = (q[some, None] @ keys.mT)[:, 0]  # (b, sample_k); keys times a column takes four times as long
-        if measure == "max-mean":
-            out[start:stop] = products.amax(-1) - products.sum(-1) / n_k
-        else:
-            scores = scale * products
-            out[start:stop] = scores.logsumexp(-1) - log(scores.shape[1]) - scores.mean(-1)
+        out[start:stop] = _measure(products, n_k, scale, measure)
     return out
+
+
+def _measure(products: Tensor, n_k: int, scale: float, measure: str) -> Tensor:
+    """M̂ of queries, (…,), from their products with sampled keys, (…, sample_k)."""
+    if measure == "max-mean":
+        return products.amax(-1) - products.sum(-1) / n_k
+    scores = scale * products
+    return scores.logsumexp(-1) - log(scores.shape[-1]) - scores.mean(-1)

@@ -23,7 +23,7 @@ def run(qkv, d, **options):
 
 def measured(qkv, sampled, measure):
     """M̂ of every query, (h, n_q)."""
-    return module._measure(qkv.q, qkv.k, sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
+    return module._gathered(qkv.q, qkv.k, sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
 
 
 @pytest.mark.parametrize("n_q, n_k, d", [(20, 20, 6), (14, 19, 5), (19, 14, 19), (9, 9, 1)])
@@ -74,8 +74,19 @@ def test_the_measurement_in_blocks_is_that_in_one(measure, monkeypatch):
     assert torch.allclose(full, blocks, atol=1e-13)
     assert torch.allclose(full, torch.tensor(expected, dtype=torch.float64), atol=1e-12)
     rows = torch.tensor([40, 3, 23])
-    some = module._measure(qkv.q, qkv.k, sampled, rows, qkv.scale, measure)
+    some = module._gathered(qkv.q, qkv.k, sampled, rows, qkv.scale, measure)
     assert torch.allclose(some, full.flatten()[rows], atol=1e-13)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_products_with_all_keys_give_the_measurement_of_the_sampled_ones(measure, monkeypatch):
+    qkv = make(h=3, n=23, n_k=19)
+    sampled = run(qkv, 5).draws["sampled_keys"]
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 4 * 3 * 19)
+    full = measured(qkv, sampled, measure)
+    monkeypatch.setattr(module, "_gathered", None)  # 19 keys are less than 8 times 5
+    near = module._near(qkv.q, qkv.k, sampled, qkv.scale, measure)
+    assert torch.allclose(near, full, atol=1e-13)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e25])
@@ -93,13 +104,13 @@ def test_queries_that_float32_cannot_tell_apart_are_ordered_by_float64(measure, 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_few_queries_are_measured_in_float64(measure, monkeypatch):
-    qkv, seen, plain = make(h=2, n=500), [], module._measure
+    qkv, seen, plain = make(h=2, n=500), [], module._gathered
 
     def recorded(q, k, sampled, rows, *rest):
         seen.append((q.dtype, None if rows is None else len(rows)))
         return plain(q, k, sampled, rows, *rest)
 
-    monkeypatch.setattr(module, "_measure", recorded)
+    monkeypatch.setattr(module, "_gathered", recorded)
     run(qkv, 20, measure=measure)
     assert seen[0] == (torch.float32, None) and seen[1][0] == torch.float64
     assert 2 * 20 <= seen[1][1] <= 2 * 22
