@@ -174,19 +174,19 @@ def subset(
     def best(scores: Tensor, room: int) -> Tensor:
         return allocated(_forced(scores, room, first, last), room, qkv, sets, allocation, layers)
 
-    size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
     given = qkv.complete()
     if given is None:
         if not qkv.causal and qkv.positions is not None:
             raise Unsupported(f"keys are chosen by queries of the text, and {NOT_GIVEN}")
         given = qkv
-    position = qkv.query_positions.cpu()
     if not qkv.causal:
         observed = given
         if observe is not None:
             observed = _queries(given, torch.arange(max(0, given.n_q - observe), given.n_q, device="cpu"))
         scores = joint(score(observed, qkv.n_k), qkv, sets)
         return Selection(best(scores, d)[:, None], qkv.n_q, scored(qkv.n_k))
+    size = min(every, -(-d // 2))
+    position = qkv.query_positions.cpu()
     numbers = (position // size).unique().tolist()
     place_of = given.query_positions.cpu()
     selected, cost = [], 0.0  # the keys before each segment
