@@ -246,7 +246,8 @@ def tries_files(promise, tmp_path):
         else:
             save_file(made, path)
         shutil.rmtree(tmp_path / "home" / "run", ignore_errors=True)
-        promise("error", "--method", "vmean", "--n", "16", "--d", "4", "--qkv", str(path), "--out", "run")
+        run = ("error", "--method", "vmean", "--n", "16", "--d", "4", "--qkv", str(path), "--out", "run")
+        assert promise(*run) != 2  # a source that is refused is no wrong usage
 
     return call
 
