@@ -17,7 +17,8 @@ from .operators.threads import in_spans, located, side_by_side
 from .qkv import QKV
 
 TARGETS = ("softmax", "gaussian")
-ROWS = 512  # of a head that a thread of a CPU computes at a time
+ROWS = 512  # the least of a head that a thread of a CPU computes at a time
+JOBS = 4  # of a thread: few copies of keys, and none waits long for another
 SMALL = 2**20  # scores; threads take a millisecond to begin
 
 
@@ -50,9 +51,9 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
 def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.device | str] | None = None) -> Tensor:
     """``B V`` or ``C V`` in float64, (h, n_q, p_v), for any dtype of ``qkv``.
 
-    On a CPU each thread computes 512 rows of a KV head at a time, against the keys that they see. Other devices compute
-    one KV head after another. So only a few heads are copied to float64. Cost ``h n_q n_k (p + p_v)`` multiply-adds,
-    about half of them for causal inputs on a CPU; memory O(h n p). The relative error is 1e-15.
+    On a CPU each thread computes at least 512 rows of a KV head at a time, against the keys that they see. Other
+    devices compute one KV head after another. So only a few heads are copied to float64. Cost ``h n_q n_k (p + p_v)``
+    multiply-adds, about half of them for causal inputs on a CPU; memory O(h n p). The relative error is 1e-15.
 
     Args:
         target: ``softmax`` or ``gaussian``.
@@ -70,11 +71,10 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
     out = torch.empty(inner.h, inner.n_q, inner.p_v, dtype=torch.float64, device=inner.device)
     with torch.no_grad():
         if places is None:
-            size = ROWS if inner.device.type == "cpu" else inner.n_q
             jobs = [
                 partial(_compute_rows, inner, target, head, out, *rows)
                 for head in range(inner.kv_heads)
-                for rows in row_blocks(inner.n_q, size)
+                for rows in row_blocks(inner.n_q, _rows_at_a_time(inner))
             ]
             if inner.h * inner.n_q * inner.n_k < SMALL:
                 for job in jobs:
@@ -90,6 +90,16 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
     padded = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
     padded[:, qkv.mask] = out
     return padded
+
+
+def _rows_at_a_time(qkv: QKV) -> int:
+    """The rows of a KV head in a job. Where later rows see more keys, the least, so that a job skips keys."""
+    if qkv.device.type != "cpu":
+        return qkv.n_q
+    if qkv.visible is not None:
+        return ROWS
+    share = qkv.kv_heads * qkv.n_q // (JOBS * torch.get_num_threads())
+    return ROWS * max(1, share // ROWS)
 
 
 def _compute_rows(qkv: QKV, target: str, head: int, out: Tensor, start: int, stop: int) -> None:

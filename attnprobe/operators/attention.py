@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -17,6 +18,7 @@ from .precision import full_precision, product
 from .underflow import exp_, least_exponent, softmax
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
+CPU_PRODUCT = 128  # rows of one head that are multiplied in place: twice as many in the same memory
 
 
 class Streamed(Operator):
@@ -93,17 +95,25 @@ class Streamed(Operator):
         """Whether exponentials of one of these heads may be subnormal."""
         return any(self._underflows[heads])
 
-    def _blocks(self):
-        """Yields ``(heads, start, stop, block)`` for all blocks of the matrix."""
-        for heads, start, stop in head_blocks(self, CPU_BLOCK):
-            yield heads, start, stop, self._block(heads, start, stop)
+    def _blocks(self, x: Tensor, rows: int = CPU_BLOCK) -> Iterator[tuple[slice, int, int, Tensor]]:
+        """Yields ``(heads, start, stop, block)`` for all blocks of the matrix, to be multiplied with ``x``.
+
+        On a CPU a block overwrites the one before it, unless a gradient is needed: its memory stays in the cache.
+        """
+        apart = torch.is_grad_enabled() and any(one.requires_grad for one in (self.q, self.k, x))
+        memory = None
+        if self.device.type == "cpu" and not apart:
+            memory = self.q.new_empty(1, min(rows, self.shape[1]), self.shape[2])
+        for heads, start, stop in head_blocks(self, rows):
+            out = None if memory is None else memory[:, : stop - start]
+            yield heads, start, stop, self._block(heads, start, stop, out)
 
     @full_precision()
     def _apply(self, x: Tensor) -> Tensor:
         if is_fused(self, x):
             return fused_apply(self, x)
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])  # (h, n_q, c)
-        for heads, start, stop, block in self._blocks():
+        for heads, start, stop, block in self._blocks(x, CPU_PRODUCT):
             out[heads, start:stop] = product(block, x[heads])
         return out
 
@@ -112,7 +122,7 @@ class Streamed(Operator):
         if is_fused(self, y):
             return fused_apply_transpose(self, y)
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])  # (h, n_k, c)
-        for heads, start, stop, block in self._blocks():
+        for heads, start, stop, block in self._blocks(y):
             out[heads] += product(block.mT, y[heads, start:stop])
         return out
 

@@ -1,17 +1,18 @@
 """A small run of every command that measures, all that is shown of it, and the keys of its cells.
 
 ``runs/`` holds the folder that each command left: records, manifest, inputs, maps. ``shown/`` holds what `report` makes
-of it in every format, and ``keys.json`` the keys of cells, by which older runs resume. ``tests/project/test_golden.py``
-compares. After a deliberate change of what is shown:
+of it in every format, ``readings/`` what further commands print of the runs, and ``keys.json`` the keys of cells, by
+which older runs resume. ``tests/project/test_golden.py`` compares. After a deliberate change of what is shown:
 
     python tests/golden/rewrite.py            # shown/ is written again; review the diff
-    python tests/golden/rewrite.py condition  # of one command alone
+    python tests/golden/rewrite.py condition  # of one command or reading alone
     python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
     python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
     python tests/golden/rewrite.py options    # of every command; of those that measure only the help may change
 """
 
 import hashlib
+import io
 import json
 import os
 import pty
@@ -22,14 +23,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
-INPUTS, RUNS, SHOWN = (HERE / name for name in ("inputs", "runs", "shown"))
+INPUTS, RUNS, SHOWN, READ = (HERE / name for name in ("inputs", "runs", "shown", "readings"))
 KEYS, OPTIONS = HERE / "keys.json", HERE / "options.jsonl"
 MATPLOTLIB = HERE / "matplotlib.txt"  # the version that drew the figures
 WIDTH = 100
@@ -112,6 +113,68 @@ CASES = {  # of keys alone, by command
         "--eps 1e-7 --target softmax --condition-tokens 8",
     ],
 }
+READINGS = {  # of the runs and of a later one, LATER, that `later` makes of each: what is printed, and the exit code
+    "compare": ["compare error error/LATER --strict", "compare error/LATER error --format md"],
+    "compare-draws": [
+        f"compare error error/DRAWN --metric output_frobenius,bad_rows --format {one}"
+        for one in ("table", "json", "csv")
+    ],
+    "compare-layers": [
+        f"compare error-rows error-rows/LATER --level 0.2 --format {one}"
+        for one in ("table --legend", "github", "latex")
+    ],
+    "compare-requested": ["compare error-rows/LESS error-rows --strict", "compare error-rows error-rows/LESS"],
+    "compare-pair": [
+        "compare error --pair skyformer=linformer --tolerance 0.5",
+        "compare error --pair linformer:d=8=skyformer --format jsonl",
+        "compare error error/DRAWN --pair skyformer=linformer:d=4 --metric output_spectral_relative --format latex",
+        "compare error-rows --pair topk=window --pair nystromformer=topk --columns verdict,A,B --format md",
+        "compare error-rows error-rows/LATER --pair topk=topk --metric row_error_max,output_spectral",
+    ],
+    "compare-inject": [
+        "compare inject inject/LATER",
+        "compare inject --pair skyformer=linear --format md",
+        "compare inject-decode inject-decode/LATER --metric kl,loss,top1_agreement --legend",
+        "compare inject-decode --pair topk=window --metric kl,drift",
+    ],
+    "compare-bench": [
+        "compare bench bench/LATER",
+        "compare bench bench/LATER --metric seconds,flops --format csv",
+        "compare bench --pair linear=skyformer --metric seconds",
+    ],
+    "compare-refused": [
+        "compare error error-rows",
+        "compare error --pair skyformer=nothing",
+        "compare error --pair skyformer",
+        "compare error",
+        "compare spectrum spectrum",
+        "compare error error --metric seconds,output_spectrum",
+    ],
+    "report": [
+        f"report {run} --plot none --format {one}"
+        for run, one in (
+            ("error", "github"),
+            ("error", "table --legend"),
+            ("error-rows", "table --columns d,TV,KL"),
+            ("inject", "latex"),
+            ("theory", "github"),
+            ("stability", "latex"),
+            ("bench", "md --columns method,time"),
+            ("audit", "github"),
+        )
+    ],
+    "gates": [
+        "error --fail-above output_spectral_relative=1 --fail-above bad_rows.max=0 --junit gates.xml",
+        "error --fail-below output_cosine_min.p10=-0.7 --format github",
+        "error-rows --fail-above residual_error.median=0.5 --fail-below mass.p10=0.6",
+        "inject-decode --fail-above kl=0.1 --fail-above loss_change.se=0.4 --fail-below top1_agreement=0.2",
+        "audit --fail-above rate.max=0.99 --fail-above violated=1",
+        "budget --fail-above d.p90=4 --fail-above unreached=2 --format github",
+        "theory --fail-above violated=0 --fail-below holds=2",
+        "stability --fail-above ratio=2 --fail-below ratio.median=0.5",
+    ],
+}
+LATER = ("LATER", "DRAWN", "LESS")  # the numbers differ; so do the draws; records are missing
 DETERMINING = ("command", "method", "options", "target", "n", "layer", "d", "seed", "backward")  # of a bench
 BENCH = (  # keys hold the machine, so what else they hold is kept
     "--method linear,skyformer:sampler=wor --n 16,32 --d 4 --heads 2 --p 4 --rounds 1 --no-memory",
@@ -221,6 +284,79 @@ def shown(command: str, out: Path) -> None:
         _write(place / "report.html", page.replace("><", ">\n<"))
 
 
+def read(name: str, out: Path) -> None:
+    """Write what each command of a reading prints, the streams apart, and its exit code."""
+    with chdir(RUNS), tempfile.TemporaryDirectory() as folder:
+        own = Path(folder)
+        for place in sorted({path.rpartition("/") for line in READINGS[name] for path in line.split()}):
+            if place[2] in LATER:
+                later(place[0], place[2], own / place[0] / place[2])
+        said = [_gated(line) if name == "gates" else _said(_placed(line, own)) for line in READINGS[name]]
+    texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], said, strict=True)]
+    _write(out / f"{name}.txt", "\n".join(texts).replace(folder, "RUNS"))
+
+
+def _placed(line: str, folder: Path) -> list[str]:
+    words = [str(folder / word) if word.endswith(LATER) else word for word in line.split()]
+    return [*words, "--out", str(folder / "report")] if words[0] == "report" else words
+
+
+def _gated(line: str) -> str:
+    """What the command of a finished run says of its gates, and its file of test cases."""
+    run, *gates = line.split()
+    asked = re.sub(r" --plot( [a-z,]+)?", "", COMMANDS[run]).split()
+    with inputs() as here:
+        shutil.copytree(RUNS / run, here / run)
+        text = _said([run.partition("-")[0], *asked, "--out", run, *gates])
+        if "github" not in gates:
+            text = text[text.index("--- stderr") :]  # the answer is that without gates
+        return text + "".join(path.read_text(encoding="utf-8") for path in here.glob("*.xml"))
+
+
+def _said(words: list[str]) -> str:
+    """What a command line prints, and its exit code."""
+    from attnprobe.cli import main
+
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    code: Any = None
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+        try:
+            main(words)
+        except SystemExit as stop:
+            code = stop.code or 0
+    stdout, stderr = (stream.buffer.getvalue().decode() for stream in streams)
+    return f"{stdout}--- stderr\n{stderr}--- exit {code}\n"
+
+
+def later(command: str, kind: str, folder: Path) -> None:
+    """Write a run like a command's with other numbers, other draws or fewer records; a record's key decides which."""
+    shutil.copytree(RUNS / command, folder, dirs_exist_ok=True)
+    path = folder / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if kind == "LESS":
+        records = [record for record in records if int(record["key"][0], 16) % 4]
+    else:
+        records = [_changed(record, kind == "DRAWN") for record in records]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+
+
+def _changed(record: dict[str, Any], drawn: bool) -> dict[str, Any]:
+    number = int(record["key"][:4], 16)
+    factor = (0.5, 0.97, 1.0, 1.02, 1.4)[number % 5]
+    changed = {**record, "metrics": {name: _scaled(value, factor) for name, value in record["metrics"].items()}}
+    if drawn and record.get("draws_hash"):
+        changed |= {"draws_hash": record["draws_hash"][::-1], "seed": record["seed"] + 10}
+    if record["requested"] and number % 13 == 0:
+        changed |= {"status": "failed", "reason": "out of memory", "metrics": {}}
+    return changed
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, list):
+        return [_scaled(one, factor) for one in value]
+    return value * factor if isinstance(value, float) else value
+
+
 def _drawn(path: Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8")
     return {"words": re.findall(r"<!-- (.*?) -->", text), "sha256": _sha256(_without_ids(text))}
@@ -327,7 +463,8 @@ def _json(value: Any) -> str:
 
 if __name__ == "__main__":
     asked = set(sys.argv[1:])
-    names = asked & {*COMMANDS} or COMMANDS
+    some = asked & {*COMMANDS, *READINGS}
+    names, readings = ([name for name in every if name in some or not some] for every in (COMMANDS, READINGS))
     if "runs" in asked:
         for name in names:
             measure(name, RUNS)
@@ -341,3 +478,5 @@ if __name__ == "__main__":
             shown(name, Path(folder))
             shutil.rmtree(SHOWN / name, ignore_errors=True)
             shutil.copytree(Path(folder) / name, SHOWN / name)
+    for name in readings:
+        read(name, READ)

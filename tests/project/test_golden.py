@@ -28,6 +28,13 @@ def test_what_is_shown(command, tmp_path):
         assert actual[name] == text, f"{command}: {name}: {REWRITE}"
 
 
+@pytest.mark.parametrize("name", golden.READINGS)
+def test_what_is_read_of_the_runs(name, tmp_path):
+    golden.read(name, tmp_path)
+    actual, known = ((place / f"{name}.txt").read_text(encoding="utf-8") for place in (tmp_path, golden.READ))
+    assert actual == known, f"{name}: {REWRITE}"
+
+
 def _words(files):
     """The files with the words of figures alone."""
     figures = {name: one["words"] for name, one in json.loads(files["figures.json"]).items()}
