@@ -155,12 +155,27 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         for run, one in (
             ("error", "github"),
             ("error", "table --legend"),
-            ("error-rows", "table --columns d,TV,KL"),
             ("inject", "latex"),
             ("theory", "github"),
             ("stability", "latex"),
-            ("bench", "md --columns method,time"),
+            ("bench", "md --columns time"),
             ("audit", "github"),
+        )
+    ],
+    "columns": [  # of every table, the columns that identify its rows stay
+        f"report {run} --plot none --columns {some}"
+        for run, some in (
+            ("audit", "ε,interval"),
+            ("bench", "memory,limit"),
+            ("budget", "ε,status"),
+            ("condition", "cond,change"),
+            ("error", "median,status"),
+            ("error-rows", "mass,status"),
+            ("inject", "drift,worst"),
+            ("inject-decode", "KL,status"),
+            ("spectrum", "rank,σ"),
+            ("stability", "loss,status"),
+            ("theory", "bound,verdict"),
         )
     ],
     "gates": [
