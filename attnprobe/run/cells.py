@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from ..records.shapes import Shape
 from ..sources import Source
 from ..sources.queries import Queries
 from ..timings import Timings
-from .costs import Cost, Work, work_of_forward, work_of_inputs
+from .costs import OPENING, Cost, Work, work_of_forward, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group
@@ -204,10 +205,21 @@ class Cells(Generic[R, C, I]):
         n, source = place.group.n, self.sources[place.source]
         statistics = isinstance(self.request, Statistics) and self.request.input_statistics
         own = work_of_inputs(n, len(self.head_numbers(place)), statistics, self.queries(place))
-        if place.layer is None or not source.needs_forward(n, place.layer, place.group.window):
+        if not self.opens_model(place):
             return own
         forward = work_of_forward(n, source.heads * source.facts["p"], source.layers, 0)
         return own + forward / self._layers_together[place.source, place.group]
+
+    def work_of_opening(self, places: Iterable[Place]) -> float:
+        """The estimated multiply-adds that the first of these places takes because it opens its model."""
+        opened = "transformers.modeling_utils" in sys.modules
+        return 0.0 if opened or not any(self.opens_model(place) for place in places) else OPENING
+
+    def opens_model(self, place: Place) -> bool:
+        """Whether the inputs of a place come from a forward of a model, and not from the cache."""
+        if place.layer is None:
+            return False
+        return self.sources[place.source].needs_forward(place.group.n, place.layer, place.group.window)
 
     def queries(self, place: Place) -> int:
         """The number of queries that are measured at a place."""

@@ -17,6 +17,8 @@ CHOICE = 400  # of a method: the median of methods that compute or sort all scor
 GATHERED = 40  # of a product with d gathered keys or features, and of the output's errors
 LOGITS = 2_500  # of a logit, which two distributions compare
 FORWARD = 2  # of a model's products, which are smaller than those that the speed is measured by
+CALL = 5e8  # of one call of a method with its errors, besides its products
+OPENING = 1.6e11  # of the imports with which a model is opened, and of its weights
 CORE = 10  # of an entry of a core, times d
 OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
 REPEAT = 1.5e8  # the same of one repeat of an audit, which draws, gathers and compares
@@ -55,7 +57,7 @@ def work_of_method(
     """
     d, queries = d or D, queries or n
     scores = float(n) * queries
-    work = heads * (CHOICE * scores + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
+    work = CALL + heads * (CHOICE * scores + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
     work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:

@@ -14,7 +14,7 @@ from .costs import Work
 from .folder import held_already, named_folder
 from .topics.running import RunRequest
 
-PRODUCTS = 8  # timed for the speed of the machine
+PRODUCTS = 24  # timed for the speed of the machine
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
@@ -24,8 +24,10 @@ class CellEstimate:
 
     Attributes:
         place: weights (and a factor of the scores), n, window and layer (``all`` if several layers are one cell).
-        name: of the method or the matrix. work: the estimated float32 multiply-adds, with a share of the inputs of its
-            place; 0 for a finished cell. bytes: the estimated memory besides Q, K and V; 0 for a finished cell.
+        name: of the method or the matrix.
+        work: the estimated float32 multiply-adds, with a share of the inputs of its place, and for the first cell what
+            opens the model; 0 for a finished cell.
+        bytes: the estimated memory besides Q, K and V; 0 for a finished cell.
     """
 
     place: tuple[str, int, int, int | str]
@@ -53,6 +55,8 @@ def estimate_cells(
     earlier = {} if request.force else held_already(request, cells)
     done = {key for key, record in earlier.items() if not (request.retry_failed and record["status"] == "failed")}
     estimates: list[CellEstimate] = []
+    missing = [place for place, cells_here in cells.by_place.items() if {cell.key for cell in cells_here} - done]
+    opening = cells.work_of_opening(missing)
     total = sum(map(len, cells.by_place.values()))
     for place, cells_here in cells.by_place.items():
         progress(len(estimates), total, f"estimating n={place.group.n} layer {place.layer}")
@@ -62,17 +66,19 @@ def estimate_cells(
             layer = "all" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
             work = works.get(cell.key, NOTHING)
-            estimates.append(CellEstimate(where, cell.name, cell.d, cell.key in done, work.total, work.bytes))
+            first = opening if work is not NOTHING else 0.0
+            opening -= first
+            estimates.append(CellEstimate(where, cell.name, cell.d, cell.key in done, work.total + first, work.bytes))
     return estimates
 
 
 def seconds_of(cells: list[CellEstimate], speed: float) -> float:
-    """The estimated seconds of the unfinished cells at a speed, without the time to load the model."""
+    """The estimated seconds of the unfinished cells at a speed."""
     return sum(cell.work for cell in cells) / speed
 
 
 def speed() -> float:
-    """Multiply-adds per second of a float32 product of 512 x 512 matrices: the best of some, for about 20 ms.
+    """Multiply-adds per second of a float32 product of 512 x 512 matrices: the best of some, for about 60 ms.
 
     The time is that of the processor in this thread, so that other programs on the machine do not count.
     """

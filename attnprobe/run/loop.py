@@ -78,14 +78,15 @@ def measure_cells(
                 progress=progress,
                 timings=timings,
             )
-            if ledger.all_work > LONG * SLOWEST and (seconds := ledger.all_work / (pace := speed())) > LONG:
+            work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
+            if work > LONG * SLOWEST and (seconds := work / (pace := speed())) > LONG:
                 notify(
                     f"about {duration(seconds)} for {len(ledger.work)} cells, at {in_gflops(pace)} measured now; "
                     "--dry-run lists them"
                 )
             made = (cells, timings) if site.alone else None
-            work = GroupWork(open_cells, request, name, place, site.threads, site.devices, made)
-            folder.outcome = ledger.measured_by(site.backend, work)
+            groups = GroupWork(open_cells, request, name, place, site.threads, site.devices, made)
+            folder.outcome = ledger.measured_by(site.backend, groups)
             unmapped = cells.keep(kept, folder.outcome.records, place, progress)
     return Session(folder.outcome, folder.path, cells.sources, unmapped)
 

@@ -16,12 +16,13 @@ from attnprobe.cli.progress import Pace
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
+from attnprobe.run.costs import OPENING
 from attnprobe.run.estimate import CellEstimate, estimate_cells
 
 
 @pytest.fixture
 def file(tmp_path):
-    q, k, v = torch.randn(3, 2, 512, 8, generator=torch.Generator().manual_seed(0))
+    q, k, v = torch.randn(3, 2, 1024, 8, generator=torch.Generator().manual_seed(0))
     path = tmp_path / "qkv.safetensors"
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
     return path
@@ -53,9 +54,9 @@ def test_what_is_there_already_counts_as_done_and_has_no_work(file, tmp_path):
 
 
 def test_longer_sequences_weigh_more(file, tmp_path):
-    states = progress_of(file, tmp_path / "r", methods=("linear",), n=(64, 512), matrix=False)
-    halfway = [done / total for done, total, label in states if label.startswith("reading n=512")][0]
-    assert halfway < 0.1, "half of the cells, and a sixty-fourth of the exact attention"
+    states = progress_of(file, tmp_path / "r", methods=("linear",), n=(64, 1024), matrix=False)
+    halfway = [done / total for done, total, label in states if label.startswith("reading n=1024")][0]
+    assert halfway < 0.1, "half of the cells, and a 256th of the exact attention"
 
 
 def test_the_time_left_follows_the_rate(monkeypatch):
@@ -152,6 +153,20 @@ def test_an_estimate_of_many_cells_tells_how_far_it_is(file):
     places = list(dict.fromkeys(cell.place for cell in cells))
     assert [done for done, *_ in told] == [[cell.place for cell in cells].index(place) for place in places]
     assert {total for _, total, _ in told} == {len(cells)} and told[0][2] == "estimating n=16 layer 0"
+
+
+def test_the_first_cell_that_is_left_opens_the_model(tiny_bert, text_file, monkeypatch):
+    """The imports and the weights stand in one cell, once for all places, and in none once the model is imported."""
+    request = ErrorRequest(model=str(tiny_bert), text=str(text_file), methods=("linear",), n=(16, 24), layer="all")
+    cells, found = experiment("error").cells, {}
+    for opened in (True, False):
+        if opened:
+            monkeypatch.setitem(sys.modules, "transformers.modeling_utils", sys)
+        else:
+            monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
+        found[opened] = [cell.work for cell in estimate_cells(cells, request)]
+    more = [a - b for a, b in zip(found[False], found[True], strict=True)]
+    assert more[0] == pytest.approx(OPENING) and len(more) > 4 and not any(more[1:])
 
 
 def test_a_dry_run_refuses_gates_that_are_none(file, tmp_path, capsys):

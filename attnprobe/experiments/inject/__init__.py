@@ -161,6 +161,9 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         if self.phase == "decode" and self.origin.get("input_statistics") == "default":  # half of the time of a prompt
             object.__setattr__(self, "input_statistics", False)
         super().__post_init__()
+        for d in self.d:
+            if not isinstance(d, int) and not 0 < d <= 1:
+                raise UsageError(f"d={d:g}: a share of the prompt lies between 0 and 1; choose one, or a whole number")
 
     def prefix_at(self, n: int) -> int | None:
         """The tokens of n that exact attention reads before the first step; None without decoding."""

@@ -135,6 +135,9 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
                 self.notify(f"no loss and no logits: {why}")
         return self.model[1]
 
+    def opens_model(self, place: Place) -> bool:
+        return True
+
     def work_of_inputs(self, place: Place) -> float:
         """A forward of the batch, the exact attention of every layer, and the statistics of their inputs."""
         n, layers = place.group.n, self.parts[place.source][1].base.layers

@@ -153,6 +153,10 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
             "replaces softmax attention"
         )
     read = request
+    if budgets is not None and "prompt" in budgets.about and request.model is not None:
+        for line in _differing(request.budgets, budgets, {**budgets.about, "model": request.model}, ()):
+            if " are for model " in line:
+                raise UsageError(line)
     if budgets is not None:
         read = replace(read, methods=(_method_of(request, budgets, notify),), d=(1,))
     if request.phase == "decode":
@@ -163,6 +167,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         read = replace(read, windows=1)
     plans: list[tuple[Any, InjectPlan]] = []
     _refuse_shares(request)
+    if request.question is None:  # which says where the prompt ends
+        _refuse_prompts(read, read.n or (DEFAULT_N,))
     if request.plan is not None and budgets is not None:
         raise UsageError(f"{request.budgets}: --budgets has the keys of each head, and --plan makes them: choose one")
     read = replace(read, d=tuple(dict.fromkeys(d for n in read.n or (DEFAULT_N,) for d in read.budgets_at(n))))
@@ -179,7 +185,9 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         for line in differing:
             notify(line)
         if request.phase == "decode":
-            _refuse_decoding(request, source, plan)
+            _refuse_models(source)
+        if request.question is not None:
+            _refuse_prompts(replace(request, methods=read.methods), plan.n)
         plan = replace(plan, windows=request.windows)
         kv_heads = getattr(source.config.get_text_config(), "num_key_value_heads", None) or source.heads
         plans.append((source, InjectPlan(plan, budgets, request, left_out(request.layer, source), kv_heads)))
@@ -196,14 +204,10 @@ def _steps_behind(request: InjectRequest, source: Any, lengths: Iterable[int]) -
 
 
 def _refuse_shares(request: InjectRequest) -> None:
-    """Refuse shares without a prompt, and those outside (0, 1]."""
+    """Refuse shares without a prompt."""
     for d in request.d:
-        if isinstance(d, int):
-            continue
-        if request.phase != "decode":
+        if not isinstance(d, int) and request.phase != "decode":
             raise UsageError(f"d={d:g} is a share of a prompt: it needs --phase decode; choose a whole number")
-        if not 0 < d <= 1:
-            raise UsageError(f"d={d:g}: a share of the prompt lies between 0 and 1; choose one, or a whole number")
 
 
 def _refuse_methods(request: InjectRequest) -> None:
@@ -219,12 +223,16 @@ def why_not_decoded(entry: Method) -> str | None:
     return None if entry.compress is not None else entry.why_not_decoding()
 
 
-def _refuse_decoding(request: InjectRequest, source: Any, plan: ErrorPlan) -> None:
-    """Refuse a model that does not predict the next word, prompts that leave no step, and those below a budget."""
+def _refuse_models(source: Any) -> None:
+    """Refuse a model that does not predict the next word."""
     if source.weights == "initialized" or language_kind(source.config) != "causal":
         kind = "has random weights" if source.weights == "initialized" else f"is a {source.config.model_type} model"
         raise UsageError(f"--phase decode needs a model that predicts the next word, and {source.name} {kind}")
-    for n in plan.n:
+
+
+def _refuse_prompts(request: InjectRequest, lengths: Iterable[int]) -> None:
+    """Refuse prompts that leave no step, and those below a budget."""
+    for n in lengths:
         prompt = request.prefix_at(n)
         if prompt is None:
             continue
@@ -234,7 +242,7 @@ def _refuse_decoding(request: InjectRequest, source: Any, plan: ErrorPlan) -> No
             raise UsageError(f"steps={request.steps}: n={n} leaves no prompt; choose up to {n - 2} steps")
         if request.budgets is not None:
             continue
-        faults = [_fault(request, one, n, prompt) for one in plan.methods]
+        faults = [_fault(request, one, n, prompt) for one in parse_methods(request.methods, request.target)]
         if all(faults):  # else they are skipped rows
             raise UsageError(faults[0])
 

@@ -97,6 +97,9 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
     def source_name(self, place: Place) -> str:
         return self.sources[place.source].name
 
+    def opens_model(self, place: Place) -> bool:
+        return False
+
     def work_of_inputs(self, place: Place) -> float:
         return 0.0
 
