@@ -105,6 +105,13 @@ def test_windows_sinks_and_queries_are_cached(cache, tmp_path, monkeypatch):
     assert torch.equal(again.sink_logits, first.sink_logits) and torch.equal(again.positions, first.positions)
 
 
+def test_each_read_says_whether_it_is_of_the_cache(cache, model, text_file):
+    source(model, text_file).qkv(24, [0], 1)
+    one = source(model, text_file)
+    labels = [one.qkv(24, [0], window)[0].label for window in (1, 0, 1)]
+    assert [label.get("captured") for label in labels] == ["cache", None, "cache"]
+
+
 def test_other_weights_in_the_same_place_are_captured_anew(cache, model, text_file):
     expected = source(model, text_file).qkv(24, [0], 0)[0]
     tensors = load_file(model / "model.safetensors")

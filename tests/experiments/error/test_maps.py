@@ -181,6 +181,7 @@ def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
     session = measured(source, tmp_path, **asked, windows=2, repeats=2, seed=3)
     shown = mapped(session.outcome.records)
     assert len(shown) == 3 * 2 * 2 and all(one["window"] == 0 and one["seed"] == 3 for one in shown)
+    assert {one["key"] for one in mapped(session.outcome.records[::-1])} == {one["key"] for one in shown}
     assert len(files(tmp_path / "r")) == len(shown) + 2 * 2 and session.unmapped == {}
     for record in shown:
         qkv = load_qkv(qkv=source["qkv"], n=record["n"], layer=record["layer"]).select([2, 0])
