@@ -74,8 +74,12 @@ class Turn:
         (['--phase', 'decode', '--plan', 'row', '--d=9', '--n', '64'], None)
         """
         flags = [arg.partition("=")[0] for arg in args]
-        if next(iter(self.options)) not in flags:
+        asks = next(iter(self.options))
+        if asks not in flags:
             return None
+        at = flags.index(asks)
+        if args[at] == asks and (at + 1 == len(args) or args[at + 1].startswith("--")):
+            raise UsageError(f"{asks} has no value; write a share of the prompt, {asks} 0.1, or keys, {asks} 64")
         given = [*self.arguments]
         for flag, (name, default, _, _) in self.options.items():
             given += [name, default] if default is not None and flag not in flags else []

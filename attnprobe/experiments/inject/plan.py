@@ -57,7 +57,8 @@ class InjectWork:
     def name(self) -> str:
         budget = "" if self.d is None else f" d={self.d}"
         head = "" if self.head is None else f", KV head {self.head}"
-        return f"{self.request.name}{budget} in {'all of them' if self.layer is None else f'layer {self.layer}'}{head}"
+        place = "all replaced layers" if self.layer is None else f"layer {self.layer}"
+        return f"{self.request.name}{budget} in {place}{head}"
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,9 @@ def _rivals(row: Row) -> Hashable | None:
 
 
 DRIFT = smallest("drift")
+LOSS_CHANGE = Column(
+    "loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own", best=smallest("loss_change")
+)
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -147,7 +150,7 @@ DRIFTS: tuple[Column, ...] = (
         more="of greedy decoding from the prefix, mean over windows and seeds",
         best=_nearest_to_one("greedy_match"),
     ),
-    Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
+    LOSS_CHANGE,
     Column("perplexity change", "{metrics[perplexity_change][mean]:3}", "over the model's own", spare=4),
     Column(
         "± of change",
@@ -181,7 +184,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("layer", _place, key=True),
     Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl")),
     Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
-    Column("loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own"),
+    LOSS_CHANGE,
     Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
     Column(
         "95 % of loss",
@@ -238,7 +241,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         recorded.header,
         rows,
         _tables(rows, recorded.tested) + _plans(recorded.records),
-        title="Drift of a model with a method in it",
+        title="What a method changes in a model",
         result=inject_result(rows, recorded.tested),
         summary=inject_summary(rows),
         judged=rows,
@@ -251,7 +254,7 @@ def _plans(records: Sequence[InjectRecord]) -> list[Table]:
     """The tables of plans beside uniform policies of as many bytes."""
     tables = []
     for group in grouped_by(plan_rows(records), "source", "n", "prefix"):
-        where = joined("Plans", source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]))
+        where = joined("plans", source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]))
         tables.append(table_of(where, group, PLANS))
     return tables
 
@@ -286,25 +289,31 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
     """The tables of each (source, n): drifts with local errors, and layers if some were replaced alone."""
     tables = []
     for group in grouped_by(rows, "source", "n", "prefix", "greedy_steps"):
-        counts = counted(group, "windows"), counted(group, "tokens")
+        counts = counted(group, "windows"), _measured(group)
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
         drifts, notes = of_layers(group), _notes(group)
-        tables.append(table_of(f"Drift · {where}", drifts, DRIFTS, notes, rivals=_rivals, tested=tested))
+        tables.append(table_of(f"drift · {where}", drifts, DRIFTS, notes, rivals=_rivals, tested=tested))
         if group[0]["prefix"] is not None:
             done = [row for row in of_layers(group) if row["status"] == "ok"]
-            tables.append(table_of(f"Prompt · {where}", done, PROMPTS, rivals=_rivals, tested=tested))
+            tables.append(table_of(f"words after the prompt · {where}", done, PROMPTS, rivals=_rivals, tested=tested))
         which = predictors(group)
         if which:
             notes = [f"the damage of a place is its {'KL' if which[0]['damage'] == 'kl' else 'drift'}"]
-            tables.append(table_of(f"Which local number predicts the damage · {where}", which, WHICH, notes))
+            tables.append(table_of(f"which local number predicts the damage · {where}", which, WHICH, notes))
         summary = inject_summary(group)
         if summary:
             rho = next((one["spearman"] for one in summary if one["method"] is None), None)
             notes = [] if rho is None else [f"ρ over all {summary[-1]['points']} points: {rho:+.2f}"]
             profiles = [one for one in summary if one["method"] is not None]
-            tables.append(table_of(f"Layers · {where}", profiles, LAYERS, notes))
+            tables.append(table_of(f"layers · {where}", profiles, LAYERS, notes))
     return tables
+
+
+def _measured(group: Sequence[Row]) -> str:
+    """The tokens that were read, or of decoding the words that were predicted in a window."""
+    steps = next((row["steps"] for row in group if row["steps"]), None)
+    return counted(group, "tokens") if steps is None else f"{len(next(iter(steps.values())))} words a window"
 
 
 def _decoding(row: Row) -> str:

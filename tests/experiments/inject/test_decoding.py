@@ -403,8 +403,8 @@ def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, a
     }
     assert of_knorm == {record["key"]: record["planned"] for record in planned if "planned" in record}
     [view] = views(open_run(tmp_path / "b"))
-    assert [table.caption for table in view.tables if "Plans" in table.caption] == [
-        f"Plans · n = {N} · decoding behind {PREFIX} tokens"
+    assert [table.caption for table in view.tables if "plans" in table.caption] == [
+        f"plans · n = {N} · decoding behind {PREFIX} tokens"
     ]
 
 
@@ -510,3 +510,9 @@ def test_budgets_of_lava_are_those_of_loops_over_weights():
 def test_a_step_is_drawn_as_the_mean_so_far():
     assert _means_so_far({"steps": {"kl": [None, 1.0, None, 3.0]}})[1:] == [1.0, 1.0, 2.0]
     assert math.isnan(_means_so_far({"steps": {"kl": [None]}})[0])
+
+
+def test_a_question_without_its_number_says_what_to_write(run):
+    code, _, err = run("budget", "--keys", "--method", "snapkv")
+    line = "--keys has no value; write a share of the prompt, --keys 0.1, or keys, --keys 64"
+    assert code == 2 and line in err
