@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..tables.table import gathered
@@ -21,6 +22,9 @@ MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 APART = (0.14, 0.07)  # of the width and height of a panel's points, between two numbers that can be read
 LEAST = 0.5  # decades of an axis, about
+SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # right and left, above and below
+SAMPLES = 24  # of a piece of a line
+MARKER = 12  # of a point
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Point:
     cost: float
     error: float
     bad: bool = False
+
+
+Named = tuple[Point, tuple[int, int]]  # a point, and the side of its number
 
 
 def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), part: float = 1.0) -> list[Point]:
@@ -68,21 +75,34 @@ def prominent(panels: Iterable[tuple[Sequence[Point], Limits]]) -> tuple[set[str
     return {label for label, _ in counts.most_common(MOST_COLOURED)}, {"frontier": FRONTIER, "other methods": BEATEN}
 
 
-def cloud(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]], limits: Limits) -> None:
-    """Draw the points of a panel and their `frontier`. Methods without a style are small and grey."""
+def cloud(
+    axis: Any,
+    points: Sequence[Point],
+    styles: Mapping[str, Mapping[str, Any]],
+    limits: Limits,
+    best: Sequence[Point] | None = None,
+) -> None:
+    """Draw the points of a panel and their frontier. Methods without a style are small and grey.
+
+    Args:
+        best: the points of the frontier by cost; None are those of `frontier`.
+    """
     shown = [point for point in points if point.label in styles]
     others = [(point.cost, point.error) for point in points if point.label not in styles]
     axis.plot(*(zip(*others, strict=True) if others else ((), ())), **BEATEN)
-    for line in gathered(shown, lambda point: point.label):
+    lines = gathered(shown, lambda point: point.label)
+    for line in lines:
         style = styles[line[0].label]
         axis.plot(*_places(line), **{**style, "marker": None}, alpha=0.6, zorder=2)
         for point in line:
             look = {**style, "linestyle": "", "markersize": 5.5, "zorder": 3, **(HOLLOW if point.bad else EDGE)}
             axis.plot([point.cost], [point.error], **look)
-    axis.plot(*_places(frontier(points, limits)), drawstyle="steps-post", **FRONTIER)
-    for number, point in enumerate(_named(shown, points)):
+    steps = frontier(points, limits) if best is None else best
+    axis.plot(*_places(steps), drawstyle="steps-post", **FRONTIER)
+    for number, (point, side) in enumerate(_named(lines, points, steps)):
         text = f"d = {point.d}" if number == 0 else str(point.d)
-        beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": "x-small"}
+        beside = {"xytext": (4 * side[0], 4 * side[1]), "textcoords": "offset points", "fontsize": "x-small"}
+        beside |= {"ha": "left" if side[0] > 0 else "right", "va": "bottom" if side[1] > 0 else "top"}
         axis.annotate(text, (point.cost, point.error), color=styles[point.label]["color"], zorder=4, **beside)
 
 
@@ -90,24 +110,52 @@ def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.error for point in points]
 
 
-def _named(points: Sequence[Point], every: Sequence[Point]) -> list[Point]:
-    """The points that have their d beside them: all or the ends of lines, as far as these do not hide each other.
+def _named(lines: Sequence[Sequence[Point]], every: Sequence[Point], steps: Sequence[Point]) -> list[Named]:
+    """The points that have their d beside them, and on which side: where it covers the least of what is drawn.
+
+    The ends of lines have it where it covers no other point, and with `MOST_NAMED` points or fewer all whose number
+    covers nothing. Numbers that would hide each other are left out.
 
     Args:
-        every: all points of the panel.
+        lines: the points of each method. every: all points of the panel. steps: those of the frontier.
     """
-    ends = [line[place] for line in gathered(points, lambda point: point.label) for place in (0, -1)]
-    wanted = [point for point in points if point.d is not None and (len(points) <= MOST_NAMED or point in ends)]
     wide = APART[0] * max(LEAST, _decades([point.cost for point in every]))
     tall = APART[1] * max(LEAST, _decades([point.error for point in every]))
-    named: list[Point] = []
-    for point in wanted:
-        if not any(
-            abs(math.log10(point.cost / other.cost)) <= wide and abs(math.log10(point.error / other.error)) <= tall
-            for other in named
-        ):
-            named.append(point)
+    drawn = [_on_paper(point, wide, tall) for point in every] * MARKER
+    for line in lines:
+        drawn += _between([_on_paper(point, wide, tall) for point in line])
+    corners = [_on_paper(point, wide, tall) for point in steps]
+    for (x, y), (to, below) in pairwise(corners):
+        drawn += _between([(x, y), (to, y), (to, below)])
+    few = sum(map(len, lines)) <= MOST_NAMED
+    taken: list[tuple[float, float]] = []
+    named: list[Named] = []
+    ends = [point for line in lines for point in (line[0], line[-1])]
+    for point in dict.fromkeys([*ends, *(point for line in lines if few for point in line)]):
+        x, y = _on_paper(point, wide, tall)
+        left = min(u for u, _ in drawn)
+        covered = {
+            side: sum(abs(u - x - 0.7 * side[0]) < 0.5 and abs(v - y - side[1]) < 0.6 for u, v in drawn)
+            + SAMPLES * (x + 0.7 * side[0] < left)  # beyond the axis
+            for side in SIDES
+            if not any(abs(u - x - 0.7 * side[0]) < 1 and abs(v - y - side[1]) < 1.2 for u, v in taken)
+        }
+        side = min(covered, key=covered.__getitem__, default=None)
+        if side is not None and point.d is not None and covered[side] < (MARKER if point in ends else 1):
+            taken.append((x + 0.7 * side[0], y + side[1]))
+            named.append((point, side))
     return named
+
+
+def _on_paper(point: Point, wide: float, tall: float) -> tuple[float, float]:
+    """The place of a point in widths and heights of a number."""
+    return math.log10(point.cost) / wide, math.log10(point.error) / tall
+
+
+def _between(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Places along a line through some corners."""
+    parts = [step / SAMPLES for step in range(1, SAMPLES)]
+    return [(x + part * (u - x), y + part * (v - y)) for (x, y), (u, v) in pairwise(corners) for part in parts]
 
 
 def _decades(values: Sequence[float]) -> float:

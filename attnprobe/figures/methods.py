@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
 from .kit import logarithmic
-from .looks import CURVE, POINT, escaped, looks_of, sentence
+from .looks import COLOURS, CURVE, POINT, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 CROSS = "diverged or failed"
@@ -69,6 +69,14 @@ def styles_of(*panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
     return styles
+
+
+def styles_of_named(rows: Sequence[Fields], named: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The looks of some methods: those that they have beside all others of the rows, if the colours suffice for all."""
+    methods = [row for row in rows if not row.get("reference")]
+    few = len(set(map(text_label, methods))) <= len(COLOURS)
+    shown = methods if few else [row for row in methods if text_label(row) in named]
+    return {label: style for label, style in styles_of(shown).items() if label in named}
 
 
 def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from PIL import Image
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.error_figure import _are_barred, error_figure
 from attnprobe.experiments.error.view import summarise
+from attnprobe.figures import costs
 from attnprobe.figures import files as files_module
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
@@ -25,7 +26,7 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.methods import cross_out, floor
+from attnprobe.figures.methods import cross_out, floor, styles_of, styles_of_named
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -252,3 +253,26 @@ def test_the_legend_of_a_given_axis_leaves_room_for_it():
         panels.on(axis, "a panel", None, True)
     FigureCanvasAgg(figure).draw()
     assert axes[0].get_window_extent().height > 0.3 * figure.bbox.height
+
+
+def test_a_number_beside_a_point_covers_no_other_point():
+    """A neighbour above and to the right leaves three sides; with one on each side there is no number."""
+    point = Point("a", 8, 10.0, 1.0)
+    far = [Point("b", None, 1.0, 100.0), Point("b", None, 100.0, 0.01)]
+    wide, tall = (apart * decades for apart, decades in zip(costs.APART, (2, 4), strict=True))
+    beside = {
+        side: Point("b", None, 10.0 * 10 ** (0.7 * side[0] * wide), 10 ** (side[1] * tall)) for side in costs.SIDES
+    }
+    assert costs._named([[point]], [point, *far], []) == [(point, (1, 1))]
+    assert costs._named([[point]], [point, beside[1, 1], *far], []) == [(point, (1, -1))]
+    assert costs._named([[point]], [point, *beside.values(), *far], []) == []
+
+
+def test_a_method_keeps_its_colour_where_others_are_not_drawn():
+    rows = [
+        {"method": name, "options": {}, "d": 8, "family": "x", "status": "ok", "metrics": {}}
+        for name in ("tova", "performer", "window")
+    ]
+    every = styles_of(rows)
+    assert styles_of_named(rows, {"performer"}) == {"performer": every["performer"]}
+    assert every["performer"]["color"] == styles_of(rows[1:2])["performer"]["color"]

@@ -11,7 +11,7 @@ from ...figures.costs import Point, cloud, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import family_panels, styles_of, text_label, where
+from ...figures.methods import family_panels, styles_of, styles_of_named, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -148,7 +148,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
     named, others = prominent((clouds[cost], limits[cost]) for cost in COSTS)
-    styles = styles_of([row for row in points if text_label(row) in named])
+    styles = styles_of_named([row for row in rows if row["method"] != EXACT], named)
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, limits[cost])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,10 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
     """Draw the condition numbers: a figure for each (source, n, d), with a panel for each layer.
 
     ``condition-nN-dD``: one dot per head and window on a logarithmic axis, and a bar at the median. Singular matrices
-    have a separate band. Cores with Lemma 3's scaling are green. ``condition-error-nN-dD``: condition number of each
-    inverted core against the method's error. ``condition-iterations-nN-dD``: residual of the Schulz iteration per step,
-    median and p10 – p90 over heads, with a mark at step six.
+    have a separate band. Cores have their method's colour, those with Lemma 3's scaling are triangles.
+    ``condition-error-nN-dD``: condition number of each inverted core against the method's error.
+    ``condition-iterations-nN-dD``: residual of the Schulz iteration per step, median and p10 – p90 over heads, with a
+    mark at step six.
 
     Returns:
         The files' paths.
@@ -93,6 +94,7 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
+    styles = styles_of([_budgetless(row) for row in rows if row["inverted"]])
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
         "A method's name stands at its first core. Full dots: exact, or inverted by the method. Empty: not inverted.",
@@ -103,7 +105,7 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         _axis(axis, top, singular)
         for group in gathered(panel, _key):
-            _strip(axis, places[_key(group[0])], group, top)
+            _strip(axis, places[_key(group[0])], group, top, styles.get(text_label(_budgetless(group[0]))))
         axis.set_yticks(range(len(labels)), labels)
         axis.set_ylim(len(labels) - 0.45, -1.15)
         axis.tick_params(axis="y", length=0)
@@ -122,10 +124,15 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     )
 
 
-def _strip(axis: Any, line: int, group: Sequence[Row], top: float) -> None:
-    """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
+def _strip(axis: Any, line: int, group: Sequence[Row], top: float, style: Mapping[str, Any] | None) -> None:
+    """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median.
+
+    Args:
+        style: of the method whose core the matrix is, if it inverts one: the matrix has its colour.
+    """
     matrix = group[0]["matrix"]
     colour, marker = MATRICES.get(matrix, OTHER)
+    colour = colour if style is None else style["color"]
     face = colour if group[0].get("inverted") or matrix in EXACT else "white"
     heights = [line + 0.42 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
@@ -158,6 +165,8 @@ def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
         f"ρ, in a method's colour, is their rank correlation. {where(rows)}",
     ]
 
+    right = BAND[0] / BAND[3] - 0.02 if singular else 0.98  # beside the band
+
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         words = {"ha": "right", "va": "top", "fontsize": "small", "transform": axis.transAxes}
         for place, group in enumerate(gathered(panel, _key)):
@@ -166,7 +175,7 @@ def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
             x = [row["cond"] or top ** BAND[1] for row in group]
             axis.plot(x, [row["error"] for row in group], **look)
             if rho is not None:
-                axis.text(0.98, 0.98 - RHO * place, f"ρ = {rho:+.2f}", color=look["color"], **words)
+                axis.text(right, 0.98 - RHO * place, f"ρ = {rho:+.2f}", color=look["color"], **words)
         logarithmic(axis, "y")
         low, high = (row["error"] for row in (min(rows, key=_error), max(rows, key=_error)))
         axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (RHO * len(looks)))  # room for ρ

@@ -20,6 +20,7 @@ from ...figures.methods import (
     panel_title,
     scale,
     styles_of,
+    styles_of_named,
     text_label,
     where,
 )
@@ -81,24 +82,30 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
     for group in grouped_by(rows, "source", "n", "target"):
         metric = judged_by(group)
         errors = _errors(records, metric)
-        known = [row for row in group if _competes(row, metric)]
         for cost, words in COSTS.items():
-            limit = exact_share(group[0]["n"], causal) if cost == "visited_fraction" else math.inf
-            cheaper = [row for row in known if _cost(row, cost) < limit]
-            best = unbeaten(cheaper, cost, metric, errors)
+            best = _best(group, cost, metric, errors, causal)
             if sum(not row["reference"] for row in best) > 1:
                 tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric)))
     return tables
 
 
-def _competes(row: Row, metric: str) -> bool:
+def _best(
+    rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors], causal: bool
+) -> list[Row]:
+    """The rows cheaper than exact attention that no other beats."""
+    limit = exact_share(rows[0]["n"], causal) if cost == "visited_fraction" else math.inf
+    cheaper = [row for row in rows if _competes(row, metric) and _cost(row, cost) < limit]
+    return unbeaten(cheaper, cost, metric, errors)
+
+
+def _competes(row: Fields, metric: str) -> bool:
     """Whether a row has a sound median, which is no rounding error of exact attention."""
     sound = is_sound(row) or row["method"] == "vmean"
     known = _median(row, metric) is not None and not is_fragile(row, metric, "median")
     return sound and known and (_median(row, OUTPUT) or 0.0) > ROUNDING
 
 
-def unbeaten(rows: Sequence[Row], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors]) -> list[Row]:
+def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors]) -> list[Row]:
     """The rows by rising cost, each with a smaller error than the one before.
 
     An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
@@ -119,7 +126,7 @@ def unbeaten(rows: Sequence[Row], cost: str, metric: str, errors: Mapping[tuple[
     return best
 
 
-def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Row, other: Row) -> tuple[float, float, float]:
+def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float, float]:
     """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval."""
     ours, theirs = errors[_key(row)], errors[_key(other)]
     logs = [math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)) for place in ours if place in theirs]
@@ -142,11 +149,11 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["source"], row["n"], row["target"], *method_key(row), row["d"]
 
 
-def _cost(row: Row, cost: str) -> float:
+def _cost(row: Fields, cost: str) -> float:
     return statistic(row, cost, "mean") or 0.0
 
 
-def _median(row: Row, metric: str) -> float | None:
+def _median(row: Fields, metric: str) -> float | None:
     return statistic(row, metric, "median")
 
 
@@ -183,17 +190,23 @@ def _columns(metric: str) -> list[Column]:
 
 
 def cost_figure(
-    rows: Sequence[Fields], drawing: Drawing, out_dir: str | Path, metric: str, causal: bool = False
+    rows: Sequence[Fields],
+    drawing: Drawing,
+    out_dir: str | Path,
+    metric: str,
+    causal: bool = False,
+    records: Sequence[ErrorRecord] = (),
 ) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method computes and the keys that it reads.
 
     Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
     is a line through its budgets in rising order; d stands at the points. Steps are the frontier: the points that no
-    other beats in error and cost. Of many methods, those that have no point on a frontier are grey. V-Mean computes no
+    other beats (see `unbeaten`). Of many methods, those that have no point on a frontier are grey. V-Mean computes no
     entry and is dashed. Exact attention has error 0 and is a line at its cost. Errors of rounding are below the axis.
 
     Args:
-        causal: whether exact attention computes half of the entries.
+        causal: whether exact attention computes half of the entries. records: of the rows, whose heads decide what
+            beats what; without them the medians do.
         out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
@@ -217,13 +230,19 @@ def cost_figure(
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
 
     named, others = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
-    styles = styles_of([row for row in points if text_label(row) in named])
+    styles = styles_of_named([row for row in shown if row["method"] != SOFTMAX], named)
     yardsticks = styles_of(references)
+    errors = _errors(records, metric)
+
+    def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:
+        points = {(point.label, point.d): point for point in drawn}
+        places = [(text_label(row), row["d"]) for row in _best(group, cost, metric, errors, causal)] if errors else []
+        return [points[place] for place in places if place in points] if errors else None
 
     def draw(axis: Any, panel: tuple[str, Sequence[Fields]]) -> None:
         name, group = panel
         drawn = _points(group, name, metric)
-        cloud(axis, drawn, styles, limits(group, name))
+        cloud(axis, drawn, styles, limits(group, name), best(group, name, drawn))
         for row in group:
             if row.get("reference"):
                 axis.axhline(_drawn(row, metric), **yardsticks[text_label(row)], zorder=1)
@@ -235,6 +254,7 @@ def cost_figure(
         axis.set_xlabel(AXES[name][2])
 
     flags = flagged(shown)
+    absent = {f"{label}: states no cost": {"linestyle": "", "marker": ""} for label in _without_cost(shown)}
     legend = {legend_text(label, flags): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
@@ -243,7 +263,7 @@ def cost_figure(
         panels,
         draw,
         y=symbol(metric),
-        legend={**legend, **others, EXACT_LABEL: EXACT_LINE},
+        legend={**legend, **others, EXACT_LABEL: EXACT_LINE, **absent},
         width=1.6,
         height=2.3,
         columns=len(costs),
@@ -254,16 +274,20 @@ def cost_figure(
 
 def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
-    absent = list(dict.fromkeys(text_label(row) for row in rows if not row.get("reference") and not _prices(row)))
+    absent = _without_cost(rows)
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method computes, "
         "and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
-        "The steps are the frontier: points without bad rows that no other beats in both error and cost.",
+        "The steps are the frontier: points without bad rows that no other beats, as in the table.",
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
+
+
+def _without_cost(rows: Sequence[Fields]) -> list[str]:
+    return list(dict.fromkeys(text_label(row) for row in rows if not row.get("reference") and not _prices(row)))
 
 
 def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:

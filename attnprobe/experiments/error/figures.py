@@ -218,14 +218,15 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
     """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
     groups = []
-    for place, group in panels_of(rows, lambda row: panel_title({**row, "target": "softmax"})):
+    places = panels_of(rows, lambda row: panel_title({**row, "target": "softmax"}))
+    for place, group in places:
         for d in sorted({row["d"] for row in group if row["d"] is not None}) or [None]:
             of_budget = [row for row in group if row["d"] in (None, d)]
             of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
             split = parts(of_budget, MOST_IN_PANEL)
             for number, part in enumerate(split, 1):
-                words = [*([f"d = {d}"] * with_d), *([f"{number} of {len(split)}"] * (len(split) > 1))]
-                groups.append(("\n".join(filter(None, [place, ", ".join(words)])), part))
+                words = [*([f"d = {d}"] * with_d), *([f"methods {number} of {len(split)}"] * (len(split) > 1))]
+                groups.append(("\n".join(filter(None, [place * (len(places) > 1), ", ".join(words)])), part))
     return groups
 
 

@@ -275,7 +275,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     def cost(folder: Path) -> list[Path]:
         over_layers = pooled(records)
         causal = bool(records[0]["source"].get("causal"))
-        return cost_figure(over_layers, drawing, folder, metric or judged_by(over_layers), causal)
+        return cost_figure(over_layers, drawing, folder, metric or judged_by(over_layers), causal, records)
 
     positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw; the notes below the table say why"

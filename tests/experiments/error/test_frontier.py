@@ -122,3 +122,31 @@ def test_the_figure_names_the_methods_that_it_lacks(tmp_path):
     assert "Not drawn, because they state no cost: bare." in words
     cost.cost_figure(pooled(FIVE), Drawing(), tmp_path, "output_spectral_relative")
     assert all("Not drawn" not in path.read_text() for path in tmp_path.glob("*.txt"))
+
+
+def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(monkeypatch, tmp_path):
+    """The median of *skewed* is smaller than that of *cheap* at a larger cost, but not head by head."""
+    skewed = cells("skewed", 0.3, 0.49)
+    for record in skewed:
+        errors = record["metrics"]["output_spectral_relative"]
+        record["metrics"]["output_spectral_relative"] = [5 * errors[0], *errors[1:]]
+    [silent] = cells("silent", 0.5, 0.2, layers=(0,))
+    del silent["metrics"]["visited_fraction"]
+    records = [*FIVE, *skewed, silent, *VMEAN]
+    steps, figures = [], []
+    monkeypatch.setattr(cost, "cloud", lambda axis, points, styles, limits, best: steps.extend(best))
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    (figure,) = figures
+    assert "silent: states no cost" in figure.legend and "silent" not in figure.legend
+
+    class Axis:
+        def __getattr__(self, name):
+            return lambda *args, **options: self
+
+    monkeypatch.setattr(cost, "scale", lambda *args: None)
+    monkeypatch.setattr(cost, "logarithmic", lambda *args: None)
+    figure.draw(Axis(), figure.panels[0][1])
+    (table,) = frontier_tables(records)
+    assert [point.label for point in steps] == [name for name in names(table) if name != "V-Mean (ref.)"]
+    assert "skewed" not in names(table)
