@@ -176,7 +176,7 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
         "difference": difference,
         "se": se,
         "difference_in_se": difference / se if difference is not None and se else None,
-        "ratio": b / a if b is not None and a else None,
+        "ratio": b / a if b is not None and a and a * b >= 0 else None,  # of a change of sign it would mean nothing
     }
 
 

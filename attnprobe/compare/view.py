@@ -137,7 +137,7 @@ def _named(row: Row) -> str:
 
 def _caption(row: Row) -> str:
     alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
-    facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
+    facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items() if fact is not None)
     target = "" if "layers" in row else f"target {row['target']}"
     return joined(row["metric"] or alone, _layers(row), f"n = {row['n']}", target, *facts)
 

@@ -135,7 +135,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         "compare inject inject/LATER",
         "compare inject --pair skyformer=linear --format md",
         "compare inject-decode inject-decode/LATER --metric kl,loss,top1_agreement --legend",
-        "compare inject-decode --pair topk=window --metric kl,drift",
+        "compare inject-decode --pair topk=window --metric kl,loss_change",
     ],
     "compare-bench": [
         "compare bench bench/LATER",
