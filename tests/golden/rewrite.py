@@ -301,19 +301,20 @@ def shown(command: str, out: Path) -> None:
 
 def read(name: str, out: Path) -> None:
     """Write what each command of a reading prints, the streams apart, and its exit code."""
-    with chdir(RUNS), tempfile.TemporaryDirectory() as folder:
-        own = Path(folder)
-        for place in sorted({path.rpartition("/") for line in READINGS[name] for path in line.split()}):
-            if place[2] in LATER:
-                later(place[0], place[2], own / place[0] / place[2])
-        said = [_gated(line) if name == "gates" else _said(_placed(line, own)) for line in READINGS[name]]
+    with tempfile.TemporaryDirectory() as folder:
+        here = shutil.copytree(RUNS, Path(folder) / "here")
+        with chdir(here):
+            for place in sorted({path.rpartition("/") for line in READINGS[name] for path in line.split()}):
+                if place[2] in LATER:
+                    later(place[0], place[2])
+            said = [_gated(line) if name == "gates" else _said(_placed(line)) for line in READINGS[name]]
     texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], said, strict=True)]
-    _write(out / f"{name}.txt", "\n".join(texts).replace(folder, "RUNS"))
+    _write(out / f"{name}.txt", "\n".join(texts))
 
 
-def _placed(line: str, folder: Path) -> list[str]:
-    words = [str(folder / word) if word.endswith(LATER) else word for word in line.split()]
-    return [*words, "--out", str(folder / "report")] if words[0] == "report" else words
+def _placed(line: str) -> list[str]:
+    words = line.split()
+    return [*words, "--out", "again"] if words[0] == "report" else words
 
 
 def _gated(line: str) -> str:
@@ -343,10 +344,10 @@ def _said(words: list[str]) -> str:
     return f"{stdout}--- stderr\n{stderr}--- exit {code}\n"
 
 
-def later(command: str, kind: str, folder: Path) -> None:
+def later(command: str, kind: str) -> None:
     """Write a run like a command's with other numbers, other draws or fewer records; a record's key decides which."""
-    shutil.copytree(RUNS / command, folder, dirs_exist_ok=True)
-    path = folder / "records.jsonl"
+    shutil.copytree(RUNS / command, Path(command) / kind)
+    path = Path(command) / kind / "records.jsonl"
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if kind == "LESS":
         records = [record for record in records if int(record["key"][0], 16) % 4]
