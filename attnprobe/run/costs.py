@@ -17,8 +17,8 @@ CHOICE = 400  # of a method: the median of methods that compute or sort all scor
 GATHERED = 40  # of a product with d gathered keys or features, and of the output's errors
 LOGITS = 2_500  # of a logit, which two distributions compare
 FORWARD = 2  # of a model's products, which are smaller than those that the speed is measured by
-CALL = 5e8  # of one call of a method with its errors, besides its products
-OPENING = 1.6e11  # of the imports with which a model is opened, and of its weights
+CALL = 4e8  # of one call of a method with its errors, besides its products
+OPENING = 1.2e11  # of the imports with which a model is opened, and of its weights
 CORE = 10  # of an entry of a core, times d
 OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
 REPEAT = 1.5e8  # the same of one repeat of an audit, which draws, gathers and compares
@@ -63,6 +63,11 @@ def work_of_method(
     if matrix:
         return work + work_of_passes(n, d, heads) * queries / n, size + 2.0**26
     return work, size
+
+
+def work_of_steps(prompt: int, steps: int, d: int | None, heads: int, reads: bool) -> float:
+    """A call of a method on the new tokens behind a prompt, of which it keeps d keys, or reads all to choose d."""
+    return CALL + heads * float(steps) * (CHOICE * prompt * reads + GATHERED * (d or D) * P)
 
 
 def work_of_passes(n: int, d: int | None, heads: int) -> float:

@@ -14,7 +14,15 @@ from torch import Tensor
 from ...errors import SourceError, Unsupported
 from ...methods import METHODS
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
-from ...run.costs import Cost, work_of_forward, work_of_inputs, work_of_logits, work_of_method, work_of_passes
+from ...run.costs import (
+    Cost,
+    work_of_forward,
+    work_of_inputs,
+    work_of_logits,
+    work_of_method,
+    work_of_passes,
+    work_of_steps,
+)
 from ...run.inputs import InputKeeper
 from ...run.plan import Group, MethodRequest, method_facts
 from ...timings import Timings
@@ -27,7 +35,6 @@ from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
 
 STEP = 10  # the time of a token of a greedy step over that of a token of a long forward
-FEW = 1.5  # that of a token of the forward of all other steps
 
 
 class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
@@ -149,21 +156,24 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         """The method in each of its layers, once in the model and once for its local error, the model's forward, and
         the comparison of its logits.
         """
-        n, prefix = place.group.n, self.request.prefix_at(place.group.n)
-        work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
+        n, prefix, heads = place.group.n, self.request.prefix_at(place.group.n), len(self.head_numbers(place))
+        work, size = work_of_method(n, cell.d, heads)
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
             logits = work_of_logits(n, self._vocabulary(place))
-            passes = layers * work_of_passes(n, cell.d, len(self.head_numbers(place)))
+            passes = layers * work_of_passes(n, cell.d, heads)
             matrices = passes if self.request.per_head and cell.work.head is None else 0.0
             return 2 * layers * work + forward + logits + matrices, size
-        steps = n - prefix + self.request.greedy_steps
-        step = forward * (FEW * (n - prefix) + STEP * self.request.greedy_steps) / n
-        step += work_of_logits(n - prefix, self._vocabulary(place))
-        total, plan = layers * work * (1 + steps / n) + step, self.request.plan
+        reads = cell.work.request.entry.compress is None
+        work = work_of_steps(prefix, n - prefix + self.request.greedy_steps, cell.d, heads, reads)
+        step = forward * (n - prefix + STEP * self.request.greedy_steps) / n
+        step += work_of_logits(n - prefix, self._vocabulary(place)) / 2  # the model's own are read once
+        total, plan = 2 * layers * work + step, self.request.plan
         if plan is not None and cell.work.plan == plan and cell.window == self.batches[place][0] == 0:  # makes the plan
+            works = [one.work for one in self.by_place[place]]
+            shared = len({one.method for one in works if one.plan == plan and one.d == cell.d})
+            inputs = self.work_of_inputs(place) / len(self.batches[place]) / shared
             measured = layers * step if plan == "measured" else 0.0
-            inputs = self.work_of_inputs(place) / len(self.batches[place])
             total += self.request.plan_windows * (inputs + STEPS * layers * work + measured)
         return total, size
 
