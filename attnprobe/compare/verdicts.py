@@ -228,8 +228,18 @@ def refuse_other_machines(a: Sequence[Fields], b: Sequence[Fields]) -> None:
 
 def other_versions(a: Sequence[Fields], b: Sequence[Fields]) -> list[str]:
     """Notes on versions that differ. They may be what is compared, so they are not refused."""
-    ours, others = a[0]["versions"], b[0]["versions"]
-    return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in ours if ours[name] != others.get(name)]
+    ours, others = (_versions(records) for records in (a, b))
+    names = [name for name in {**ours, **others} if ours.get(name) != others.get(name)]
+    return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in names]
+
+
+def _versions(records: Sequence[Fields]) -> dict[str, str]:
+    """The versions with which a run was measured, by name."""
+    every: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, version in record["versions"].items():
+            every.setdefault(name, {})[version] = None
+    return {name: " and ".join(versions) for name, versions in every.items()}
 
 
 def timed_place(cell: Fields) -> Row:

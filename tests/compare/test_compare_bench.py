@@ -38,6 +38,14 @@ def test_rows_of_one_run_alone_are_undecided_if_they_were_requested(records):
     assert not {("linear", 16), ("skyformer", 32), ("exact", 32)} & shared
 
 
+def test_versions_that_differ_are_named_also_of_a_run_that_was_resumed(records):
+    assert compare_runs(records[:1], records[:1]).notes == []
+    later = [{**one, "versions": {**one["versions"], "torch": "9.9"}} for one in records]
+    torch = records[0]["versions"]["torch"]
+    assert compare_runs(records, later).notes == [f"torch {torch} in A, 9.9 in B"]
+    assert compare_runs(records, records[:4] + later[4:]).notes == [f"torch {torch} in A, {torch} and 9.9 in B"]
+
+
 def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):
     failed = [dict(one) for one in records]
     place = next(i for i, one in enumerate(failed) if (one["method"], one["n"]) == ("linear", 16))
