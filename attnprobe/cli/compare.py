@@ -12,7 +12,7 @@ EPILOG = """\b
 Examples:
   attnprobe compare outputs/before outputs/after --strict
   attnprobe compare outputs/run --pair skyformer=nystromformer
-  attnprobe compare outputs/run --pair blr.py:blr=blr.py:blr:block=64
+  attnprobe compare outputs/run --pair skyformer=skyformer:guard=sampled
   attnprobe compare outputs/decode --pair snapkv=h2o --metric kl,loss_change
 \b
 In Python:
@@ -50,7 +50,7 @@ a file that is not a run, runs of different sources or without a requested row i
     multiple=True,
     metavar="LEFT=RIGHT",
     help="Compare two methods, LEFT of A with RIGHT of B, or of A if there is no B; repeatable. Each is as in "
-    "--method: blr=blr:block=64, or topk:d=32=window:d=64.",
+    "--method: skyformer=skyformer:guard=sampled, or topk:d=32=window:d=64.",
 )
 @click.option(
     "--metric",

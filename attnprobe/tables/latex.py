@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..grammar.foreign import one_line
 from .console import Header
 from .marks import marks_legend
-from .table import Table
+from .table import Column, Table
 
 TEXT = {
     "\\": r"\textbackslash{}",
@@ -117,7 +117,7 @@ def latex(
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
             rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",
-            f"{' & '.join(map(tex, shown.headings))} \\\\",
+            f"{' & '.join(map(_heading, shown.columns, shown.sides))} \\\\",
             r"\midrule",
             *_lines(shown),
             r"\bottomrule",
@@ -139,6 +139,13 @@ def _lines(table: Table) -> list[str]:
         cells = [_bold(tex(cell)) if (place, i) in best else tex(cell) for i, cell in enumerate(line)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return lines
+
+
+def _heading(column: Column, side: str) -> str:
+    """The heading of a column, in as many lines as a terminal has."""
+    lines = [tex(line) for line in column.heading.split("\n") if line.strip()]
+    together = r" \\ ".join(lines)
+    return together if len(lines) < 2 else rf"\shortstack[{side}]{{{together}}}"
 
 
 def _bold(cell: str) -> str:

@@ -259,6 +259,14 @@ def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
     assert r"\label{tab:error-rows-inputs-1}" in view.inputs.text("latex")
 
 
+def test_latex_headings_have_the_lines_of_a_terminal_and_arrows_are_mathematics():
+    columns = [Column("method", "{m}", key=True), Column("median /\nV-Mean's", "{x:3}"), Column("\nmax", "{x:3}")]
+    table = table_of("", [{"m": "a → b", "x": 0.5}], columns)
+    text = View("error", Header(), [], [table]).text("latex")
+    assert r"method & \shortstack[r]{median / \\ V-Mean's} & max \\" in text
+    assert r"$\to$" in text and "→" not in text
+
+
 def test_small_numbers_fit_a_narrow_terminal():
     """Numbers that are aligned at their points are wider than the widest of them."""
     spreads = ["0.759 [0.544 – 1.41]", "69.90 [50.10 – 123.4]", "1.30e-07 [1.25e-07 – 1.38e-07]"]
