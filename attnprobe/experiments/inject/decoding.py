@@ -123,6 +123,7 @@ class DecodingBench(Bench):
     whole: Cache = field(init=False)  # of all tokens
     following: Tensor = field(init=False)  # the likeliest token after the prompt, (b, 1)
     kept: dict[tuple[Any, ...], dict[Any, Tensor]] = field(default_factory=dict)
+    read: dict[tuple[Any, ...], dict[Any, float]] = field(default_factory=dict)
     exact: dict[int, ExactSteps] = field(default_factory=dict)
 
     @property
@@ -200,9 +201,9 @@ class DecodingBench(Bench):
         return texts[row]
 
     def _policy(self, work: InjectWork) -> PromptPolicy:
-        kept, heads = self.kept.setdefault(work.method, {}), None if work.head is None else (work.head,)
+        kept, read = self.kept.setdefault(work.method, {}), self.read.setdefault(work.method, {})
         given = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
-        return PromptPolicy(*given, self._text, heads, kept)
+        return PromptPolicy(*given, self._text, None if work.head is None else (work.head,), kept, read)
 
     def _words(self, row: int) -> Tensor | None:
         words = super()._words(row)
@@ -217,7 +218,7 @@ class DecodingBench(Bench):
         assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
         result, steps = self._drift(work, row, got, local)
         same = [*steps["top1_agreement"], 0.0]
-        read = {layer: self._share(work, layer) for layer in work.layers}
+        read = {layer: self._share(work, layer, row) for layer in work.layers}
         numbers = {
             "first_divergence": float(same.index(0.0)),
             "cache_bytes": self.prefix.cache_bytes(read if evicts(work.request.entry) else {}),
@@ -229,13 +230,14 @@ class DecodingBench(Bench):
         metrics = result["metrics"] | {name: [value] for name, value in numbers.items()}
         return {**result, "metrics": metrics, "steps": steps}
 
-    def _share(self, work: InjectWork, layer: int) -> float:
-        """The share of a layer's prompt that heads keep or read."""
-        budget = work.budget
+    def _share(self, work: InjectWork, layer: int, row: int) -> float:
+        """The share of a layer's prompt that heads keep, or read in a step."""
+        budget, read = work.budget, self.read.get(work.method, {})
         if isinstance(budget, Mapping):
             of_heads = [budget.get((layer, head), budget.get(layer)) for head in range(self.calls[layer].heads)]
         else:
             of_heads = [budget]
         if work.head is not None:
             of_heads = [*of_heads, *[None] * (self.calls[layer].kv_heads - 1)]
+        of_heads = [d if d is None else read.get((layer, row, d), d) for d in of_heads]
         return sum(1.0 if d is None else min(d / self.prefix_length, 1.0) for d in of_heads) / len(of_heads)

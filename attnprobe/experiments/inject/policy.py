@@ -84,6 +84,7 @@ class PromptPolicy:
         prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
+        read: the mean number of keys of the prompt that a step reads, by (layer, row, d), of methods that state it.
     """
 
     method: Method
@@ -94,6 +95,7 @@ class PromptPolicy:
     text: Callable[[int, int], QKV]
     heads: Sequence[int] | None = None
     kept: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
+    read: dict[tuple[int, int, int | None], float] = field(default_factory=dict)
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """The outputs of the new tokens, (b, n_q, h, p_v), in the dtype of the call.
@@ -190,6 +192,8 @@ class PromptPolicy:
             raise Unsupported(
                 f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined"
             )
+        if "realised_d" in got.diagnostics:
+            self.read[steps.layer, steps.row, d] = float(got.diagnostics["realised_d"].mean())
         return got.output, got.log_normalizer()
 
 

@@ -237,6 +237,9 @@ def test_bytes_are_those_of_the_cache(ask):
     for policy in ("knorm", "window"):
         assert [of[policy][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
     assert [of["topk"][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole, whole / 3])
+    pages = ask(out="p", methods=("moba", "quest:page=4"), d=(9,))
+    read = [metrics(record)["read_bytes"] / whole for record in pages]
+    assert read == pytest.approx([1, 7 / PREFIX]), "one block of 512; the last page, of 3 keys, and one of 4"
 
 
 def test_a_share_is_that_of_the_prompt(ask):
