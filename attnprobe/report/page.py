@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ..tables.table import Table
 from ..tables.view import View
 from .run import Run
 
+FOLDER = Path(__file__).parent
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 SCALE = 1.5  # of figures, whose type is that of a paper
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
@@ -59,6 +61,24 @@ def html_page(reports: Sequence[Report]) -> str:
     The page fetches nothing. The template escapes every word of a run. A content security policy allows the page's own
     script alone, by its hash, so that a word that slipped through could not run, send a form or turn the page's links.
     """
+    from markupsafe import Markup
+
+    style, script = (FOLDER.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    several = len(reports) > 1
+    return _template().render(
+        policy=f"{policy}; form-action 'none'; base-uri 'none'",
+        title=" and ".join(report.name for report in reports),
+        style=Markup(style),
+        script=Markup(script),
+        runs=[_run(report, f"run-{index}-" if several else "") for index, report in enumerate(reports, 1)],
+    )
+
+
+@cache
+def _template() -> Any:
+    """The template. Its translation to Python takes longer than a page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -66,21 +86,10 @@ def html_page(reports: Sequence[Report]) -> str:
         """A value for the page: trusted markup unchanged, other text on one line without control characters."""
         return value if isinstance(value, Markup) else one_line(str(value))
 
-    folder = Path(__file__).parent
-    style, script = (folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, finalize=printed, undefined=StrictUndefined
+        loader=FileSystemLoader(FOLDER), autoescape=True, finalize=printed, undefined=StrictUndefined
     )
-    several = len(reports) > 1
-    return environment.get_template("page.html.j2").render(
-        policy=f"{policy}; form-action 'none'; base-uri 'none'",
-        title=" and ".join(report.name for report in reports),
-        style=Markup(style),
-        script=Markup(script),
-        runs=[_run(report, f"run-{index}-" if several else "") for index, report in enumerate(reports, 1)],
-    )
+    return environment.get_template("page.html.j2")
 
 
 def inline_svg(text: str, prefix: str, label: str) -> str:
