@@ -74,8 +74,7 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
     There is none for fewer than `MANY` methods. Rows with a mark, medians that are not reproducible, and
     errors of rounding alone do not compete.
     """
-    requested = [record for record in records if record.get("requested")]
-    if len(set(map(method_key, requested))) < MANY:
+    if not _are_many(records):
         return []
     causal = any(record["source"].get("causal") for record in records)
     tables = []
@@ -87,6 +86,10 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
             if sum(not row["reference"] for row in best) > 1:
                 tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric)))
     return tables
+
+
+def _are_many(records: Sequence[ErrorRecord]) -> bool:
+    return len({method_key(record) for record in records if record.get("requested")}) >= MANY
 
 
 def _best(
@@ -205,8 +208,8 @@ def cost_figure(
     entry and is dashed. Exact attention has error 0 and is a line at its cost. Errors of rounding are below the axis.
 
     Args:
-        causal: whether exact attention computes half of the entries. records: of the rows, whose heads decide what
-            beats what; without them the medians do.
+        causal: whether exact attention computes half of the entries. records: of the rows. From `MANY` methods on
+            heads decide what beats what, as in the tables; else the medians do.
         out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
@@ -232,7 +235,7 @@ def cost_figure(
     named, others = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
     styles = styles_of_named([row for row in shown if row["method"] != SOFTMAX], named)
     yardsticks = styles_of(references)
-    errors = _errors(records, metric)
+    errors = _errors(records, metric) if _are_many(records) else {}
 
     def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:
         points = {(point.label, point.d): point for point in drawn}
@@ -279,7 +282,7 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method computes, "
         "and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
-        "The steps are the frontier: points without bad rows that no other beats, as in the table.",
+        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []

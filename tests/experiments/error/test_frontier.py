@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from matplotlib.figure import Figure
 
 from attnprobe.experiments.error import cost
 from attnprobe.experiments.error.view import pooled
@@ -150,3 +151,14 @@ def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(
     (table,) = frontier_tables(records)
     assert [point.label for point in steps] == [name for name in names(table) if name != "V-Mean (ref.)"]
     assert "skewed" not in names(table)
+
+
+def test_few_methods_without_a_table_have_the_steps_of_their_medians(monkeypatch, tmp_path):
+    given, figures = [], []
+    monkeypatch.setattr(cost, "cloud", lambda axis, points, styles, limits, best: given.append(best))
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    for count in (cost.MANY - 1, cost.MANY):
+        records = [one for name in "abcdefgh"[:count] for one in cells(name, 0.3, 0.4)]
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+        figures[-1].draw(Figure().subplots(), figures[-1].panels[0][1])
+    assert given[0] is None and given[1] is not None
