@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from golden.rewrite import COMMANDS, INPUTS
@@ -105,8 +106,10 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_run_that_was_cut_off_is_gone_on_with(ask, name):
     """Where its last record was torn: what is there stays, and the rest is measured as in a whole run."""
+    begin = perf_counter()
     assert ask(name, "--out", "r")[0] == 0
     path, whole = Path("r/records.jsonl"), records("r")
+    assert all(0 < seconds < perf_counter() - begin for record in whole if (seconds := record.get("seconds")))
     *kept, last = path.read_text().splitlines(keepends=True)
     path.write_text("".join(kept) + last[: len(last) // 2])
     code, _, err = ask(name, "--out", "r")

@@ -43,6 +43,10 @@ def first_row(q, k, v, generator, scale):
 def lost(q, k, v, generator, scale):
     out = torch.softmax(scale * q @ k.mT, -1) @ v
     return out * (float('nan') if torch.rand((), generator=generator) < 0.3 else 1.0)
+
+def lost_where(q, k, v, generator, scale):
+    out = torch.softmax(scale * q @ k.mT, -1) @ v
+    return torch.where(v[..., :1, :1] > 0, out, float('nan'))
 """
 
 
@@ -96,12 +100,14 @@ def test_rows_are_judged_one_by_one(file):
 
 def test_a_result_that_is_not_finite_exceeds_every_error(file):
     (lost,) = audited(file, "lost", matrix=False)
-    assert lost["status"] == "diverged" and "of head 0" in lost["reason"]
+    assert lost["status"] == "diverged" and lost["reason"].startswith("not finite in 200 repeats: ")
     assert lost["statements"][0]["verdict"] == ["violated"] * 2
     rows = long_rows([lost], SHAPE, (*CELL, "trials"))
     (row,) = audit_summary(rows)
     assert audit_result(rows) == "Of 2 promises, head by head, 2 are violated. Failed or diverged: mine.py:lost."
     assert row["status"] == "diverged" and row["verdicts"] == {"violated": 2}
+    (one,) = audited(file, "lost_where", matrix=False, repeats=5)
+    assert one["reason"] == "not finite in 5 repeats: 5 of head 1"
 
 
 def test_counts_are_those_of_runs_with_the_same_seeds(file):
