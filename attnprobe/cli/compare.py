@@ -28,8 +28,8 @@ Verdicts:
              decides; also: the row was requested, but is in one run only
 \b
 With --pair, a row compares two methods. B − A is the effect, and its interval is what the test
-of that row does not refuse. Heads and windows are the sample, also of methods that draw nothing;
-of inject, windows. Repeats are averaged first.
+of that row does not refuse. Heads are the sample, each by its mean over windows and repeats, also
+of methods that draw nothing; of inject, windows.
 \b
 If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
 the permutation test of paired heads in all windows decides; where heads share their draws,

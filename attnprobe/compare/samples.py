@@ -42,7 +42,7 @@ class Pairing:
 
     @property
     def other_method(self) -> bool:
-        """Whether the cells of B are those of another method, so that heads and windows are a sample."""
+        """Whether the cells of B are those of another method, so that heads are a sample."""
         return any("pair" in cell for cell in self.a.values())
 
     @property
@@ -193,15 +193,25 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     if why := _dependent(metric, pairing, units):
         evidence = over_windows(differences)
         return replace(evidence, why=f"{evidence.why}{why}")
-    x, y = zip(*(unit.numbers for unit in units), strict=True)
-    if [value.head for value in units[0].a] == [None] and len(units) == 1:  # of a whole model
+    whole = units[0].a[0].head is None  # of a whole model
+    if whole and len(units) == 1:
         return Evidence(why="one text window")
+    pairs = [*_by_head(units).values()] if pairing.other_method and not whole else [[unit] for unit in units]
+    x, y = zip(*(_ends(pair, statistic) for pair in pairs), strict=True)
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
-    pairs = f"{len(units)} pairs of heads in " if len(units) > len(windows) else ""
-    why = f"{pairs}{len(windows)} windows"
+    of_heads = f"{len(pairs)} {'pairs of heads' if len(pairs) == len(units) else 'heads'} in "
+    why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
     return replace(evidence, se=standard_error(differences), otherwise=partial(over_windows, differences), why=why)
+
+
+def _by_head(units: Sequence[_Unit]) -> dict[Any, list[_Unit]]:
+    """The units of each head: its difference between two methods is much the same in every window."""
+    heads: dict[Any, list[_Unit]] = {}
+    for unit in units:
+        heads.setdefault(unit.a[0].head, []).append(unit)
+    return heads
 
 
 def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:

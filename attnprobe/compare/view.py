@@ -87,7 +87,8 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        parts += [f"{test.replace('heads and windows', 'windows') if of_model else test}." for test in tests]
+        units = "windows" if of_model else "heads, each by its mean over windows," if paired else "heads and windows"
+        parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
     return parts

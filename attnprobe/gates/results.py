@@ -29,7 +29,7 @@ def gates_table(results: Sequence[GateResult]) -> str:
     count = f"{len(results)} checked, {failed} failed" + (f", {undecided} undecided" if undecided else "")
     if not results:
         return f"no gates\n\n{count}"
-    return plain_tables([table_of("", results, COLUMNS, notes)], [count], Header()).lstrip("\n")
+    return plain_tables([table_of("", results, COLUMNS, notes)], [count], Header(), marked=False).lstrip("\n")
 
 
 def _gate(result: GateResult) -> str:

@@ -30,6 +30,7 @@ def plain_tables(
     run: str | None = None,
     width: int | None = None,
     full: bool = False,
+    marked: bool = True,
 ) -> str:
     """Tables with the header above and the legend below.
 
@@ -39,7 +40,7 @@ def plain_tables(
     and numbers are not aligned.
 
     Args:
-        legend: sentences before those on columns.
+        legend: sentences before those on columns. marked: whether a sentence explains signs and bold cells.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
         full: whether the header has all provenance and the legend all facts on every column. Otherwise the legend has
             `LEGEND_LINES` lines on the shown columns.
@@ -75,7 +76,8 @@ def plain_tables(
     console.print()
     columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
     left_out = _left_out(layouts, shown)
-    legend = [*marks_legend(tables, bold=terminal), *legend]
+    if marked:
+        legend = [*marks_legend(tables, bold=terminal), *legend]
     if full:
         every = [column for table in tables for column in table.columns]
         lines = [*legend, *(entry.text for entry in legend_of(every, full=True))]

@@ -16,24 +16,36 @@ from attnprobe.errors import UsageError
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 
-WORSE, BETTER = [1.0, 2.0, 3.0, 4.0], [0.5, 1.25, 2.5, 2.5]
+WORSE, BETTER = 2 * [1.0, 2.0, 3.0, 4.0], 2 * [0.5, 1.25, 2.5, 2.5]
 
 
 def methods(**fields):
-    """Eight pairs of heads and windows; the wide blocks are better in each."""
+    """Eight heads in two windows; the wide blocks are better in each."""
     narrow = run(WORSE, WORSE, method="blr", options={}, **fields)
     return narrow + run(BETTER, BETTER, method="blr", options={"block": 64}, **fields)
 
 
-def test_two_methods_without_draws_are_tested_over_heads_and_windows():
+def test_two_methods_without_draws_are_tested_over_heads():
     cells = methods(draws_hash=None)
     (row,) = compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows
     assert (row["method"], row["verdict"], row["test"]) == ("blr → blr:block=64", "better", "pairs")
-    assert (row["a"], row["b"], row["values"], row["windows"], row["heads"]) == (2.5, 1.6875, 8, 2, 4)
-    assert row["p"] == 2 / 2**8  # all eight differences have one sign
+    assert (row["a"], row["b"], row["values"], row["windows"], row["heads"]) == (2.5, 1.6875, 16, 2, 8)
+    assert row["p"] == 2 / 2**8  # the differences of all eight heads have one sign
     assert row["low"] < row["difference"] == -0.8125 < row["high"] < 0
     (other,) = compare_runs(cells, cells, pairs=["blr:block=64=blr"]).rows
     assert other["verdict"] == "worse" and (other["low"], other["high"]) == (-row["high"], -row["low"])
+
+
+def test_more_windows_of_the_same_heads_are_no_more_evidence():
+    """Each of six heads has one difference in every window, and one of the six is against the others."""
+    x, y = [5.0] * 6, [4.0, 4.2, 4.1, 4.3, 4.05, 5.5]
+    p = []
+    for windows in (1, 4):
+        cells = run(*[x] * windows, method="x", draws_hash=None) + run(*[y] * windows, method="y", draws_hash=None)
+        (row,) = compare_runs(cells, cells, pairs=["x=y"]).rows
+        assert (row["test"], row["verdict"], row["values"]) == ("pairs", "undecided", 6 * windows)
+        p.append((row["p"], row["low"], row["high"]))
+    assert p[0] == pytest.approx(p[1]) and p[0][0] > 0.05
 
 
 def test_p_values_are_corrected_over_the_budgets_of_a_pair():
@@ -191,7 +203,7 @@ def test_error_says_which_of_two_methods_is_better(command, write):
         code, out, _ = command("report", name, "--plot", "none")
         assert code == 0 and out.count(line) == expected and "better at d = 32" not in out
     wide = [one for one in two if one["options"]]
-    marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1, 0, 0, 0]}} for one in wide]
+    marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1] + [0] * 7}} for one in wide]
     write("bad", [one for one in two if not one["options"]] + marked)
     assert "undecided at d = 16 (-0.812" in (out := command("report", "bad", "--plot", "none")[1])
     assert "blr:block=64 alone has bad rows)" in " ".join(out.split())

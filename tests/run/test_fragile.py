@@ -138,13 +138,15 @@ def test_tables_mark_what_is_fragile_and_say_why_in_a_line(format_):
     sign = r"$\approx$" if format_ == "latex" else "≈"
     text = errors_view(*summarise(records_of()), Header()).text(format_, 300)
     (fragile,) = [line for line in text.splitlines() if "skyformer" in line and "44.5" in line and sign in line]
-    numbers = ("45.50", "22.5", "4.90", "40.1", "44.5")[format_ == "latex" :]  # mean, median, p10, p90, max
+    numbers = ("45.50", "22.5", "4.9", "40", "22.5", "44.5")[format_ == "latex" :]  # ‖E‖₂, median, p10, p90, mean, max
     assert all(f"{sign}{number}" in fragile for number in numbers) and fragile.count(sign) == len(numbers)
-    assert ("V-Mean" in text) == (format_ != "latex")  # its mean alone is known, and a paper's table has medians
-    (note,) = [line for line in text.splitlines() if "not reproducible" in line]
+    assert ("V-Mean" in text) == (
+        format_ != "latex"
+    )  # its ‖E‖₂ alone is known, and a paper's table has relative errors
+    (note,) = [line for line in text.splitlines() if "rounding decides the sum" in line]
     assert "skyformer d=8:" in note and "guard=sampled" in note
     sound = errors_view(*summarise(records_of(rounded=(0.0, 0.0))), Header()).text(format_, 300)
-    assert sign not in sound and "reproducible" not in sound
+    assert sign not in sound and "rounding decides" not in sound
 
 
 def test_data_formats_hold_the_names_and_the_plain_numbers():
@@ -242,7 +244,7 @@ def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate_with_strict_
     save_file({"q": q, "k": qkv.k, "v": qkv.v}, tmp_path / "qkv.safetensors")
     base = ("error", "--qkv", "qkv.safetensors", "--d", "64", "--no-matrix", "--fail-above", "output_spectral.max=1e-9")
     code, out, err = run(*base, "--method", "skyformer", "--junit", "gates.xml")
-    assert code == 0 and "≈" in out and "not reproducible" in out
+    assert code == 0 and "≈" in out and "rounding decides" in out
     assert "gate undecided: output_spectral.max <= 1e-09: skyformer d=64" in err
     assert "skipped" in (tmp_path / "gates.xml").read_text()
     code, _, err = run(*base, "--method", "skyformer", "--strict")
