@@ -112,7 +112,8 @@ def missing_lines(rows: Iterable[Row]) -> list[str]:
 
 def comparison_line(row: Row) -> str:
     """A row as a line of a log."""
-    ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
+    a, b = (significant(row[side]) or "no value" for side in ("a", "b"))
+    ends = f"{a} on the left, {b} on the right" if ARROW in row["method"] else f"{a} became {b}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
 

@@ -16,7 +16,7 @@ SIGNS = {  # before the first cell of a line, or before a value
     "–": "skipped",
     OPEN: "rounding decides it, or its interval is wide",
 }
-TESTED = "Bold: the best mean at each d, and means that a paired test does not tell from it"
+TESTED = "Bold: the best mean at each d but for yardsticks, and means that a paired test does not tell from it"
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"
 UNTESTED = "No bold: too few heads and windows for a paired test"

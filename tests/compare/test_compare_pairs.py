@@ -145,8 +145,9 @@ def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_
     write("a", methods(draws_hash=None))
     code, out, err = command("compare", "a", "--pair", "blr=blr:block=64", "--pair", "blr:block=64=blr")
     assert code == 1 and "run: a" in out and "B − A [interval]" in out
+    row = f"blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax)"
     assert err.splitlines() == [
-        f"attnprobe: worse: blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.688 became 2.500",
+        f"attnprobe: worse: {row}: 1.688 on the left, 2.500 on the right",
         "attnprobe: 2 rows compared: 1 worse, 1 better",
     ]
     assert command("compare", "a", "--pair", "blr=blr:block=64")[0] == 0

@@ -34,7 +34,10 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     terminal = {"width": 100} if format == "table" else {}
     assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
     tested = text(format, tested=lambda metric, pairs: [True] * len(pairs), **terminal).replace("$d$", "d")
-    assert "Bold: the best mean at each d, and means that a paired test does not tell from it." in tested
+    assert (
+        "Bold: the best mean at each d but for yardsticks, and means that a paired test does not tell from it."
+        in tested
+    )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
     assert "old:" not in text(format, ROWS[:1], **terminal)  # no rival

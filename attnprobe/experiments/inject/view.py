@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, p
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
 METRICS = (*GATED.names, "seconds")
+MOST_NATS = 700.0  # of which exp is finite
 FIELDS = (
     *(*SHARED, *KINDS, "steps", *COUNTS, *STATE, "reference", "requested"),
     *(f"{metric}.{name}" for metric in METRICS for name in STATISTICS),
@@ -151,7 +153,12 @@ DRIFTS: tuple[Column, ...] = (
         best=_nearest_to_one("greedy_match"),
     ),
     LOSS_CHANGE,
-    Column("perplexity change", "{metrics[perplexity_change][mean]:3}", "over the model's own", spare=4),
+    Column(
+        "perplexity change",
+        "{metrics[perplexity_change][mean]:3}",
+        "exp(loss) of a window, less the model's own; mean over windows",
+        spare=4,
+    ),
     Column(
         "± of change",
         "{metrics[perplexity_change][se]:2}",
@@ -324,9 +331,10 @@ def _notes(group: Sequence[Row]) -> list[str]:
     notes = []
     own = next((row for row in group if mean(row, "loss_own") is not None), None)
     if own is not None:
-        loss, size = f"the model's own loss is {significant(mean(own, 'loss_own'))} nats", mean(own, "perplexity_own")
-        words = f"{loss} on {own['predicts']} words"
-        notes.append(words if size is None else f"{loss}, its perplexity {significant(size)}")
+        loss = mean(own, "loss_own") or 0.0
+        words = f"the model's own loss is {significant(loss)} nats"
+        size = f", its perplexity {significant(math.exp(min(loss, MOST_NATS)))}"
+        notes.append(words + (size if mean(own, "perplexity_own") is not None else f" on {own['predicts']} words"))
     notes += [f"no loss and no logits: {row['predicts_not']}" for row in group if row["predicts_not"]]
     notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]
     notes += _spared(group)
