@@ -14,6 +14,7 @@ from ..files import Fields
 from ..records.file import STATUSES
 from ..tables.long import Row, fragile_statistics, sortable
 from ..tables.metrics import METRICS, Metric
+from ..tables.table import gathered
 from .cells import Key
 from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
 from .verdicts import Draft, blank, numbers
@@ -183,10 +184,8 @@ def _carried(metric: Metric, values: Sequence[_Value]) -> list[str]:
 
 
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
-    windows: dict[Any, list[_Unit]] = {}
-    for unit in units:
-        windows.setdefault(unit.window, []).append(unit)
-    ends = (_ends(window, statistic) for window in windows.values())
+    windows = gathered(units, lambda unit: unit.window)
+    ends = (_ends(window, statistic) for window in windows)
     differences = [y - x for x, y in ends if x is not None and y is not None]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
@@ -196,7 +195,9 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     whole = units[0].a[0].head is None  # of a whole model
     if whole and len(units) == 1:
         return Evidence(why="one text window")
-    pairs = [*_by_head(units).values()] if pairing.other_method and not whole else [[unit] for unit in units]
+    pairs = [[unit] for unit in units]
+    if pairing.other_method and not whole:  # the difference of a head is much the same in every window
+        pairs = gathered(units, lambda unit: unit.a[0].head)
     x, y = zip(*(_ends(pair, statistic) for pair in pairs), strict=True)
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
@@ -204,14 +205,6 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     of_heads = f"{len(pairs)} {'pairs of heads' if len(pairs) == len(units) else 'heads'} in "
     why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
     return replace(evidence, se=standard_error(differences), otherwise=partial(over_windows, differences), why=why)
-
-
-def _by_head(units: Sequence[_Unit]) -> dict[Any, list[_Unit]]:
-    """The units of each head: its difference between two methods is much the same in every window."""
-    heads: dict[Any, list[_Unit]] = {}
-    for unit in units:
-        heads.setdefault(unit.a[0].head, []).append(unit)
-    return heads
 
 
 def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:

@@ -238,9 +238,11 @@ def cost_figure(
     errors = _errors(records, metric) if _are_many(records) else {}
 
     def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:
+        if not errors:
+            return None
         points = {(point.label, point.d): point for point in drawn}
-        places = [(text_label(row), row["d"]) for row in _best(group, cost, metric, errors, causal)] if errors else []
-        return [points[place] for place in places if place in points] if errors else None
+        places = [(text_label(row), row["d"]) for row in _best(group, cost, metric, errors, causal)]
+        return [points[place] for place in places if place in points]
 
     def draw(axis: Any, panel: tuple[str, Sequence[Fields]]) -> None:
         name, group = panel

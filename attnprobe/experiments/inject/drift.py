@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, isfinite, nan
+from math import isfinite, nan
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +26,7 @@ from ...run.limits import with_smaller_blocks
 from ...sources import AttentionCall, Block
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
+from .rows import perplexity
 
 DRIFT_METRICS = {
     "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
@@ -123,11 +124,6 @@ def model_drift(
         drifts["perplexity"], drifts["perplexity_own"] = perplexity(drifts["loss"]), perplexity(drifts["loss_own"])
         drifts["perplexity_change"] = drifts["perplexity"] - drifts["perplexity_own"]
     return drifts, steps
-
-
-def perplexity(loss: float) -> float:
-    """``exp(loss)``, at most exp(700); NaN for a loss that is not finite."""
-    return exp(min(loss, 700.0)) if isfinite(loss) else nan
 
 
 @dataclass(frozen=True)

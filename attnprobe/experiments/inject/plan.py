@@ -155,9 +155,9 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         )
     read = request
     if budgets is not None and "prompt" in budgets.about and request.model is not None:
-        for line in _differing(request.budgets, budgets, {**budgets.about, "model": request.model}, ()):
-            if " are for model " in line:
-                raise UsageError(line)
+        differing = _differing(request.budgets, budgets, {**budgets.about, "model": request.model}, ())
+        if "model" in differing:
+            raise UsageError(differing["model"])
     if budgets is not None:
         read = replace(read, methods=(_method_of(request, budgets, notify),), d=(1,))
     if request.phase == "decode":
@@ -179,11 +179,11 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         request = replace(request, steps=max(_steps_behind(request, source, plan.n) for source, plan in parts))
     for source, plan in parts:
         differing = _differing(request.budgets, budgets, source.facts, plan.n)
-        for line in differing:
-            if budgets is not None and "prompt" in budgets.about and " are for n " not in line:
+        for name, line in differing.items():
+            if budgets is not None and "prompt" in budgets.about and name != "n":
                 raise UsageError(line)
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
-        for line in differing:
+        for line in differing.values():
             notify(line)
         if request.phase == "decode":
             _refuse_models(source)
@@ -306,8 +306,8 @@ def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int
 
 def _differing(
     path: str | None, budgets: Budgets | None, facts: Mapping[str, Any], lengths: Iterable[int]
-) -> list[str]:
-    """A note for each fact in which a file of budgets differs from this run."""
+) -> dict[str, str]:
+    """A note for each fact in which a file of budgets differs from this run, by the fact."""
     about = {} if budgets is None else budgets.about
     facts_here = {
         "model": [facts.get("model")],
@@ -315,11 +315,12 @@ def _differing(
         "n": list(lengths),
         "scale_inputs": [1],
     }
-    return [
-        f"{path}: its budgets are for {name.replace('_', ' ')} {about[name]}; here it is " + ", ".join(map(str, values))
+    return {
+        name: f"{path}: its budgets are for {name.replace('_', ' ')} {about[name]}; here it is "
+        + ", ".join(map(str, values))
         for name, values in facts_here.items()
         if about.get(name) is not None and values != [about[name]]
-    ]
+    }
 
 
 def inject_batches(plan: InjectPlan, source: Any) -> Iterator[tuple[int, tuple[int, ...], list[InjectCell]]]:

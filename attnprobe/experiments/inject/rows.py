@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite, nan
+from math import exp, isfinite, nan
 from typing import Any
 
 from ...tables.long import CELL, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
@@ -19,6 +19,11 @@ SHARED = (  # the fields that all records of a row share
 KINDS = ("model_layers", "global_layers", "kv_head")  # of a model with both kinds of layers, and of one KV head
 OF_RECORD = (*CELL, *SHARED, "model_layers", "heads", "repeat", "tokens", "seconds", "key")
 SUMMARISED = ("options", "family", "n", "d", "budgets", "weights", "source")
+
+
+def perplexity(loss: float) -> float:
+    """``exp(loss)``, at most exp(700); NaN for a loss that is not finite."""
+    return exp(min(loss, 700.0)) if isfinite(loss) else nan
 
 
 def mean(row: Row, name: str) -> float | None:

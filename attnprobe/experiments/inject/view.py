@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
+from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, perplexity, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
 METRICS = (*GATED.names, "seconds")
-MOST_NATS = 700.0  # of which exp is finite
 FIELDS = (
     *(*SHARED, *KINDS, "steps", *COUNTS, *STATE, "reference", "requested"),
     *(f"{metric}.{name}" for metric in METRICS for name in STATISTICS),
@@ -329,12 +327,12 @@ def _decoding(row: Row) -> str:
 
 def _notes(group: Sequence[Row]) -> list[str]:
     notes = []
-    own = next((row for row in group if mean(row, "loss_own") is not None), None)
+    own = next(((row, loss) for row in group if (loss := mean(row, "loss_own")) is not None), None)
     if own is not None:
-        loss = mean(own, "loss_own") or 0.0
-        words = f"the model's own loss is {significant(loss)} nats"
-        size = f", its perplexity {significant(math.exp(min(loss, MOST_NATS)))}"
-        notes.append(words + (size if mean(own, "perplexity_own") is not None else f" on {own['predicts']} words"))
+        row, loss = own
+        causal = mean(row, "perplexity_own") is not None
+        of_words = f", its perplexity {significant(perplexity(loss))}" if causal else f" on {row['predicts']} words"
+        notes.append(f"the model's own loss is {significant(loss)} nats{of_words}")
     notes += [f"no loss and no logits: {row['predicts_not']}" for row in group if row["predicts_not"]]
     notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]
     notes += _spared(group)

@@ -31,7 +31,7 @@ def _check(target: str, **options: Any) -> None:
     if isinstance(options["rope"], str):
         if options["rope"] != MODEL:
             raise UsageError(f"expected: rope={options['rope']} is neither {MODEL} nor the base of a RoPE")
-        options["rope"] = None
+        options = {**options, "rope": None}
     check_subset("expected", "every", "first", "observe", "rope")(target, **options)
 
 
