@@ -201,8 +201,6 @@ def _legend(rows: Sequence[Row]) -> list[str]:
         parts.append(f"{' and '.join(scaled)}: divided by the largest entry, e^log_scale.")
     if any(not row.get("closed", True) for row in measured):
         parts.append("Some residuals are beyond the tolerance.")
-    if len(measured) < len(rows):
-        parts.append("✗ failed or diverged, – skipped.")
     return parts
 
 
