@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import signal
@@ -15,10 +16,6 @@ from attnprobe.cli import main
 from attnprobe.records.append import RecordWriter
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # no test depends on what another has captured
-if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of their own would fight for them
-    torch.set_num_threads(1)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start
-
 
 #: files whose tests make no process, draw nothing and load no model: `pytest -m quick`
 QUICK = {
@@ -36,6 +33,23 @@ def pytest_ignore_collect(collection_path, config):
     """Quick tests do not wait for the others to be imported."""
     quick = config.option.markexpr == "quick" and collection_path.suffix == ".py"
     return True if quick and collection_path.name not in QUICK else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """A worker for each core: threads of its own would fight for them. NumPy reads their number when it is imported."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is collected stays to the end: the collector need not walk it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items):
