@@ -40,7 +40,7 @@ def ran(folder, command, unbuffered=""):
     return done.stdout, done.stderr
 
 
-ERROR = "error --qkv q.safetensors --method svd --d 2 --plot"
+ERROR = "error --qkv q.safetensors --method svd --d 2"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,8 @@ ERROR = "error --qkv q.safetensors --method svd --d 2 --plot"
     ],
 )
 def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, expected, unbuffered):
-    command = f"attnprobe {ERROR} --fail-above output_spectral={limit} --junit j{expected}.xml --out r{expected}"
+    gate = f"--fail-above output_spectral={limit} --junit j{expected}.xml"
+    command = f"attnprobe {ERROR} --plot errors {gate} --out r{expected}"
     _, err = ran(folder, f"({command}; echo $? >&2) | true", unbuffered)
     assert err.splitlines()[-1] == str(expected) and "rror:" not in err
     assert {"records.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{expected}"))
@@ -154,6 +155,6 @@ def test_a_gate_that_fails_is_told_where_its_file_cannot_be_written(folder, caps
     (folder / "file").write_text("")
     for limit, expected in (("1e-9", 1), ("1e9", 2)):
         with pytest.raises(SystemExit) as stop:
-            main([*ERROR.split()[:-1], "--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"])
+            main([*ERROR.split(), "--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"])
         assert stop.value.code == expected
         assert "file" in capsys.readouterr().err.splitlines()[-1]

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 from paths import ROOT
+from safetensors.torch import save_file
 from sources_helpers import needs_minilm
 
 ACTION, PAGE = ROOT / "action.yml", ROOT / "docs/guide/ci.md"
@@ -52,8 +54,9 @@ def test_a_command_with_a_gate_that_holds_and_one_that_fails(measure, tmp_path):
     manifest = (tmp_path / "good/manifest.json").read_text()
     assert '"minilm"' in manifest and '"embedded"' in manifest and (tmp_path / "attnprobe.xml").exists()
     assert "nystromformer" in (tmp_path / "summary.md").read_text()
-    done = measure(command=f"{SMALL} --fail-above output_spectral_relative.median=1e-9", out="bad")
-    assert done.returncode == 1
+    save_file(dict(zip("qkv", torch.randn(3, 2, 64, 8), strict=True)), tmp_path / "own.safetensors")
+    own = f"{SMALL} --qkv own.safetensors --fail-above output_spectral_relative.median=1e-9"
+    assert measure(command=own, out="bad", model="", text="").returncode == 1
 
 
 @needs_minilm

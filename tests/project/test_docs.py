@@ -132,11 +132,11 @@ def size(request, monkeypatch):
 
 
 @needs_minilm
-def test_the_page_of_figures_draws_its_figures(run, no_hub, tmp_path):
+def test_the_page_of_figures_draws_its_figures(run, no_hub, tmp_path, every_file):
+    """Each block is a file of its own, with no names of the others; `run` has made an empty folder the present one."""
     for language, text in blocks(DOCS / "guide/plots.md"):
         assert language == "python"
-        done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=HERE, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        exec(compile(text, "plots.md", "exec"), {})
     assert (tmp_path / "panels.pdf").stat().st_size > 5000 and (tmp_path / "heads.png").stat().st_size > 5000
 
 
@@ -300,13 +300,12 @@ def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_p
 
 @needs_minilm
 @pytest.mark.parametrize("page", ["reference/config.md", "guide/ci.md"])
-def test_the_file_of_a_sweep_on_a_page_is_one(page, tmp_path):
+def test_the_file_of_a_sweep_on_a_page_is_one(page, run, tmp_path):
     """It is read, and its options and gates are checked, as before a run."""
     [text] = [text for language, text in blocks(DOCS / page) if language == "yaml" and "\ngates:" in text]
     (tmp_path / "file.yaml").write_text(text)
-    words = [sys.executable, "-m", "attnprobe", "sweep", "file.yaml", "--weights", "initialized", "--dry-run"]
-    done = subprocess.run(words, cwd=tmp_path, env=HERE, capture_output=True, text=True)
-    assert done.returncode == 0 and "cells, 0 done" in done.stdout, done.stderr
+    code, out, err = run("sweep", "file.yaml", "--weights", "initialized", "--dry-run")
+    assert code == 0 and "cells, 0 done" in out, err
 
 
 def test_the_page_of_exit_codes_has_those_of_the_help(run):
