@@ -126,10 +126,8 @@ class Seen:
         assert self.places == sorted(self.places) and self.places[-1] == (total, total)
 
 
-LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("spectrum", "condition", "theory", "budget")]
-
-
-@pytest.mark.parametrize("command", ["error", *LATER])
+@pytest.mark.slow  # the ordinary suite has the same of errors where processes die, below
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path):
     labels = []
     seen = Seen(labels.append)
@@ -146,7 +144,7 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["error", *LATER])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
     seen = Seen()
     run = measured(command, file, tmp_path / "r", seen, backend="ray", ray_address=address, jobs=2)
@@ -184,16 +182,23 @@ def dying(q, k, v):
         os.kill(os.getpid(), signal.SIGKILL)
     return v
 """)
-    given = {"methods": (f"skyformer,{tmp_path}/dying.py:dying",), "matrix": False, "repeats": 1}
-    seen = Seen()
+    given = {"methods": (f"skyformer,performer,{tmp_path}/dying.py:dying",)}
+    labels = []
+    seen = Seen(labels.append)
     run = measured("error", file, tmp_path / "r", seen, **given, **where)
     total = len(run.outcome.records)
-    deaths = json.loads((tmp_path / "r/manifest.json").read_text())["deaths"]
-    assert len(deaths) == 2 and all("process" in reason for reason in deaths)
+    assert (run.outcome.measured, run.outcome.done_before) == (total, 0)
+    assert [label for label in labels if "reading" in label][0].startswith("reading n=64")  # the longest first
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert {one["threads"] for one in manifest["processes"]} == {1}
+    assert len(manifest["deaths"]) == 2 and all("process" in reason for reason in manifest["deaths"])
     assert calls.stat().st_size >= 9
     seen.check(total)
     same(run, measured("error", file, tmp_path / "alone", **given))
     assert {record["status"] for record in run.outcome.records} == {"ok"}
+    before = (tmp_path / "r/records.jsonl").read_bytes()
+    assert measured("error", file, tmp_path / "r", **given, **where).outcome.done_before == total
+    assert (tmp_path / "r/records.jsonl").read_bytes() == before
 
 
 class Dying:
