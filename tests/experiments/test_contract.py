@@ -91,8 +91,6 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
     first, left = Path("r/records.jsonl").read_bytes(), files("r")
     assert {path.suffix for path in left} >= {".md", ".csv", ".json", ".tex", ".svg", ".png", ".pdf"}
 
-    assert ask(name, "--plot", "--out", "r", "--format", "json")[0] == 0
-    assert Path("r/records.jsonl").read_bytes() == first and files("r") == left
     for kind in ("tables", "figures"):
         shutil.rmtree(Path("r", kind))
     code, _, err = run("report", "r")
@@ -100,7 +98,7 @@ def test_a_run_leaves_what_a_report_rebuilds_and_is_not_measured_again(ask, run,
     for format_ in FORMATS:
         code, out, err = ask(name, "--out", "r", "--format", format_)
         assert code == 0 and "skyformer" in out, (format_, err)
-    assert Path("r/records.jsonl").read_bytes() == first
+    assert Path("r/records.jsonl").read_bytes() == first and left.items() <= files("r").items()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -249,7 +249,7 @@ def test_a_share_is_that_of_the_prompt(ask):
 
 def test_one_kv_head_at_a_time(ask):
     """In the last layer the two heads' errors add up to those of the layer, and the ranks are scipy's."""
-    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True, windows=2)
+    records = ask(methods=("knorm", "window", "tova"), d=(6,), per_head=True, per_layer=True)
     rows = inject_rows(records)
     heads = [row for row in rows if row.get("kv_head") is not None]
     assert len(heads) == 3 * LAYERS * 2
