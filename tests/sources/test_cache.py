@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -217,24 +218,26 @@ def test_a_folder_is_that_of_the_user(monkeypatch, tmp_path):
     assert default_cache().folder == tmp_path / "attnprobe" / "captures"
 
 
-WRITER = """
-import sys, torch
-from pathlib import Path
-from attnprobe.sources.cache import Cache
-cache = Cache(Path(sys.argv[1]), largest=40_000)
-for number in range(60):
-    key = f"key{number % 7}"
-    cache.keep_tensors(key, {"x": torch.full((1000,), float(number))}, {"number": number})
-    found = cache.tensors(key)
-    assert found is None or float(found[0]["x"][0]) == found[1]["number"]
-"""
+def use(folder, told):
+    """Keep and read entries, more than the cache holds; tell what went wrong."""
+    cache = Cache(folder, largest=40_000, notify=told.put)
+    for number in range(60):
+        key = f"key{number % 7}"
+        cache.keep_tensors(key, {"x": torch.full((1000,), float(number))}, {"number": number})
+        found = cache.tensors(key)
+        assert found is None or float(found[0]["x"][0]) == found[1]["number"]
 
 
 def test_several_processes_read_write_and_evict_at_once(tmp_path):
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    errors = [process.communicate(timeout=120)[1] for process in started]
-    assert errors == ["", "", ""]
+    """Forks of this process, which has imported everything."""
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
+    started = [context.Process(target=use, args=(tmp_path, told)) for _ in range(3)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(timeout=120)
+    assert [process.exitcode for process in started] == [0, 0, 0] and told.empty()
     cache = Cache(tmp_path, largest=40_000, notify=pytest.fail)
     assert cache.entries() and all(cache.tensors(entry.key) for entry in cache.entries())
     assert not list(tmp_path.glob(".*"))
