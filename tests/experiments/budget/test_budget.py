@@ -263,10 +263,11 @@ CASES = [
     ids=[case[0] for case in CASES],
 )
 def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, options):
-    qkv = inputs(n=36)
+    n = 28
+    qkv = inputs(n=n)
     seeds = range(3, 8) if "deterministic" not in METHODS[method].tags else range(3, 4)
     errors, kth = {}, seeds_needed(len(seeds), 0.2) - 1
-    least, most = max(2, METHODS[method].least), min(36, METHODS[method].limit(36, 36))
+    least, most = max(2, METHODS[method].least), min(n, METHODS[method].limit(n, n))
     for d in range(least, most + 1):
         try:
             errors[d] = brute(qkv, method, d, seeds, metric, **options)
@@ -277,7 +278,7 @@ def test_the_bisection_has_the_result_of_a_linear_scan(method, metric, epsilon, 
     def holds(head):
         return [d for d in level if level[d][head] <= epsilon]
 
-    arguments = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": 36, "resolution": 1}
+    arguments = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": n, "resolution": 1}
     scanned = budgets(qkv, method, epsilon, scan=True, **arguments, **options)
     bisected = budgets(qkv, method, epsilon, **arguments, **options)
     assert (scanned.least, scanned.most) == (least, most) and set(scanned.tried) == set(errors)
