@@ -44,19 +44,28 @@ def row_norms(x: Tensor, axes: int = 1) -> Tensor:
     """
     last = tuple(range(-axes, 0))
     norms = x.norm(dim=last)
-    if not x.numel() or in_range(norms.square()):
+    if not x.numel():
         return norms
-    unit = unit_of(x, axes)
-    return (x / unit).norm(dim=last) * unit.reshape(norms.shape)
+    if x.device.type != "cpu":  # which rows are right would have to be waited for
+        return _scaled_norms(x, last)
+    wrong = ~in_range(norms.square())
+    return norms.index_put((wrong,), _scaled_norms(x[wrong], last)) if wrong.any() else norms
 
 
-def in_range(sums: Tensor) -> bool:
-    """Whether these sums of squares are right: no square that counts underflowed, and no sum overflowed.
+def _scaled_norms(x: Tensor, last: tuple[int, ...]) -> Tensor:
+    """`row_norms` over the axes ``last``, of rows divided by their `unit_of`."""
+    unit = unit_of(x, len(last))
+    norms = (x / unit).norm(dim=last)
+    return norms * unit.reshape(norms.shape)
 
-    False on a GPU, which would have to be waited for.
+
+def in_range(sums: Tensor) -> Tensor:
+    """Whether each of these sums of squares is right: no square that counts underflowed, and the sum did not overflow.
+
+    A sum of 0 may be one of squares that underflowed.
     """
     limits = torch.finfo(sums.dtype)
-    return sums.device.type == "cpu" and bool(((sums > limits.tiny**0.8) & (sums < limits.max**0.8)).all())
+    return (sums > limits.tiny**0.8) & (sums < limits.max**0.8)
 
 
 def unit_of(x: Tensor, axes: int = 1) -> Tensor:

@@ -60,10 +60,24 @@ def residual_rows(change: Tensor, stream: Tensor) -> Tensor:
         )
     change, stream = change.double(), stream.double()
     moved, size = change.square().sum(-1), stream.square().sum(-1)  # (…, n)
-    if not (in_range(moved) and in_range(size)):
-        unit = unit_of(torch.maximum(*(linalg.vector_norm(x, inf, dim=-1, keepdim=True) for x in (change, stream))))
-        moved, size = (change / unit).square().sum(-1), (stream / unit).square().sum(-1)
-    share = moved / (moved + size)  # r² / (1 + r²)
+    if change.device.type != "cpu":  # which rows are right would have to be waited for
+        return _scaled_shares(change, stream)
+    wrong = ~(in_range(moved) & in_range(size)).reshape(-1, moved.shape[-1]).all(0)  # (n,)
+    shares = _shares(moved, size)
+    if wrong.any():
+        shares[..., wrong] = _scaled_shares(change[..., wrong, :], stream[..., wrong, :])
+    return shares
+
+
+def _scaled_shares(change: Tensor, stream: Tensor) -> Tensor:
+    """The shares of rows that are divided by a power of two, so that no square that counts under- or overflows."""
+    unit = unit_of(torch.maximum(*(linalg.vector_norm(x, inf, dim=-1, keepdim=True) for x in (change, stream))))
+    return _shares((change / unit).square().sum(-1), (stream / unit).square().sum(-1))
+
+
+def _shares(moved: Tensor, size: Tensor) -> Tensor:
+    """``r² / (1 + r²)`` from the squared sizes of Δy and of the stream."""
+    share = moved / (moved + size)
     return share.masked_fill((moved == 0) & (size == 0), 0.0).masked_fill(moved == inf, 1.0)
 
 
