@@ -38,7 +38,7 @@ def pytest_ignore_collect(collection_path, config):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes():
     """A worker for each core: threads of its own would fight for them. NumPy reads their number when it is imported."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)
