@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import click
 from ..environment import plugins
 from ..errors import UsageError, unknown
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
-from ..grammar.lists import DTYPES, SELECTION, check_device, file_and_function, is_file_of_text, parts
-from ..run.topics.reading import Device, Dtype, Reading, Tensors
+from ..grammar.lists import SELECTION, check_device, file_and_function, is_file_of_text, parts
+from ..run.topics.reading import Device, Reading, Tensors
 
 # the built-in methods by family, with their papers; a test compares the registry
 INDEX = {
@@ -119,13 +119,13 @@ def check_methods(texts: Iterable[str]) -> None:
             known = elsewhere or name in NAMES or name in _registered()
             if not known and name not in (installed := plugins()):
                 raise unknown("method", name, sorted([*NAMES, *installed]))
-        option, equals, _ = (options or "").partition("=")
+        option, equals, value = (options or "").partition("=")
         if option and equals and method in NAMES:
-            _refuse_option(method, option)
+            _refuse_option(method, option, value)
 
 
 def check_given(request: Any) -> None:
-    """Refuse what is given and is not there before torch is imported: methods, a text, tensors, a device, a dtype.
+    """Refuse what is given and is not there before torch is imported: methods, a text, tensors, a device.
 
     Raises:
         UsageError, SourceError: it names the nearest one, or the way out.
@@ -137,17 +137,17 @@ def check_given(request: Any) -> None:
         text_file(request.text)
     if isinstance(request, Device):
         check_device(request.device)
-    if isinstance(request, Dtype) and request.dtype not in DTYPES:
-        raise unknown("dtype", request.dtype, DTYPES)
 
 
-def _refuse_option(method: str, option: str) -> None:
-    """Refuse an option that a built-in method does not take."""
+def _refuse_option(method: str, option: str, value: str) -> None:
+    """Refuse an option that a built-in method does not take, and a word that is none of the option's."""
     taken = options_of_method(method)
     if not taken:
         raise UsageError(f"{method} takes no options, got '{option}'")
     if option not in taken:
         raise unknown(f"option of {method}", option, taken)
+    if taken[option] and value not in taken[option]:
+        raise unknown(f"value of {method}:{option}", value, taken[option])
 
 
 def _registered() -> Container[str]:
@@ -156,15 +156,30 @@ def _registered() -> Container[str]:
     return () if registry is None else registry.METHODS
 
 
-def options_of_method(method: str) -> list[str]:
-    """The options of a built-in method: keyword-only arguments of the function that is registered with its name."""
+def options_of_method(method: str) -> dict[str, tuple[str, ...]]:
+    """The options of a built-in method: keyword-only arguments of the function that is registered with its name. Each
+    has the words that it takes; none if it takes other values.
+    """
     for file in sorted((Path(__file__).parent.parent / "methods").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if f'name="{method}"' in text:
-            functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+            body = ast.parse(text).body
+            functions = [node for node in body if isinstance(node, ast.FunctionDef)]
             [found] = [one for one in functions if any(_registers(call, method) for call in one.decorator_list)]
-            return [argument.arg for argument in found.args.kwonlyargs if argument.arg not in ("streams", "target")]
+            kinds = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
+            taken = [argument for argument in found.args.kwonlyargs if argument.arg not in ("streams", "target")]
+            return {argument.arg: _words(argument.annotation, kinds) for argument in taken}
     raise AssertionError(f"no file registers {method}")
+
+
+def _words(hint: ast.expr | None, kinds: Mapping[str, ast.expr]) -> tuple[str, ...]:
+    """The words of a ``Literal``, also of one that the module gives a name."""
+    if isinstance(hint, ast.Name):
+        hint = kinds.get(hint.id)
+    if not isinstance(hint, ast.Subscript) or ast.unparse(hint.value) != "Literal":
+        return ()
+    words = ast.literal_eval(hint.slice)
+    return words if isinstance(words, tuple) else (words,)
 
 
 def _registers(decorator: ast.expr, method: str) -> bool:

@@ -54,6 +54,9 @@ def short_name(name: str) -> str:
 WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
 EMBEDDED, NEEDLE = "embedded", "needle"
 TEXTS = (*WIKITEXT, EMBEDDED, NEEDLE)
+WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
+POSITIONS = ("segment", "wrap", "interpolate")  # of texts beyond a model's positions
+SPLITS = ("train", "validation", "test")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 

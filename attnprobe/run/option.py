@@ -65,7 +65,8 @@ class Option:
             the option is repeatable.
         words: texts that are values themselves, such as ``all``.
         role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
-        among: the values that there are. between: the least and the most; the message is ``choose`` and words.
+        among: the values, or items of a list, that there are.
+        between: the least and the most; the message is ``choose`` and words.
         inside: the same without the ends.
         complete: whether its items are methods, whose names the shell completes.
         bare: the value of the option without one.
@@ -192,7 +193,9 @@ class Option:
                 raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {example!r}")
             value = tuple(value)
         if self.parse is not None:
-            return self.value(self.text(value), self.long)
+            made = self.value(self.text(value), self.long)
+            self._refuse_others(made)
+            return made
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         self._refuse(value)
@@ -210,13 +213,19 @@ class Option:
         for one in value if self.several else (value,):
             if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
                 raise UsageError(f"{self.long}={value!r}: {needed} is needed")
-        if self.among is not None and value not in self.among:
-            raise unknown(self.called or self.long, str(value), self.among)
+        self._refuse_others((value,))
         if self.between is not None and not self.between[0] <= value <= self.between[1]:
             choose = self.choose or "a number from {:g} to {:g}".format(*self.between)
             raise UsageError(f"{self.long}={_short(value)}: choose {choose}")
         if self.inside is not None and not self.inside[0] < value < self.inside[1]:
             raise UsageError(f"{self.long}={_short(value)}: choose {self.choose}")
+
+    def _refuse_others(self, values: Sequence[Any]) -> None:
+        """Refuse a value that is none of those that there are."""
+        known = self.among
+        for one in values:
+            if known is not None and one not in known:
+                raise unknown(self.called or self.long, str(one), known)
 
 
 def _short(value: float) -> str:

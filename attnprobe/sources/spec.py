@@ -16,14 +16,11 @@ from torch import Tensor
 from ..arguments import check_fields, checked
 from ..errors import SourceError, UsageError, unknown
 from ..grammar.lists import DTYPES as DTYPE_NAMES
-from ..grammar.lists import check_device
+from ..grammar.lists import POSITIONS, SPLITS, WEIGHTS, check_device
 from ..qkv import QKV
 from ..timings import Timings
 
-WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
-POSITIONS = ("segment", "wrap", "interpolate")
 NAMES = ("model", "text", "tokenizer", "qkv", "queries")  # fields that may be a path
-SPLITS = ("train", "validation", "test")
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
@@ -72,11 +69,9 @@ class SourceSpec:
             if issubclass(type(named := getattr(self, what)), PurePath):
                 object.__setattr__(self, what, os.fspath(named))
         check_fields(self)
-        for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES)):
+        for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES), ("split", SPLITS)):
             if getattr(self, what) not in choices:
                 raise unknown(what, str(getattr(self, what)), choices)
-        if self.split not in SPLITS:
-            raise unknown("split", str(self.split), SPLITS)
         check_device(self.device)
         for what in NAMES:
             if getattr(self, what) is not None and not getattr(self, what).strip():

@@ -330,12 +330,22 @@ def test_the_static_names_are_the_registrys():
 
 def test_the_options_that_are_read_from_files_are_the_registrys():
     for name, entry in (METHODS | KERNELS).items():
-        assert options_of_method(name) == [*entry.options], name
+        taken = options_of_method(name)
+        assert [*taken] == [*entry.options], name
+        words = {option: taken[option] for option in taken if taken[option]}
+        assert words.items() <= {option: one.choices for option, one in entry.options.items()}.items(), name
+    assert options_of_method("skyformer")["inverse"] == METHODS["skyformer"].options["inverse"].choices
 
 
 @pytest.mark.parametrize(
     "texts",
-    [["vmean", "skyformerr:x=1"], ["skyformer:sampler=iid,gama=1,vmean"], ["vmean:x=1"], ["torch:flux"]],
+    [
+        ["vmean", "skyformerr:x=1"],
+        ["skyformer:sampler=iid,gama=1,vmean"],
+        ["vmean:x=1"],
+        ["torch:flux"],
+        ["skyformer:inverse=pniv"],
+    ],
 )
 def test_methods_are_refused_at_once_in_the_words_of_the_request(texts):
     with pytest.raises(UsageError) as at_once:
@@ -352,7 +362,17 @@ def test_what_the_quick_check_does_not_judge_is_left_to_the_request(texts):
     check_methods(texts)
 
 
-@pytest.mark.parametrize("command", [["error", "skyformerr"], ["check", "skyformer:gama=1"], ["methods", "vmaen"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["error", "skyformerr"],
+        ["error", "skyformer:guard=samlped"],
+        ["error", "skyformer", "--weights", "pretraind"],
+        ["bench", "--split", "tets"],
+        ["check", "skyformer:gama=1"],
+        ["methods", "vmaen"],
+    ],
+)
 def test_a_wrong_name_needs_no_torch(tmp_path, command):
     code = (
         f"import sys\nfrom attnprobe.cli import main\ntry:\n    main({command})\nexcept SystemExit as end:\n"

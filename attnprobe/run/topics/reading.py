@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...grammar.lists import lengths, numbers, positives, words
+from ...grammar.lists import DTYPES, POSITIONS, SPLITS, WEIGHTS, lengths, numbers, positives, words
 from ..option import FOLDER, NUMBERS, PLACES, SOURCE, opt, options_of
 
 LAYERS = ("all", "global", "local")  # words for layers
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
-WEIGHTS = "pretrained|initialized|initialized-qkv"
 WEIGHTS_HELP = (
     "The weights. initialized draws all of them and needs no download; initialized-qkv keeps the pretrained embedding "
     "and draws W_Q, W_K and W_V."
@@ -105,7 +104,7 @@ class Inputs(Statistics):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    split: str = of_source("test", "Split of Wikitext-2.", metavar="train|validation|test")
+    split: str = of_source("test", "Split of Wikitext-2.", metavar="|".join(SPLITS), among=SPLITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +130,18 @@ class Reading(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWord:
-    weights: str = of_source("pretrained", WEIGHTS_HELP, metavar=WEIGHTS)
+    weights: str = of_source("pretrained", WEIGHTS_HELP, metavar="|".join(WEIGHTS), among=WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWords:
-    weights: tuple[str, ...] = of_source(("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, metavar=WEIGHTS, parse=words)
+    weights: tuple[str, ...] = of_source(
+        ("pretrained",),
+        WEIGHTS_HELP + SEVERAL_WEIGHTS,
+        metavar="|".join(WEIGHTS),
+        among=WEIGHTS,
+        parse=words,
+    )
 
 
 READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  # what only a model that reads takes
@@ -150,7 +155,8 @@ class Tensors:
         "segment",
         "For n beyond the model's positions: read segments one by one and concatenate them (the papers' protocol), "
         "wrap positions around, or interpolate them.",
-        metavar="segment|wrap|interpolate",
+        metavar="|".join(POSITIONS),
+        among=POSITIONS,
     )
     qkv: str | None = of_source(
         None,
@@ -184,7 +190,8 @@ class Dtype:
         "float32",
         "The dtype of the methods. Exact outputs are always float64.",
         group=NUMBERS,
-        metavar="float64|float32|bfloat16|float16",
+        metavar="|".join(DTYPES),
+        among=DTYPES,
     )
 
 
