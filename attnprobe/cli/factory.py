@@ -6,6 +6,7 @@ A command fills its folder, then shows what `attnprobe report` shows of that fol
 from __future__ import annotations
 
 import hashlib
+import os
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -205,6 +206,8 @@ def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
     check_given(request)
+    if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     kinds = _kinds(experiment, output)
     check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
     if getattr(output, "listing", False):

@@ -52,6 +52,18 @@ def test_error_measures_each_method_at_each_budget_beside_v_mean(run, qkv, tmp_p
     assert sky["heads"] == [0, 1] and len(sky["metrics"]["output_spectral"]) == 2 and sky["draws_hash"]
 
 
+@pytest.mark.parametrize(
+    "given, command, expected",
+    [(None, ["error", "vmean"], "PASSIVE"), ("ACTIVE", ["error", "vmean"], "ACTIVE"), (None, ["bench"], None)],
+)
+def test_threads_that_wait_sleep_where_no_time_is_measured(run, qkv, monkeypatch, given, command, expected):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")  # it is restored at the end
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert run(*command, *([] if command == ["bench"] else ["--qkv", qkv]), "--dry-run")[0] == 0
+    assert os.environ.get("OMP_WAIT_POLICY") == expected
+
+
 def test_error_agrees_with_the_python_door(run, qkv):
     from attnprobe import approximate, exact, load_qkv, output_errors
 
