@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ..grammar.foreign import printable
 from ..records.file import write_bytes
 from ..tables.numbers import short_hashes
+from .background import on_background
 from .drawing import Drawing
 from .kit import Sheet
 
@@ -21,6 +22,7 @@ Page = TypeVar("Page")
 
 FILES = (".svg", ".png", ".pdf", ".txt")  # of a figure; the last is its caption
 DPI = 300
+GRID = "#dddddd"
 
 
 def chunks(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
@@ -90,6 +92,7 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
         UsageError: the file of the style cannot be read.
     """
     import matplotlib
+    from matplotlib.colors import same_color
 
     size = drawing.sizes.size
     parts: dict[Any, float] = {"axes.titlesize": size, "axes.labelsize": size, "figure.titlesize": size}
@@ -107,7 +110,7 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
                 "axes.axisbelow": True,
                 "axes.linewidth": 0.7,
                 "axes.grid": True,
-                "grid.color": "#dddddd",
+                "grid.color": GRID,
                 "grid.linewidth": 0.6,
                 "legend.frameon": False,
                 "legend.handlelength": 1.8,
@@ -118,6 +121,8 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
         larger = drawing.theirs.get("font.size", size) / size
         matplotlib.rcParams.update({name: larger * one for name, one in parts.items()})
         matplotlib.rcParams.update(drawing.theirs)
+        if same_color(matplotlib.rcParams["grid.color"], matplotlib.rcParams["text.color"]):  # louder than curves
+            matplotlib.rcParams["grid.color"] = on_background(GRID)
         if drawing.svg_text:
             matplotlib.rcParams["svg.fonttype"] = "none"
         yield

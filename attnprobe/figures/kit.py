@@ -49,8 +49,15 @@ def type_size(setting: Any) -> float:
 
 
 def title_lines(title: str, inches: float, size: float) -> list[str]:
-    """A title as lines that are no wider than the figure; no line ends before or after an equals sign."""
-    return textwrap.wrap(printable(title).replace(" = ", "\u00a0=\u00a0"), letters(inches, size))
+    """A title as lines that are no wider than the figure, broken after colons and before brackets where that suffices.
+
+    No line ends before or after an equals sign or a dash.
+    """
+    most, lines = letters(inches, size), [""]
+    for part in re.split(r"(?<=:) | (?=\()", re.sub(" ([=–]) ", "\u00a0\\1\u00a0", printable(title))):
+        longer = f"{lines[-1]} {part}".lstrip()
+        lines[-1:] = [longer] if len(longer) <= most else [lines[-1], *textwrap.wrap(part, most)]
+    return [line for line in lines if line]
 
 
 def title_inches(lines: Sequence[str], size: float) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tables.table import gathered
+from .background import turned_over
 from .drawing import Drawing
 from .files import chunks, drawn
 from .kit import (
@@ -88,7 +89,9 @@ class Panels:
                 axis.set_ylabel(self.y)
             owns.append(own)
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
-        yielded(axes, [*handles.values(), *(handle for own in owns for handle in own.values())], drawing.theirs)
+        every = [*handles.values(), *(handle for own in owns for handle in own.values())]
+        yielded(axes, every, drawing.theirs)
+        turned_over(axes, every)
         common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
         for axis, own in zip(axes, owns, strict=True):
             if own and not common:
@@ -112,6 +115,7 @@ class Panels:
             if text:
                 set_label(text)
         handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
+        turned_over([axis], handles.values())
         if with_legend and handles:
             wide, tall = (inches / axis.figure.dpi for inches in axis.get_window_extent().size)
             sizes = [share * type_size("legend.fontsize") for share in SMALL]

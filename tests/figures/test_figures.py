@@ -5,8 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 from error_records import a_run
+from matplotlib import get_data_path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from attnprobe.errors import UsageError
@@ -14,6 +17,7 @@ from attnprobe.experiments.error.error_figure import _are_barred, error_figure
 from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import costs
 from attnprobe.figures import files as files_module
+from attnprobe.figures.background import turned_over
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
 from attnprobe.figures.kit import (
@@ -98,6 +102,26 @@ def test_lines_grid_size_and_ticks_of_a_users_style_win(tmp_path):
     style.write_text("figure.figsize: 4, 5\nsavefig.dpi: 100\n")
     with Image.open(files(tmp_path / "c", style=str(style))[".png"]) as image:
         assert image.size == (400, 500)
+
+
+def test_greys_and_deep_hues_are_readable_on_a_dark_background(tmp_path):
+    drawing = Drawing(style=f"{get_data_path()}/stylelib/dark_background.mplstyle")
+    svg = error_figure(*summarise(a_run(lengths=(512,))), drawing, tmp_path)[0].read_text()
+    assert "#222222" in svg and "stroke: #444444" not in svg  # the grid; V-Mean is #bbbbbb
+    assert "#bbbbbb" in svg
+    with files_module.fixed_settings(drawing):
+        figure = Figure()
+        plot, map_ = figure.subplots(1, 2)
+        heat_map(map_, [[1.0, 2.0]], [0], [0, 1])
+        [line] = plot.plot([1, 2], color="black", markerfacecolor="white", marker="o")
+        band = plot.axhspan(0, 1, color="#eeeeee")
+        words = [axis.text(0, 0, "x", color="black") for axis in (plot, map_)]
+        plain = plot.text(0, 0, "y")
+        handle = Line2D([], [], color="#550077")
+        turned_over([plot, map_], [handle])
+    assert (to_hex(line.get_color()), to_hex(line.get_markerfacecolor())) == ("#ffffff", "#000000")
+    assert to_hex(band.get_facecolor()) == "#111111" and to_hex(handle.get_color()) == "#9059a7"
+    assert [to_hex(word.get_color()) for word in (*words, plain)] == ["#ffffff", "#000000", "#ffffff"]
 
 
 def test_a_grid_of_a_users_style_leaves_maps_without_one(tmp_path):
@@ -233,6 +257,15 @@ def test_long_words_of_legends_and_titles_break_where_they_can_be_read():
     assert folded("skyformer", 0.3, 7) == "skyformer"
     for inches in (1.0, 1.4, 1.8, 2.2):
         assert not any(line.endswith("n") or line.startswith("=") for line in title_lines("a b c n = 12 d", inches, 9))
+
+
+def test_a_title_is_broken_where_it_has_joints():
+    assert title_lines(TITLE, 4, 9) == [
+        "Output error (spectral norm) against budget d:",
+        "median, p10\u00a0–\u00a0p90, maximum (layer 0, n\u00a0=\u00a0512)",
+    ]
+    assert title_lines("a b: c (d)", 4, 9) == ["a b: c (d)"]
+    assert title_lines(" ".join(["word"] * 20), 4, 9) == [" ".join(["word"] * 11), " ".join(["word"] * 9)]
 
 
 def test_more_than_three_methods_have_bars():
