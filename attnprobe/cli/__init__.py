@@ -18,7 +18,7 @@ import click
 
 from .. import __version__
 from ..environment import variable
-from ..errors import AttnprobeError, cut, nearest
+from ..errors import AttnprobeError, cut, near, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import diverted, message, reason
 from .options import unknown_variables
@@ -156,6 +156,10 @@ def _run(args: list[str], debug: bool) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):  # click takes the dashes for likeness
+            given = error.option_name.lstrip("-")
+            close = [one for one in error.possibilities or () if near(given, [one.lstrip("-")])]
+            error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
         return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
         if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it

@@ -64,6 +64,14 @@ def test_threads_that_wait_sleep_where_no_time_is_measured(run, qkv, monkeypatch
     assert os.environ.get("OMP_WAIT_POLICY") == expected
 
 
+@pytest.mark.parametrize(
+    ("flag", "hint"), [("--methd", "Did you mean '--method'?"), ("--reference", "'--reference'. (see")]
+)
+def test_an_unknown_option_is_answered_with_a_near_one_or_none(run, flag, hint):
+    code, _, err = run("error", flag, "x")
+    assert code == 2 and hint in one_line(err)
+
+
 def test_error_agrees_with_the_python_door(run, qkv):
     from attnprobe import approximate, exact, load_qkv, output_errors
 

@@ -10,10 +10,12 @@ from ...run.option import opt
 from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
 from ...run.topics.showing import Gates, Output, plot_option
-from ...tables.metrics import Metric, share
+from ...tables.metrics import ERROR, Metric, share
 from ..base import Experiment, Turn
 
 __all__ = ["EXPERIMENT", "BudgetOutput", "BudgetRequest", "measure_budgets"]
+
+LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
         "The error to limit, also residual_error of a model. For matrix norms it is the upper end of the interval, and "
         "for output_cosine_min 1 minus the cosine.",
         metavar="NAME",
+        among=LIMITED,
     )
     delta: float = opt(0.1, "The share δ of seeds that may exceed ε.", metavar="SHARE")
     d_min: int = opt(8, "The smallest budget to try.")

@@ -14,7 +14,7 @@ from ...arguments import checked
 from ...errors import Unsupported, UsageError, unknown
 from ...grammar.foreign import message
 from ...methods import Approximation, Method, approximate, get
-from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
+from ...metrics import OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
 from ...metrics.residual import head_residuals, why_no_block
 from ...qkv import QKV
 from ...reference import exact, exact_output
@@ -22,6 +22,7 @@ from ...run.limits import with_smaller_blocks
 from ...run.method_cells import NOT_FINITE
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from ...tables.metrics import METRICS
+from . import LIMITED
 from .bisect import Errors, HeadBudget, search, seeds_needed
 
 METRIC = "output_frobenius_relative"
@@ -47,9 +48,8 @@ class Question:
     tol: float = 1e-3
 
     def __post_init__(self) -> None:
-        known = (*OUTPUT_METRICS, RESIDUAL, *MATRIX_METRICS)
-        if self.metric not in known:
-            raise unknown("metric", self.metric, known)
+        if self.metric not in LIMITED:
+            raise unknown("metric", self.metric, LIMITED)
         if not self.epsilons or not all(0 < epsilon < math.inf for epsilon in self.epsilons):
             raise UsageError(f"epsilon={','.join(map(str, self.epsilons))}: choose numbers above 0, such as 0.1")
         if not 0 < self.delta < 1:

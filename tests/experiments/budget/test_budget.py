@@ -14,7 +14,7 @@ from thinned import others_slow
 from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments import experiment
-from attnprobe.experiments.budget import BudgetRequest, measure_budgets
+from attnprobe.experiments.budget import LIMITED, BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.figures import _figure, budget_figures
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
@@ -22,6 +22,7 @@ from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
+from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run
 from attnprobe.rng import generator
@@ -148,6 +149,10 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     assert set(pairs) == {(d, head) for d, some in tried.items() for head in some}
     coarse = coarse_budgets(least, most)
     assert ask.calls[: len(coarse)] == [(d, tuple(heads)) for d in coarse]
+
+
+def test_every_error_of_outputs_and_matrices_can_be_limited():
+    assert {*LIMITED} == {*OUTPUT_METRICS, *MATRIX_METRICS, "residual_error"}
 
 
 def test_heads_that_need_the_same_budget_share_its_run():
