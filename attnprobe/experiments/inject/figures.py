@@ -46,13 +46,13 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
         figures.append(_steps(group, f"inject-steps-{tag}"))
         read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > 0]
         if len({mean(row, "read_bytes") for row in read}) > 1:
-            figures.append(_bytes(read, f"inject-bytes-{tag}"))
+            figures.append(_bytes(read, group, f"inject-bytes-{tag}"))
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
         if any(row["layer"] is not None for row in group):
             figures.append(_profile(group, f"inject-layers-{tag}"))
-            figures += [_local(points, f"inject-local-{tag}")] if points else []
+            figures += [_local(points, group, f"inject-local-{tag}")] if points else []
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -96,9 +96,12 @@ def _means_so_far(row: Row) -> list[float]:
     return means
 
 
-def _bytes(rows: Sequence[Row], stem: str) -> Panels:
-    """KL divergence and change of the loss against bytes, with bars of a standard error."""
-    looks = styles_of(rows)
+def _bytes(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
+    """KL divergence and change of the loss against bytes, with bars of a standard error, in the colours of every row's
+    method.
+    """
+    labels = {text_label(row) for row in rows}
+    looks = {label: look for label, look in styles_of(every).items() if label in labels}
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
     notes = outside(rows, lambda row: [mean(row, "kl")])
 
@@ -152,7 +155,7 @@ def _profile(rows: Sequence[Row], stem: str) -> Panels:
         axis.set_xticks([*spots.values()], [*map(str, layers), "all"])
         axis.axvline(len(layers) - 0.35, color="#cccccc", linewidth=0.8, zorder=0)
         axis.set_xlim(-0.4, len(layers) + 0.7)
-        return _drawn(axis, panel, rows, plot)
+        return _drawn(axis, panel, rows, rows, plot)
 
     return Panels(
         stem,
@@ -169,8 +172,8 @@ def _profile(rows: Sequence[Row], stem: str) -> Panels:
     )
 
 
-def _local(rows: Sequence[Row], stem: str) -> Panels:
-    """Local error against drift, a point for each layer."""
+def _local(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
+    """Local error against drift, a point for each layer, in the colours of every row's method."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     word = "" if rho is None else f" Over all {len(rows)} points it is {rho:+.2f}."
     errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
@@ -184,7 +187,7 @@ def _local(rows: Sequence[Row], stem: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         logarithmic(axis)
         axis.set_xlim(min(errors) / 1.6, max(errors) * 1.6)
-        return _drawn(axis, panel, rows, plot)
+        return _drawn(axis, panel, rows, every, plot)
 
     return Panels(
         stem,
@@ -202,9 +205,9 @@ def _local(rows: Sequence[Row], stem: str) -> Panels:
     )
 
 
-def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], plot: Plot) -> dict[str, Any]:
-    """Draw each method of a panel, on the scale of all rows; returns the panel's legend."""
-    styles, lowest, own = styles_of(*(group for _, group in family_panels(rows))), _lowest(rows), {}
+def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], every: Sequence[Row], plot: Plot) -> dict[str, Any]:
+    """Draw each method of a panel, on the scale of the rows and in the colours of every one; returns the legend."""
+    styles, lowest, own = styles_of(*(group for _, group in family_panels(every))), _lowest(rows), {}
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
