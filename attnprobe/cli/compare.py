@@ -21,27 +21,38 @@ In Python:
   compare_runs(read_run("outputs/a").records, read_run("outputs/b").records).regressions
 \b
 Verdicts:
-  same       the change is within --tolerance
+  same       the change is within --tolerance, and so is its interval if the draws differ
   worse, better    the change is larger, and significant if the draws differ; also worse: a
              value that is no longer finite, or a cell whose status got worse
-  undecided  the change is larger but may be chance, or it depends on rows that rounding
-             decides; also: the row was requested, but is in one run only
+  undecided  chance decides between these, or rows do that rounding decides; also: the row
+             was requested, but is in one run only
 \b
-With --pair, a row compares two methods. B − A is the effect, and its interval is what the test
-of that row does not refuse. Heads are the sample, each by its mean over windows and repeats, also
-of methods that draw nothing; of inject, windows.
-\b
-If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
-the permutation test of paired heads in all windows decides; where heads share their draws,
-Student's test over windows. --level bounds the probability that a table without any change has
-a worse or better row. A cosine is judged by 1 − cosine. See docs/explanation/statistics.md.
+docs/guide/compare.md has the tests.
 \b
 Exit codes: 0 no regression, 1 a regression, or with --strict an undecided row; 2 wrong usage,
 a file that is not a run, runs of different sources or without a requested row in common;
 4 no regression, but some records could not be read."""
 
+GROUPS = {  # of the help
+    "What is compared": ("pairs", "metrics"),
+    "What counts as a change": ("tolerance", "level", "strict"),
+    "What is shown": ("format_", "columns", "legend", "debug"),
+}
 
-@click.command("compare", epilog=EPILOG)
+
+class Grouped(click.Command):
+    """A command whose help has its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = {name: title for title, names in GROUPS.items() for name in names}
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        for title in (*GROUPS, "Help"):
+            params = [one for one in options if groups.get(one.name or "", "Help") == title]
+            with formatter.section(title):
+                formatter.write_dl([row for one in params if (row := one.get_help_record(ctx)) is not None])
+
+
+@click.command("compare", cls=Grouped, epilog=EPILOG)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
 @click.option(

@@ -15,6 +15,8 @@ from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import method_label, short_hashes
 
 Key = tuple[Any, ...]
+TELLING = ("model_sha256", "qkv_sha256", "text_sha256", "weights")  # facts of sources, the most telling first
+MOST_FACTS = 4  # that a refusal names
 
 
 def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fields]:
@@ -68,7 +70,7 @@ def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[li
     """The facts of the sources in both runs, and the names of the facts that differ between these sources.
 
     Raises:
-        UsageError: each run has a source that the other lacks; the message names the facts that differ.
+        UsageError: each run has a source that the other lacks; the message names the first facts that differ.
     """
     ours, others = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
     lost = [json.loads(key) for key in ours if key not in others]
@@ -76,8 +78,10 @@ def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[li
     if lost and new:
         pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda differing: len(differing[0]))
         names = [ours[strict_json(pair[1])], others[strict_json(pair[2])]]
-        facts = "; ".join(f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in pair[0])
-        raise UsageError(f"A and B measure different sources: {facts}")
+        first = sorted(pair[0], key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
+        facts = [f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in first[:MOST_FACTS]]
+        facts += [f"{len(first) - MOST_FACTS} more"] if len(first) > MOST_FACTS else []
+        raise UsageError(f"A and B measure different sources: {'; '.join(facts)}")
     every = [json.loads(key) for key in {**ours, **others}]
     varying = sorted({name for x in every for y in every for name in _differing(x, y)})
     return [ours[key] for key in ours if key in others], varying

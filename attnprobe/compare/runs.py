@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def undecided(self) -> list[Row]:
-        """The rows with a change that may be chance, and the `missing` ones."""
+        """The rows that chance leaves open, and the `missing` ones."""
         return [row for row in self.rows if row["verdict"] == "undecided"]
 
     @property
@@ -133,8 +133,8 @@ def compare_runs(
 
     - ``worse``: worse by more than is tolerated, and not by chance (no test needed, or p_adjusted ≤ ``level``); or
       values that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
-    - ``undecided``: a change beyond the tolerance that may be chance or that rounded rows carry, as ``reason`` says.
-    - ``same``: a change within the tolerance.
+    - ``same``: a change within the tolerance and, where a test applies, an interval within it (as two one-sided tests).
+    - ``undecided``: any other change, which may be chance or is carried by rounded rows, as ``reason`` says.
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean. A row that was requested and that one run lacks altogether is ``undecided``.
 

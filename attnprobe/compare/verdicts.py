@@ -20,6 +20,7 @@ BENCHED = tuple(metric.name for metric in BENCH)
 TOLERANCE = 0.05  # of the value of A: smaller differences are the same
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
+WIDE = "its interval is wider than the tolerance"
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
@@ -120,15 +121,24 @@ def _row(judgement: Judgement, level: float) -> Row:
     }
 
 
+def _may_exceed(draft: Draft, tolerated: float, level: float) -> bool:
+    """Whether a difference within what is tolerated may be larger than that by chance: its interval ends beyond."""
+    evidence, difference = draft.evidence, draft.row["difference"]
+    if evidence.certain or evidence.test == "rounds":
+        return False
+    interval = evidence.interval(difference, level)
+    return bool(difference) if interval is None else max(map(abs, interval)) > tolerated
+
+
 def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> tuple[str, str | None]:
     """The verdict on the numbers alone, from the corrected p-value."""
     metric, evidence = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
     if a is None or b is None:
         return "same", None
-    change = metric.cost(b) - metric.cost(a)
-    if abs(change) <= metric.tolerated(a, tolerance):
-        return "same", None
+    change, tolerated = metric.cost(b) - metric.cost(a), metric.tolerated(a, tolerance)
+    if abs(change) <= tolerated:
+        return ("undecided", WIDE) if _may_exceed(draft, tolerated, level) else ("same", None)
     verdict = "worse" if change > 0 else "better"
     if evidence.certain:
         return verdict, None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from ..errors import UsageError
@@ -12,7 +14,7 @@ from ..files import Fields
 from ..tables.console import Header
 from ..tables.labels import identity, source_labels
 from ..tables.long import Row
-from ..tables.methods import label
+from ..tables.methods import YARDSTICKS, label
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
@@ -21,7 +23,7 @@ from .runs import compare_runs
 from .verdicts import FIELDS, ROUNDED
 
 TITLE = "Comparison of methods"
-MARKS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}
+SIGNS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}  # of reasons; others have a dash
 TESTS = {
     "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
@@ -56,7 +58,7 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row["reason"]:
-            key = MARKS.get(row["verdict"], "–"), method_label(row), row["reason"]
+            key = SIGNS.get(row["verdict"], "–"), method_label(row), row["reason"]
             budgets.setdefault(key, []).append("" if row["d"] is None else str(row["d"]))
     at = {key: f" d={', '.join(every)}" if all(every) else "" for key, every in budgets.items()}
     return [f"{mark} {name}{at[mark, name, reason]}: {reason}" for mark, name, reason in budgets]
@@ -79,7 +81,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     places = "windows" if of_model else "heads, windows"
     parts = [f"{sides}, means over {places}, seeds. {judged} the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
-        parts.append("undecided: beyond the tolerance, but it may be chance, or bad rows carry it.")
+        parts.append("undecided: chance may make the difference, or hide it, or bad rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
         parts.append("statistic: what is judged where rounded rows carry the mean.")
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
@@ -87,7 +89,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        units = "windows" if of_model else "heads, each by its mean over windows," if paired else "heads and windows"
+        units = "windows" if of_model else "heads (means over windows)" if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
@@ -214,24 +216,54 @@ COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
 METRIC = "output_spectral_relative"
 
 
-def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], str]:
-    """A sentence for each (source, layer, n, target) where exactly two requested methods share budgets.
+def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
+    """Sentences for each (source, layer, n, target) with two requested methods or more.
 
-    It compares their mean relative errors, the second method's with the first's (see `compare_runs`).
+    It compares their mean relative errors (see `compare_runs`): of two methods the second with the first at the budgets
+    that they share; of more, at each budget the best with the next. Yardsticks and methods with bad rows are then left
+    out, as from bold. p-values are corrected together.
     """
     labels = source_labels(records)
 
     def place(record: Fields) -> tuple[Any, ...]:
         return labels[identity(record["source"])], record["layer"], record["n"], record["target"]
 
-    lines: dict[tuple[Any, ...], str] = {}
+    lines: dict[tuple[Any, ...], list[str]] = {}
     for group in gathered([one for one in records if one.get("requested") and one.get("d") is not None], place):
         budgets: dict[str, set[int]] = {}
         for record in group:
             budgets.setdefault(method_label(record), set()).add(record["d"])
+        pairs = _best_pairs(group) if len(budgets) > 2 else []
         if len(budgets) == 2 and set.intersection(*budgets.values()):
-            with suppress(UsageError):  # methods that a pair cannot tell apart
-                lines[place(group[0])] = pair_line(
-                    compare_runs(group, group, [METRIC], pairs=["=".join(budgets)]).compared
-                )
+            pairs = ["=".join(budgets)]
+        with suppress(UsageError):  # methods that a pair cannot tell apart
+            rows = compare_runs(group, group, [METRIC], pairs=pairs).compared if pairs else []
+            sentences = [pair_line(alike) for alike in gathered(rows, lambda row: row["method"])]
+            lines[place(group[0])] = [one for one in sentences if one]
     return lines
+
+
+def _best_pairs(records: Sequence[Fields]) -> list[str]:
+    """At each budget the next method and the best one, by their means over heads, windows and repeats."""
+    pairs = []
+    for alike in gathered(records, lambda record: record["d"]):
+        means = {}
+        for method in gathered(alike, method_label):
+            errors: list[Any] = [head for record in method for head in record["metrics"].get(METRIC) or [None]]
+            if all(map(_competes, method)) and all(one is not None and math.isfinite(one) for one in errors):
+                means[_side(method[0])] = fmean(errors)
+        best = sorted(means, key=means.__getitem__)[:2]
+        pairs += ["=".join(reversed(best))] if len(best) == 2 else []
+    return pairs
+
+
+def _side(record: Fields) -> str:
+    """A method at its budget, as a side of a pair."""
+    return f"{method_label(record)}{',' if record['options'] else ':'}d={record['d']}"
+
+
+def _competes(record: Fields) -> bool:
+    """Whether a record is of no yardstick, is ok, and left no bad rows as they are."""
+    metrics = record["metrics"]
+    bad = any(metrics.get("bad_rows") or ()) and "guarded_rows" not in metrics
+    return record["status"] == "ok" and record["method"] not in YARDSTICKS and not bad

@@ -24,7 +24,6 @@ TEXT = {
     "|": r"\textbar{}",
     "[": "{[}",
     "–": "--",
-    "·": r"$\cdot$",
 }
 SYMBOLS = {
     "<": "<",
@@ -37,6 +36,7 @@ SYMBOLS = {
     "≈": r"\approx",
     "±": r"\pm",
     "×": r"\times",
+    "·": r"\cdot",
     "✗": r"\times",
     "√": r"\surd",
     "∞": r"\infty",
@@ -66,11 +66,11 @@ SYMBOLS = {
 }
 BAR = "\u0304"  # above the letter before it
 GREEK = "α-ωΔΣ"
-MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Z])"
+MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Zkqv])"
 ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
 NUMBER = r"(?:∞|\d[\d.]*(?:e[+-]?\d+)?)"
 TERM = rf"[−+-]?(?:(?:{ATOM})+|{NUMBER})"
-RUN = rf"(?:[<>≤≥] ?)?{TERM}(?: ?[=+−/<>≤≥±] ?{TERM})*"
+RUN = rf"(?:[<>≤≥] ?)?{TERM}(?:(?:·| ?[=+−/<>≤≥±] ?){TERM})*"
 NORM = r"‖[A-Za-z~∂⁻¹/_ −]+‖(?:₂²?|_?F)?"
 ALONE = "".join(symbol for symbol in SYMBOLS if len(symbol) == 1)
 MATH = re.compile(
@@ -83,6 +83,7 @@ MATH = re.compile(
         ]
     )
 )
+AT_MOST_A_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
 PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
 
 
@@ -104,7 +105,7 @@ def latex(
     """
     source = re.split(r", (?:layers? |n = |\d+ heads)", header.first)[0]
     above = ", ".join(filter(None, [title, source]))
-    lines = [r"% needs \usepackage{booktabs}"]
+    lines = [r"% needs \usepackage{booktabs,graphicx}"]
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for number, table in enumerate(tables, 1):
@@ -115,13 +116,15 @@ def latex(
             r"\centering\small",
             rf"\caption{{{tex(' '.join([f'{caption}.', *marks_legend([shown])]))}}}",
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
+            r"\setlength{\tabcolsep}{4pt}",
+            rf"{AT_MOST_A_LINE}{{%",
             rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",
             f"{' & '.join(map(_heading, shown.columns, shown.sides))} \\\\",
             r"\midrule",
             *_lines(shown),
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             r"\end{table}",
             *(f"% {one_line(note)}" for note in table.notes),
         ]
@@ -157,6 +160,8 @@ def tex(text: str) -> str:
 
     >>> print(tex("50% of a_b & ‖B − B~‖₂ / ‖B‖₂ median"))
     50\\% of a\\_b \\& $\\|B - \\tilde{B}\\|_2 / \\|B\\|_2$ median
+    >>> print(tex("visited of n_q·n_k · n_k"))
+    visited of $n_q\\cdot n_k$ $\\cdot$ $n_k$
     >>> print(tex("SᵀC̄S + γI ≥ −∞, n = 24 of V-Mean, q.npz"))
     $S^\\top \\bar{C}S + \\gamma I \\geq -\\infty$, $n = 24$ of V-Mean, q.npz
     >>> print(tex("a 2 x 3 of 0-1 at -0.5 or 1.3e-07, s.d."))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .numbers import OPEN
+from .results import UNTESTED
 
 if TYPE_CHECKING:
     from .table import Table
@@ -16,10 +17,10 @@ SIGNS = {  # before the first cell of a line, or before a value
     "–": "skipped",
     OPEN: "rounding decides it, or its interval is wide",
 }
+OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = "Bold: the best mean at each d but for yardsticks, and means that a paired test does not tell from it"
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"
-UNTESTED = "No bold: too few heads and windows for a paired test"
 
 
 def marks_legend(tables: Sequence[Table], bold: bool = True) -> list[str]:
@@ -37,7 +38,7 @@ def marks_legend(tables: Sequence[Table], bold: bool = True) -> list[str]:
 def _rules_of_bold(tables: Sequence[Table]) -> list[str]:
     undecided = any(table.undecided for table in tables)
     if not any(table.best for table in tables):
-        return [UNTESTED] if undecided else []
+        return [f"No bold: {UNTESTED}"] if undecided else []
     rule = TESTED if any(table.tested for table in tables) else TIED
     return [rule, TOO_FEW] if undecided else [rule]
 

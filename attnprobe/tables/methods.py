@@ -8,9 +8,10 @@ from typing import TypeVar
 from ..files import Fields
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
+from .marks import OF_STATUS
 from .numbers import OPEN, is_fragile, method_label
 from .results import Value
-from .table import Best, Column, counted, grouped_by, joined
+from .table import Best, Column, counted, equal_tokens, grouped_by, joined
 
 R = TypeVar("R", bound=Fields)
 
@@ -61,10 +62,8 @@ def label(row: Fields) -> str:
 
 def mark(row: Fields) -> str:
     """``!`` bad rows left as they are, ``✗`` failed or diverged, ``–`` skipped, else empty."""
-    if row["status"] in ("failed", "diverged"):
-        return "✗"
-    if row["status"] == "skipped":
-        return "–"
+    if row["status"] in OF_STATUS:
+        return OF_STATUS[row["status"]]
     replaced = statistic(row, "guarded_rows", "max") is not None
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
@@ -134,7 +133,7 @@ def caption(rows: Sequence[Fields]) -> str:
         f"n = {first['n']}",
         f"target {first['target']}",
         counted([{name: row.get(name) or 0 for name in there} for row in rows], *there) if there else "",
-        f"{repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else "",
+        equal_tokens(repeated),
     )
 
 

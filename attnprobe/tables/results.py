@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 NEAR = 0.05  # two values without standard errors that differ by no more, relative to the smaller, are a tie
 DIGITS = 3  # what reads the same in a table is a tie
 MOST_ALIKE = 4  # names of methods that a test does not tell from the best
-UNTESTED = "Too few heads and windows for a paired test."
+UNTESTED = "too few heads and windows for a paired test"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..files import Fields
 from ..records.file import strict_json
+from .marks import OF_STATUS
 from .numbers import cell_text
 from .results import Value, best_of
 
@@ -277,6 +278,16 @@ def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
     return " x ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts)
 
 
+def equal_tokens(count: int, most: str = "") -> str:
+    """A caption's words on tokens whose rows of Q, K and V are those of another one; empty without any.
+
+    >>> equal_tokens(7), equal_tokens(1, "up to "), equal_tokens(0)
+    ('7 tokens equal to others in Q, K, V', 'up to 1 token equal to another in Q, K, V', '')
+    """
+    tokens = "1 token equal to another" if count == 1 else f"{count} tokens equal to others"
+    return f"{most}{tokens} in Q, K, V" if count else ""
+
+
 def reasons(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> list[str]:
     """A note for each row that is not ok: mark, name, status and reason. Rows that are skipped for one reason share it.
 
@@ -293,7 +304,6 @@ def reasons(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> list[str]:
     lines = []
     for (status, why, _), of in names.items():
         named = [*of][:MOST_NAMES] + [f"{len(of) - MOST_NAMES} more"] * (len(of) > MOST_NAMES)
-        sign = "–" if status == "skipped" else "✗"
         text = ", ".join(filter(None, [status, why]))
-        lines.append(f"{' '.join(filter(None, [sign, ', '.join(filter(None, named))]))}: {text}")
+        lines.append(f"{' '.join(filter(None, [OF_STATUS[status], ', '.join(filter(None, named))]))}: {text}")
     return lines

@@ -181,7 +181,10 @@ def test_other_draws_of_several_windows_are_tested_by_student():
     a, sure = run([1.0], [1.0], [1.0]), redrawn([2.0], [2.1], [2.2])
     assert only(a, sure)["verdict"] == "worse" and only(sure, a)["verdict"] == "better"
     assert only(a, sure, level=0.001)["verdict"] == "undecided"
-    assert only(a, redrawn([1.0], [1.09], [1.0]))["verdict"] == "same"  # within the tolerance, whatever its p
+    assert only(a, redrawn([1.0], [1.001], [1.0]))["verdict"] == "same"
+    row = only(a, redrawn([1.0], [1.09], [1.0]))  # of 0.05, 0.03 are within; its interval is not
+    assert row["difference"] < 0.05 < row["high"]
+    assert (row["verdict"], row["reason"]) == ("undecided", "its interval is wider than the tolerance")
 
 
 def test_other_draws_of_one_window_are_tested_over_its_heads():
@@ -204,7 +207,7 @@ def test_other_draws_of_several_windows_are_tested_over_all_their_heads():
     assert (row["test"], row["freedom"], row["p"], row["verdict"]) == ("pairs", None, 2 / 2**12, "worse")
     assert row["se"] == pytest.approx(statistics.stdev([1.0, 0.5]) / math.sqrt(2), rel=1e-14)  # over windows
     row = only(a, run([2.0] * 6, [2.0] * 6, seed=1))
-    assert (row["paired"], row["reason"], row["verdict"]) == ("windows", None, "same")  # 1 more, 1 less
+    assert (row["paired"], row["difference"], row["verdict"]) == ("windows", 0, "undecided")  # 1 more, 1 less
     row = only(a, run([2.0] * 6, [2.25] * 6, seed=1))
     assert row["reason"] == f"p = {row['p']:.2f} over 12 pairs of heads in 2 windows"
     for seed in (0, 1):  # seeds that differ, and the same seed with other draws

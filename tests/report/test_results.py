@@ -64,7 +64,7 @@ def test_a_mean_that_the_paired_test_does_not_support_is_no_winner():
 
 def test_two_heads_allow_no_test_and_nothing_is_bold():
     some = [relative(cell(name, 16), size) for name, size in (("skyformer", 0.5), ("linformer", 3.0))]
-    assert bold(some) == [] and sentence(some).endswith(UNTESTED)
+    assert bold(some) == [] and sentence(some).endswith(f"; {UNTESTED}.")
     assert sentence(some).startswith("skyformer has the smallest mean error at d = 16")
     assert compare_runs(some, some, pairs=["skyformer=linformer"]).rows[0]["verdict"] == "undecided"
 
@@ -135,7 +135,7 @@ def test_windows_decide_which_method_moves_a_model_least():
         "c d = 4 is not distinguishable from it."
     )
     one_window = Contest([one for one in some if one["window"] == 0], "inject")
-    assert inject_result(rows, one_window).endswith(f"a mean drift of 0.24. {UNTESTED}")
+    assert inject_result(rows, one_window).endswith(f"a mean drift of 0.24; {UNTESTED}.")
 
 
 def test_seeds_decide_on_the_smallest_instability():

@@ -130,7 +130,7 @@ METHOD_COLUMNS = (
     Column(
         "visited\nof n_q·n_k",
         "{metrics[visited_fraction][mean]:share}",
-        "scores or features computed, over queries times keys",
+        "scores or features of the output, over queries times keys",
         spare=6,
         short="visited",
         more="above 1 with 2 d n features from d = n/2 on",

@@ -48,9 +48,9 @@ WORDS = {
     RESIDUAL: ("residual error", "size of a head's error beside the residual stream"),
     OUTPUT: ("‖E‖₂ / ‖BV‖₂", "the relative error of the output"),
 }
-COSTS = {"visited_fraction": "scores or features computed", "kv_read": "keys and values read"}
+COSTS = {"visited_fraction": "entries visited, without scores that only choose keys", "kv_read": "keys and values read"}
 AXES = {  # of a metric: statistic, factor, label
-    "visited_fraction": ("mean", 100.0, "entries computed,\n% of queries times keys"),
+    "visited_fraction": ("mean", 100.0, "entries visited,\n% of queries times keys"),
     "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
 }
 SOFTMAX = "softmax"  # the method that computes exact attention
@@ -177,7 +177,7 @@ def _columns(metric: str) -> list[Column]:
         Column("method", label, key=True),
         Column("d", "{d}", key=True),
         Column("visited\nof n_q·n_k", "{metrics[visited_fraction][mean]:share}", short="visited"),
-        Column("scored\na row", "{metrics[scored][mean]:3}", short="scored"),
+        Column("scored\na row", "{metrics[scored][mean]:3}", "to choose its keys", short="scored"),
         Column("keys\nread", "{metrics[kv_read][mean]:3}", short="keys read"),
         Column(
             f"{heading}\nmedian [p10 – p90]",
@@ -200,7 +200,7 @@ def cost_figure(
     causal: bool = False,
     records: Sequence[ErrorRecord] = (),
 ) -> list[Path]:
-    """Draw the median of ``metric`` against the entries that a method computes and the keys that it reads.
+    """Draw the median of ``metric`` against the entries that a method visits and the keys that it reads.
 
     Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
     is a line through its budgets in rising order; d stands at the points. Steps are the frontier: the points that no
@@ -281,8 +281,8 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
     absent = _without_cost(rows)
     lines = [
-        f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method computes, "
-        "and against other costs that methods state.",
+        f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
+        "without scores that only choose keys, and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
         "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",

@@ -230,13 +230,13 @@ def errors_view(
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
-    duels: Mapping[tuple[Any, ...], str] | None = None,
+    duels: Mapping[tuple[Any, ...], Sequence[str]] | None = None,
     tested: Tested | None = None,
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them.
 
     Args:
-        duels: of the places where two methods share budgets, a sentence on which of them is better.
+        duels: by place, sentences on which of two methods is better.
         tested: the test behind bold cells and the result.
     """
     return View(
@@ -294,7 +294,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
 def error_tables(
     rows: Sequence[Row],
     bounds: Sequence[Row],
-    duels: Mapping[tuple[Any, ...], str] = MappingProxyType({}),
+    duels: Mapping[tuple[Any, ...], Sequence[str]] = MappingProxyType({}),
     tested: Tested | None = None,
 ) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
@@ -302,8 +302,7 @@ def error_tables(
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        duel = duels.get(_place(group[0]))
-        lines = [*notes(group), *([duel] if duel else [])]
+        lines = [*notes(group), *duels.get(_place(group[0]), ())]
         tables.append(table_of(caption(group), group, columns, lines, every, rivals, tested))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
@@ -383,7 +382,7 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
     elif best is None:
         text = f"No method has a sound mean error{where}: see the notes."
     elif not best.tested:
-        text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}. {UNTESTED}"
+        text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}; {UNTESTED}."
     elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
         text = f"{best.names[0]} has the smallest mean error at every d;{where} it is {size(best.names[0])}."
     else:

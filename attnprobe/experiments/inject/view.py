@@ -371,10 +371,10 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
         return sentences(led(winners, "the smallest drift in all layers"), lost(rows, at_budget))
     (first, *alike), certain = leaders[0]
-    names = beside([at_budget(row) for row in alike]) if certain else ""
+    names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
     text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
-    return sentences(text, "" if certain else UNTESTED, lost(rows, at_budget))
+    return sentences(text, lost(rows, at_budget))
 
 
 def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:

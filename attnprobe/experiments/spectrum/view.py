@@ -9,15 +9,15 @@ from functools import partial
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
 from ...tables.long import Row, known, long_rows, median, spread, summarised, unbounded
+from ...tables.marks import OF_STATUS
 from ...tables.numbers import method_label
 from ...tables.results import lost, sentences
-from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
+from ...tables.table import Column, Table, counted, equal_tokens, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import NUMBERS, SHAPE, SpectrumRecord
 
 SHARES = (90, 95, 99)
-MARKS = {"failed": "✗ ", "diverged": "✗ ", "skipped": "– "}
 FIELDS = (*LONG, *NUMBERS)
 
 
@@ -63,7 +63,7 @@ def matrix_label(row: Row) -> str:
 
 
 def _matrix(line: Row) -> str:
-    return MARKS.get(line["status"], "") + matrix_label(line)
+    return f"{OF_STATUS.get(line['status'], '')} {matrix_label(line)}".lstrip()
 
 
 def _rank_text(line: Row, rank: float | None) -> str:
@@ -139,7 +139,7 @@ def spectrum_tables(rows: Sequence[Row]) -> list[Table]:
             "eigenvalues" if eigen else "singular values",
             f"n = {group[0]['n']}",
             counted(lines),
-            f"up to {repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else "",
+            equal_tokens(repeated, "up to "),
         )
         broken = reasons(group, lambda row: f"{matrix_label(row)}, layer {row['layer']}, head {row['head']}")
         tables.append(table_of(f"{where} · effective ranks", lines, [*names, *ranks], broken))

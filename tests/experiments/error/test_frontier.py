@@ -45,7 +45,9 @@ def names(table):
 def test_a_table_has_what_nothing_cheaper_beats():
     (table,) = frontier_tables([*FIVE, *VMEAN])
     assert names(table) == ["V-Mean (ref.)", "cheap", "dear"], "more costs as much as exact attention"
-    assert table.caption.startswith("unbeaten in scores or features computed · layer 0, 1 · n = 64")
+    assert table.caption.startswith(
+        "unbeaten in entries visited, without scores that only choose keys · layer 0, 1 · n = 64"
+    )
 
 
 def test_fewer_than_five_methods_have_no_table():
@@ -162,3 +164,16 @@ def test_few_methods_without_a_table_have_the_steps_of_their_medians(monkeypatch
         cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
         figures[-1].draw(Figure().subplots(), figures[-1].panels[0][1])
     assert given[0] is None and given[1] is not None
+
+
+def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_axis(monkeypatch, tmp_path):
+    figures, limits = [], []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    for records in (FIVE, [*FIVE, *cells("softmax", 0.8, 1e-7, None)]):
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+        axis = Figure().subplots()
+        figures[-1].draw(axis, figures[-1].panels[0][1])
+        limits.append(axis.get_ylim())
+        uprights = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
+    assert limits[0] == limits[1] and uprights == [80.0]  # where its row says what it costs
+    assert "softmax" not in figures[-1].legend and cost.EXACT_LABEL in figures[-1].legend
