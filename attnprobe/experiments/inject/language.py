@@ -32,11 +32,12 @@ class Predictions:
     """The words of a batch that a model predicts.
 
     Attributes:
-        inputs: of its forward. places: the tokens of each row at which words are predicted. words: the true words.
+        inputs: of its forward. places: the tokens of each row at which words are predicted; a slice copies no logits.
+        words: the true words.
     """
 
     inputs: Mapping[str, Tensor]
-    places: Sequence[Tensor]
+    places: Sequence[slice | Tensor]
     words: Sequence[Tensor]
 
 
@@ -95,8 +96,8 @@ class LanguageModel:
         if self.kind is None:
             return None
         if self.kind == "causal" or self.mask_token is None:  # a masked model has one
-            places = [torch.arange(length - 1, device=ids.device) for length in reading.lengths]
-            return Predictions(reading.inputs, places, [ids[row, at + 1] for row, at in enumerate(places)])
+            words = [ids[row, 1:length] for row, length in enumerate(reading.lengths)]
+            return Predictions(reading.inputs, [slice(length - 1) for length in reading.lengths], words)
         before, after = self.around
         hidden = ids.clone()
         places = []

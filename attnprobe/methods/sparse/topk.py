@@ -69,7 +69,10 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     exact = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
     for heads, start, stop in head_blocks(exact, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
-        largest, index[heads, start:stop] = largest_scores(scores, d)
+        seen = qkv.n_k
+        if visible is not None and qkv.device.type == "cpu":  # a GPU would have to be waited for to know
+            seen = max(d, int(visible.last[start:stop].max()) + 1)
+        largest, index[heads, start:stop] = largest_scores(scores[..., :seen], d)
         shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
         numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
         total = torch.exp(summed - shift).sum(-1, keepdim=True)
