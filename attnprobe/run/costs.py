@@ -49,15 +49,22 @@ def work_of_inputs(n: int, heads: int, statistics: bool, queries: int | None = N
 
 
 def work_of_method(
-    n: int, d: int | None, heads: int, matrix: bool = False, rows: bool = False, queries: int | None = None
+    n: int,
+    d: int | None,
+    heads: int,
+    matrix: bool = False,
+    rows: bool = False,
+    queries: int | None = None,
+    quadratic: bool = True,
 ) -> Cost:
     """A method with its output errors, and with its matrix errors and row metrics if they are measured.
 
-    The cost of every method is taken as that of a typical one. Methods differ by a factor of about 4 on either side.
+    The cost of every method is taken as that of a typical one, which computes all scores if it is ``quadratic``.
+    Methods differ by a factor of about 4 on either side.
     """
     d, queries = d or D, queries or n
     scores = float(n) * queries
-    work = CALL + heads * (CHOICE * scores + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
+    work = CALL + heads * (CHOICE * scores * quadratic + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
     work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:

@@ -93,9 +93,14 @@ def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int
     why = refused(one, request.target, n, d)
     cost = one.entry.cost
     longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n
-    if why is None and n > longest and ("n²" in cost or "n³" in cost):
+    if why is None and n > longest and _is_quadratic(one):
         return f"{one.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
     return why
+
+
+def _is_quadratic(one: MethodRequest) -> bool:
+    """Whether the cost of a method has a term of n² or n³."""
+    return "n²" in one.entry.cost or "n³" in one.entry.cost
 
 
 def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Place, list[BenchCell]]:
@@ -197,8 +202,12 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
         return 0.0
 
     def work(self, place: Place, cell: BenchCell) -> Cost:
-        """A cell is called once for each round, and thrice before and after them."""
-        once, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
+        """A cell is called once for each round, and thrice before and after them, unless its method is not called."""
+        n, method = place.group.n, cell.request
+        if method is not None and unsupported_reason(self.request, method, n, cell.d) is not None:
+            return 0.0, 0.0
+        quadratic = method is None or _is_quadratic(method)
+        once, size = work_of_method(n, cell.d, len(self.head_numbers(place)), quadratic=quadratic)
         return (self.request.rounds + 3) * once, size
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Result]]:

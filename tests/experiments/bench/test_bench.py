@@ -15,6 +15,7 @@ from showing import files_of, view_of
 
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
+from attnprobe.experiments import experiment
 from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
@@ -30,6 +31,7 @@ from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run, views
+from attnprobe.run.estimate import estimate_cells
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource
 
@@ -215,6 +217,15 @@ def test_yardsticks_stop_at_their_length_with_the_reason(tmp_path):
         "costs n² p + 2 n d p: called up to n=40, n=64 needs a larger --quadratic-n" in actual["amm", 64, 8]["reason"]
     )
     assert "n=10" in actual["svd", 32, 8]["reason"] and actual["linear", 64, None]["status"] == "ok"
+
+
+def test_the_estimate_has_no_call_that_is_not_made_and_no_scores_of_linear_methods():
+    request = BenchRequest(methods=("amm,linformer",), n=(8192, 16384), d=(8,), quadratic_n=4096)
+    cells = estimate_cells(experiment("bench").cells, request)
+    works = {(cell.name, cell.place[1]): cell.work for cell in cells}
+    assert works["amm", 8192] == works["amm", 16384] == 0
+    assert works["linformer", 16384] < 2 * works["linformer", 8192]  # a call has a constant part
+    assert works["exact", 16384] > 3 * works["exact", 8192]
 
 
 def test_what_cannot_be_is_skipped(tmp_path):
