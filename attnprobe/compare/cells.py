@@ -162,8 +162,8 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
         known = [", ".join(dict.fromkeys(method_label(row) for row in run if _counts(row))) for run in (a, b)]
         where = known[0] if known[0] == known[1] else f"{known[0]} in A; {known[1]} in B"
         raise UsageError(f"--pair {text}: no two methods of the runs; they have {where}")
-    if len(found) > 1 or any(len(side) > 1 for side in found[0]):
-        several = ", ".join(dict.fromkeys(one[2] for sides in found for side in sides for one in side))
+    if any(len(side) > 1 for side in found[0]):
+        several = ", ".join(dict.fromkeys(one[2] for side in found[0] for one in side))
         raise UsageError(f"--pair {text} fits several methods, {several}: write their options")
     return found[0][0][0], found[0][1][0]
 

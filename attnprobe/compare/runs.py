@@ -243,7 +243,7 @@ def _refuse_unmeasured(
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
-                names = ", ".join(metric for metric in known if _measured(rows, metric)) or "none"
+                names = ", ".join(metric for metric in known if _measured(rows, metric))
                 raise UsageError(
                     f"--metric {metric}: {name} did not measure it; measure it there, or name one of {names}"
                 )
@@ -275,6 +275,8 @@ def _cells_in_words(cells: Sequence[Fields]) -> str:
 
     >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
     'windows 1-2; seed 0; heads 0-2, 7'
+    >>> _cells_in_words([{"window": 3, "seed": None, "heads": [None]}])
+    'window 3'
     """
     parts = []
     numbers = {"window": [cell.get("window") for cell in cells], "seed": [cell.get("seed") for cell in cells]}
@@ -325,8 +327,8 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
     for kind, pairing in how.items():
         loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
         if loose:
-            seeds = (_spans(sorted({s for row in loose for s in row[name] or ()})) for name in ("seeds_a", "seeds_b"))
-            pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
+            seeds = (_spans(sorted({s for row in loose for s in row[name]})) for name in ("seeds_a", "seeds_b"))
+            pair = ", ".join(f"{each} in {name}" for each, name in zip(seeds, "AB", strict=True))
             notes.append(f"rows {pairing} (seeds: {pair}): {len(loose)}")
     return notes
 

@@ -273,7 +273,7 @@ def _lost(groups: Iterable[tuple[Sequence[_Value], Sequence[_Value]]]) -> tuple[
 
 
 def _ends(units: Sequence[_Unit], statistic: Statistic) -> tuple[float | None, float | None]:
-    sides = zip(*(unit.numbers for unit in units), strict=True) if units else ((), ())
+    sides = zip(*(unit.numbers for unit in units), strict=True)
     a, b = (_of([number for number in side if number is not None], statistic) for side in sides)
     return a, b
 

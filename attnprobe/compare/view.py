@@ -102,6 +102,8 @@ def missing_lines(rows: Iterable[Row]) -> list[str]:
     >>> place = {"method": "mss", "options": {}, "reason": "only in A"}
     >>> missing_lines([{**place, "d": 8}, {**place, "d": 16}])
     ['mss d=8, 16 is only in A']
+    >>> missing_lines([{**place, "d": None}])
+    ['mss is only in A']
     """
     budgets: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
@@ -157,7 +159,7 @@ def _layers(row: Row) -> str:
 
 def _statistic(row: Row) -> str:
     """The judged statistic, unless it is the mean."""
-    return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
+    return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"]
 
 
 def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
@@ -209,7 +211,7 @@ TESTED: tuple[Column, ...] = (
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
-ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: row["reason"] or ""))
+ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", "{reason}"))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
 
 

@@ -239,7 +239,7 @@ def _nothing(gate: Gate, rows: Sequence[Fields]) -> str:
             return f"no row of the {name} '{name_of_gate}'{nearest(name_of_gate, have)}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
         methods = [row for row in rows if row.get("method")]
-        names = sorted({row["method"] or "" if parts(gate.method)[1] is None else method_label(row) for row in methods})
+        names = sorted({row["method"] if parts(gate.method)[1] is None else method_label(row) for row in methods})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
         if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all

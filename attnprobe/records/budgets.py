@@ -55,7 +55,7 @@ def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
     heads = 1 + max(head for _, head in budgets.d)
     pattern: list[dict[str, list[object]]] = []
     for layer in range(layers):
-        keys = [budgets.d[layer, head] or 1 for head in range(heads)]
+        keys = [budgets.d[layer, head] or budgets.about["prompt"] for head in range(heads)]
         pattern.append(
             {str(head): ["vertical_and_slash", max(1, d // 2), max(1, d - d // 2), 1.0] for head, d in enumerate(keys)}
         )

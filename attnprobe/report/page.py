@@ -51,7 +51,7 @@ class Report:
     @property
     def name(self) -> str:
         """The name of the run's folder."""
-        return self.run.path.resolve().name or "run"
+        return self.run.path.resolve().name
 
 
 @checked()
@@ -142,6 +142,10 @@ def _when(start: Any, end: Any) -> str:
 
     >>> _when("2026-11-21T18:14:33+00:00", "2026-11-21T18:16:00+00:00")
     '2026-11-21 18:14:33 – 18:16:00 UTC'
+    >>> _when("2026-11-21T18:14:33+00:00", "2026-11-22T01:16:00+00:00")
+    '2026-11-21 18:14:33 – 2026-11-22 01:16:00 UTC'
+    >>> _when("2026-11-21T18:14:33+00:00", None), _when("soon", "late"), _when("soon", None), _when(None, None)
+    ('2026-11-21 18:14:33 UTC', 'soon – late', 'soon', '')
     """
     if not start:
         return ""

@@ -120,6 +120,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
     >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
     -1.0
+    >>> rank_correlation([1, 2, 3], [4.0, 4.0, 4.0]), rank_correlation([4, 4, 4], [1.0, 2.0, 3.0])
+    (None, None)
     """
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
         return None

@@ -15,7 +15,7 @@ from error_records import cell as a_cell
 from safetensors.torch import save_file
 
 from attnprobe.compare.runs import compare_runs, directed
-from attnprobe.compare.view import comparison_line, comparison_view
+from attnprobe.compare.view import comparison_legend, comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error import EXPERIMENT
@@ -104,6 +104,27 @@ def test_runs_that_share_no_window_add_their_variances():
     ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
     assert row["paired"] is None and row["difference"] == 3.0
     assert row["se"] == pytest.approx(math.hypot(*ses), rel=1e-14)
+
+
+def test_windows_that_do_not_vary_are_another_sample_without_chance():
+    a, b = run([1.0], [1.0]), [cell([2.0], window=w) for w in (5, 6)]
+    assert (only(a, b)["test"], only(a, b)["p"], only(a, b)["verdict"]) == ("two samples", 0.0, "worse")
+    a, b = run([1.0, 2.0], [1.0, 2.0]), [cell([1.5, 1.5], window=w) for w in (5, 6)]
+    assert (only(a, b)["p"], only(a, b)["verdict"]) == (1.0, "same")
+
+
+def test_runs_that_share_no_window_have_no_test_where_one_has_no_value():
+    a, b = run([1.0, 2.0], [1.5, 2.5]), [cell([None, None], window=w) for w in (5, 6)]
+    row = only(a, b)
+    assert (row["a"], row["b"], row["test"], row["verdict"]) == (1.75, None, None, "worse")
+    half = [cell([None, 2.0], window=5), cell([3.0, 4.0], window=6)]
+    assert only(a, half)["b"] == 3.0 and only(half, a)["a"] == 3.0
+
+
+def test_a_mean_beyond_the_largest_number_is_no_value():
+    a, b = run([1.0, 2.0], [1.0, 2.0]), run([1.5e308, 1.6e308], [1.0, 3.0])
+    row = only(a, b)
+    assert (row["b"], row["difference"]) == (None, None)
 
 
 def test_heads_that_both_runs_have_are_paired_and_the_others_are_listed():
@@ -316,6 +337,11 @@ def test_where_rounded_rows_carry_the_median_too_the_other_heads_are_judged():
     assert (row["statistic"], row["verdict"], row["values"]) == ("mean without rounded rows", "same", 2)
     assert row["a"] == pytest.approx(1.1)
     assert only(before, rounded([2.0, 2.2, 50.0, 60.0, 70.0, 80.0], rows))["verdict"] == "worse"
+    elsewhere = [{**one, "window": 7} for one in rounded([3.0, 3.2, 50.0, 60.0, 70.0, 80.0], rows)]
+    row = only(before, elsewhere)
+    assert (row["statistic"], row["paired"], row["verdict"]) == ("mean without rounded rows", None, "undecided")
+    assert (row["a"], row["b"]) == (pytest.approx(1.1), pytest.approx(3.1))
+    assert "statistic: what is judged where rounded rows carry the mean." in comparison_legend([row])
     every = rounded([50.0, 60.0], [3, 3])
     row = only(every, rounded([90.0, 90.0], [3, 3]))
     assert (row["statistic"], row["verdict"]) == ("mean", "undecided")
@@ -561,6 +587,7 @@ def test_metrics_by_default_and_by_name():
     comparison = compare_runs(both, [cell()])
     assert [row["metric"] for row in comparison.rows] == [METRIC]
     assert comparison.notes == [f"{name} was measured in A alone: not compared"]
+    assert compare_runs([cell()], both).notes == [f"{name} was measured in B alone: not compared"]
     arguments = ["bad_rows", METRIC, "bad_rows"]
     assert [row["metric"] for row in compare_runs(both, both, arguments).rows] == arguments[:2]
     with pytest.raises(UsageError, match="--metric bad_rows: B did not measure it"):

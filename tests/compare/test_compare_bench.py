@@ -8,6 +8,7 @@ from paths import GOLDEN
 from attnprobe.compare.chance import within_rounds
 from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.verdicts import Draft, _noise, numbers, timed_place, with_verdicts
+from attnprobe.errors import UsageError
 from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS
 
@@ -45,6 +46,14 @@ def test_versions_that_differ_are_named_also_of_a_run_that_was_resumed(records):
     torch = records[0]["versions"]["torch"]
     assert compare_runs(records, later).notes == [f"torch {torch} in A, 9.9 in B"]
     assert compare_runs(records, records[:4] + later[4:]).notes == [f"torch {torch} in A, {torch} and 9.9 in B"]
+
+
+def test_times_of_other_machines_are_refused(records):
+    other = [{**one, "machine": {**one["machine"], "cpu": "another"}} for one in records]
+    with pytest.raises(UsageError, match="different machines: cpu .* in A, another in B"):
+        compare_runs(records, other)
+    with pytest.raises(UsageError, match="different machines: one of them on several"):
+        compare_runs(records, records[:4] + other[4:])
 
 
 def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):

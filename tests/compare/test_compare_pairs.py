@@ -135,6 +135,23 @@ def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
         related(cells, cells, [pair])
 
 
+def test_methods_that_two_runs_lack_are_named_for_each():
+    with pytest.raises(UsageError, match="they have topk in A; window in B"):
+        related([cell(method="topk")], [cell(method="window")], ["topk=topk"])
+    with pytest.raises(UsageError, match="A and B have no pair at the same target, n, d and layer"):
+        compare_runs([cell(method="topk", n=8)], [cell(method="window", n=16)], pairs=["topk=window"])
+    with pytest.raises(UsageError, match="have no requested method at the same options, .*; --pair NAME=NAME"):
+        compare_runs([cell(method="topk")], [cell(method="window")])
+
+
+def test_a_budget_stands_beside_options():
+    cells = [cell(options={"block": 64}, d=d) for d in (8, 16)]
+    (row,) = compare_runs(cells, cells, pairs=["skyformer:block=64,d=8=skyformer:d=16"]).rows
+    assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
+    (row,) = compare_runs(cells, cells, pairs=["skyformer:block=64,d=8=skyformer:block=64,d=16"]).rows
+    assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
+
+
 def test_options_that_could_mean_several_methods_are_asked_for():
     cells = [cell(options={"block": 32}), cell(options={"block": 64}), cell(method="topk")]
     with pytest.raises(UsageError, match="fits several methods, skyformer:block=32, skyformer:block=64"):

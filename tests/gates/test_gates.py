@@ -12,7 +12,7 @@ from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.view import summarise
 from attnprobe.gates.check import Gate, GateResult, check
 from attnprobe.gates.parse import parse_gate, parse_gates
-from attnprobe.gates.results import gates_table, junit_xml
+from attnprobe.gates.results import gates_markdown, gates_table, junit_xml
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
@@ -69,6 +69,7 @@ WRONG = {
     "a key that is no text": ([{"metric": "bad_rows", 3: 0}], "unknown key '3'"),
     "no metric": ([{"max": 0}], "gate 1: no metric; choose from output_spectral"),
     "an unknown metric": ([{"metric": "output_spektral", "max": 0}], "did you mean 'output_spectral'?"),
+    "a metric of nothing": ([{"metric": None, "max": 0}], "metric: expected a name, got None"),
     "a metric that is no text": ([{"metric": ["bad_rows"], "max": 0}], "metric: expected a name, got ['bad_rows']"),
     "an unknown statistic": ([{"metric": "bad_rows", "stat": "maximal", "max": 0}], "did you mean 'max'?"),
     "no statistic": ([{"metric": "bad_rows", "stat": None, "max": 0}], "stat: expected a name, got None"),
@@ -262,6 +263,16 @@ def test_a_gate_that_no_row_answers_to_fails(places, says):
     assert (result.where, result.value, result.seconds, result.name) == ("", None, None, str(result.gate))
 
 
+def test_a_gate_on_a_subject_that_no_row_has_names_it():
+    row = {"theorem": "skyformer", "requested": True, "status": "ok", "metrics": {"ratio": {"mean": 0.5}}}
+    results = check([row], [Gate("ratio", max=1.0, subjects={"theorem": one}) for one in ("skyformer", "skyfromer", None)])
+    assert [result.line for result in results] == [
+        "ratio.mean <= 1 for skyformer: skyformer: passed",
+        "ratio.mean <= 1 for skyfromer: no row of the theorem 'skyfromer'; did you mean 'skyformer'?",
+        "ratio.mean <= 1: skyformer: passed",
+    ]
+
+
 # --- what is shown
 
 
@@ -294,6 +305,7 @@ def test_the_table_of_gates(monkeypatch):
     (passed,) = [line for line in lines if "a_<&>" in line]
     assert not passed.startswith("✗") and passed.index(".25") == sky.index(".5")  # aligned at the point
     assert "bad_rows.mean <= 0 for d=9: no row with d=9; the rows have 8,128" in text
+    assert r"| ✗ | bad\_rows.mean \<= 0 for d=9 | none |  | \<= 0 |" in gates_markdown(a_few())
     assert gates_table([]).splitlines()[-1] == "0 checked, 0 failed"
 
 

@@ -67,6 +67,9 @@ FOREIGN = {
     "a manifest that is no JSON": replace_manifest("{"),
     "a manifest that is a list": replace_manifest("[]"),
     "a manifest with another schema": replace_manifest('{"schema": true, "command": "error", "start": "", "plan": {}}'),
+    "a manifest whose command is no name": replace_manifest(
+        '{"schema": 1, "command": 5, "start": "", "config": {}, "plan": {}}'
+    ),
     "notes for records, in a run": lambda run: (run / "records.jsonl").write_text("my own notes"),
     "a first line of something else": lambda run: (run / "records.jsonl").write_text('{"a":1}\n{"torn'),
     "notes for a shard's records": lambda run: (run / "records-1-of-2.jsonl").write_text("- [ ] buy milk"),
@@ -107,6 +110,7 @@ OURS = {
     "a torn last line": lambda run: (run / "records.jsonl").open("a").write('{"key":'),
     "no records yet": lambda run: (run / "records.jsonl").write_text(""),
     "a torn first line": lambda run: (run / "records.jsonl").write_text('{"batch":'),
+    "a user's lines of JSON": lambda run: (run / "mine.jsonl").write_text("[1]"),
     "a user's notes": lambda run: (run / "notes.md").write_text("mine"),
     "a user's link to elsewhere": lambda run: (run / "paper").symlink_to("/"),
 }
@@ -210,6 +214,7 @@ FOREIGN_LISTS = {
     "no name": listing(5),
     "an older file above the folder": json.dumps({"schema": 1, "files": [], "older": ["../beside.txt"]}),
     "another schema": json.dumps({"schema": 2, "files": [], "older": []}),
+    "a name in place of a list": json.dumps({"schema": 1, "files": "report.html", "older": []}),
     "no lists": '{"files": 3}',
     "a list": "[]",
     "no JSON": "{",

@@ -21,6 +21,8 @@ from attnprobe.records.budgets import Budgets, duo_attention_heads, kvpress_rati
 from attnprobe.records.file import (
     SCHEMA,
     cell_key,
+    missing_maps,
+    missing_maps_path,
     plain,
     run_directory,
     strict_json,
@@ -47,6 +49,7 @@ def test_what_is_written_is_read(tmp_path):
     write(path, *records)
     assert read_records(path) == [{"schema": SCHEMA, **plain(one)} for one in records]
     assert read_records(path.parent) == read_records(path)
+    assert plain({3, 1, 2}) == [1, 2, 3]
     lines = path.read_bytes().splitlines()
     assert lines == [json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")).encode() for line in lines]
 
@@ -108,6 +111,14 @@ def test_a_broken_line_elsewhere_is_named(tmp_path, line):
     path.write_bytes(b"\n".join([sound, line, sound, b""]))
     with pytest.raises(UsageError, match=r"records\.jsonl:2: "):
         read_records(path)
+
+
+def test_reasons_of_missing_maps_that_are_no_words_are_left_out(tmp_path):
+    path = missing_maps_path(tmp_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for text, expected in (('{"a": "why", "b": 5}', {"a": "why"}), ('["why"]', {}), ("{", {})):
+        path.write_text(text)
+        assert missing_maps(tmp_path) == expected
 
 
 def test_a_newer_schema_is_refused(tmp_path):
@@ -182,6 +193,7 @@ def test_a_write_that_falls_short_is_taken_back(tmp_path):
 
 def test_what_cannot_be_written_is_a_usage_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "link to nothing").symlink_to(tmp_path / "nothing")
     below = tmp_path / "file" / "records.jsonl"
     attempts = [
         lambda: write(below),
@@ -189,6 +201,7 @@ def test_what_cannot_be_written_is_a_usage_error_that_names_it(tmp_path):
         lambda: write_text(below, ""),
         lambda: write_bytes(tmp_path, b""),
         lambda: run_directory(tmp_path / "file", "error", "20261121-084512", "1a2b3c"),
+        lambda: run_directory(tmp_path / "link to nothing", "error", "20261121-084512", "1a2b3c"),
     ]
     if os.path.exists("/dev/full"):
         attempts.append(lambda: write(Path("/dev/full"), record("a")))
@@ -344,7 +357,13 @@ def test_the_example_of_the_guide_writes_each_format(tmp_path, monkeypatch):
     assert json.loads(Path("best_pattern.json").read_text()) == minference_pattern(PLAN)
 
 
-@pytest.mark.parametrize("about", [{}, {"prompt": 50}, {"kv_heads": 2}])
+def test_a_head_without_a_budget_keeps_the_prompt():
+    whole = Budgets("h2o", {}, {**KEYS, (0, 2): None, (0, 3): None}, PLAN.about)
+    assert np.allclose(kvpress_ratios(whole), [[0.8, 0.0], [0.9, 0.98]])
+    assert minference_pattern(whole)[0]["2"][1:3] == [25, 25]
+
+
+@pytest.mark.parametrize("about", [{}, {"prompt": 50}, {"kv_heads": 2}, {"prompt": 0, "kv_heads": 2}])
 def test_budgets_of_no_plan_are_refused(about):
     with pytest.raises(UsageError, match="the budgets are of no plan"):
         kvpress_ratios(Budgets("h2o", {}, KEYS, about))
