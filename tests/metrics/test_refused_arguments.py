@@ -14,6 +14,8 @@ from attnprobe.metrics.spectrum import attention_matrix
 from attnprobe.operators import Dense
 from attnprobe.operators.compose import Mosaic
 
+NUMBERS = "needle: numbers of keys are needed"
+SHAPES = r"needs square matrices and \(h, L\)"
 X = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
 INPUTS = QKV(X, X.flip(1), X)
 FEWER = {"heads": QKV(X[:1], X[:1], X[:1]), "keys": QKV(X[:, :2], X[:, :2], X[:, :2])}
@@ -41,11 +43,11 @@ REFUSED = {
     "an output without heads": (lambda: ExactOutput.of(X[0]), r"the exact output has shape \(6, 3\); \(h, n_q, p_v\)"),
     "a needle of numbers": (
         lambda: rows([0.5]),
-        r"needle: numbers of keys are needed, \(m,\) int64; got shape \(1,\), f",
+        rf"{NUMBERS}, \(m,\) int64; got shape \(1,\), f",
     ),
     "a needle with two axes": (
         lambda: rows([[1]]),
-        r"needle: numbers of keys are needed, .* got shape \(1, 1\), int64",
+        rf"{NUMBERS}, .* got shape \(1, 1\), int64",
     ),
     "an empty needle": (
         lambda: rows(torch.tensor([], dtype=torch.int64).tolist()),
@@ -63,7 +65,7 @@ REFUSED = {
         lambda: statistical_dimension(SQUARE, torch.ones(3, 1)),
         r"needs square matrices and \(h, L\)",
     ),
-    "λ without heads": (lambda: statistical_dimension(SQUARE, torch.ones(2)), r"needs square matrices and \(h, L\)"),
+    "λ without heads": (lambda: statistical_dimension(SQUARE, torch.ones(2)), SHAPES),
     "rows for columns": (
         lambda: statistical_dimension(Dense(X), torch.ones(2, 1)),
         r"needs square matrices and \(h, L\)",
