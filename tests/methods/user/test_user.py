@@ -19,7 +19,7 @@ from attnprobe.errors import BadResult, Unsupported, UsageError
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.methods import get, is_method
 from attnprobe.methods.user.recovered import Recovered
-from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
+from attnprobe.operators import Dense, LowRank, Operator, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
 from attnprobe.run.plan import ErrorPlan, Group, parse_methods
@@ -61,6 +61,18 @@ def mine(tmp_path):
 
 def softmax(q, k, v, scale):
     return torch.softmax(scale * q @ k.mT, -1) @ v
+
+
+class Hollow(Operator):
+    """An operator without anything."""
+
+
+class UserOperator(Operator):
+    """An operator of a user's own class, with some attribute that is wrong."""
+
+    def __init__(self, v, **wrong):
+        self.v, self.shape, self.dtype, self.device = v, (len(v), 20, 20), v.dtype, v.device
+        self.__dict__.update(wrong)
 
 
 def masked(n=12, valid=8):
@@ -192,6 +204,17 @@ def test_a_normaliser_is_handed_on_and_one_of_another_shape_is_refused():
         (lambda v: RankOne(torch.ones(2, 3), torch.ones(2, 3)), r"a matrix \(h, n_q, n_k\)"),
         (lambda v: RankOne(torch.ones(2, 20), torch.ones(2, 20)) @ torch.ones(1), "operand of shape|has no attribute"),
         (lambda v: exit(3), "ends the process"),
+        (lambda v: Hollow(), "its operator is incomplete: AttributeError for its shape, dtype or device"),
+        (lambda v: UserOperator(v, dtype=torch.int64), "its operator has dtype torch.int64"),
+        (lambda v: UserOperator(v, shape=(2, 20)), r"its operator has shape \(2, 20\); \(h, n_q, n_k\) is needed"),
+        (lambda v: UserOperator(v, device="cpu"), "its operator has device 'cpu'; a torch.device is needed"),
+        (lambda v: Dense(v.new_ones(2, 20, 20, dtype=torch.int64)), "its operator has dtype torch.int64"),
+        (lambda v: Dense(v.new_ones(2, 20, 20, device="meta")), "returned a result on meta for inputs on cpu"),
+        (lambda v: v.to("meta"), "returned a result on meta for inputs on cpu"),
+        (lambda v: v.to_sparse(), "its result is a tensor of layout sparse_coo"),
+        (lambda v: Approximation(None, v.clone(), draws={"x": v[0, 0, 0]}), r"'x' has shape \(\); \(h, …\) is needed"),
+        (lambda v: Approximation(None, v.clone(), cores={"x": v[:1]}), r"'x' has shape \(1, 20, 5\); \(h, …\)"),
+        (lambda v: Approximation(None, v.clone(), diagnostics={"x": v}), "its diagnostic 'x' has shape"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -201,6 +224,101 @@ def test_what_is_no_result_is_said_in_words(fn, words):
     with pytest.raises((BadResult, AttributeError), match=words):
         approximate(fn, qkv)
     assert torch.equal(qkv.v, before[0]) and torch.equal(qkv.q, before[1])  # copies were given away
+
+
+def test_a_function_may_say_that_it_does_not_support_its_inputs():
+    def fn(v):
+        raise Unsupported("odd lengths only")
+
+    with pytest.raises(Unsupported, match="^odd lengths only$"):
+        approximate(fn, make())
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        (lambda: [[0]], r"the value of its keys must be \(h, n_q, k\) int64"),
+        (lambda: torch.zeros(2, 20, 1), "the value of its keys must be"),
+        (lambda: torch.zeros(2, 3, 1, dtype=torch.int64), "the value of its keys must be"),
+        (lambda: torch.full((2, 20, 1), -2), "its keys -2 … -2 are not all among the 20 keys; -1 is an empty slot"),
+        (lambda: torch.full((2, 20, 1), 20), "its keys 20 … 20 are not all among the 20 keys"),
+        (lambda: 1 / 0, r"its keys\(\)"),
+    ],
+)
+def test_keys_that_are_none_are_said_in_words(keys, words):
+    approx = approximate(lambda v: Approximation(None, v.clone(), keys=keys), make())
+    with pytest.raises(BadResult, match=words):
+        approx.keys()
+
+
+def test_keys_may_be_none_at_all():
+    approx = approximate(lambda v: Approximation(None, v.clone(), keys=lambda: torch.zeros(2, 20, 0).long()), make())
+    assert approx.keys().shape == (2, 20, 0)
+
+
+def test_what_a_function_with_a_mask_may_return():
+    def dense(q, k, scale, mask):
+        return Dense(torch.softmax((scale * q @ k.mT).masked_fill(~mask, -torch.inf), -1))
+
+    def output(q, k, v, scale, mask):
+        return dense(q, k, scale, mask) @ v
+
+    qkv = masked()
+    linear = method(linear_in_v=True)(output)
+    for fn in (dense, linear):
+        approx = approximate(fn, qkv)
+        assert torch.allclose(approx.operator.dense(), exact(qkv).dense())
+        assert torch.allclose(approx.output, exact(qkv) @ qkv.v)
+    with pytest.raises(BadResult, match="takes a mask and returned an Approximation; return the output or the matrix"):
+        approximate(lambda v, mask: Approximation(None, v.clone()), qkv)
+
+
+def test_approximations_of_single_heads_are_one():
+    def some(v, generator):
+        operator = RankOne(v.new_ones(1, 20), v.new_ones(1, 20))
+        return Approximation(operator, v.clone(), draws={"x": v[:, :1], "y": v[:, :2]}, diagnostics={"z": v[:, 0, 0]})
+
+    qkv = make()
+    approx = approximate(some, qkv)
+    assert type(approx.operator).__name__ == "Stacked" and torch.equal(approx.draws["x"], qkv.v[:, :1])
+    assert torch.equal(approx.diagnostics["z"], qkv.v[:, 0, 0])
+
+    def few(q, v, generator):
+        first = torch.equal(q, qkv.q[:1])
+        operator = RankOne(v.new_ones(1, 20), v.new_ones(1, 20)) if first else None
+        return Approximation(operator, v.clone(), draws={"x": v[:, :1]} if first else {})
+
+    approx = approximate(few, qkv)
+    assert approx.operator is None and "x" not in approx.draws
+    dense = approximate(lambda v, generator: Dense(v.new_ones(1, 20, 20)), qkv).operator
+    assert type(dense) is Dense and dense.shape == (2, 20, 20)
+
+
+def test_what_an_operator_of_a_users_class_computes_is_checked():
+    class Doubled(UserOperator):
+        def _apply(self, x):
+            return (2 * x).float() if self.wrong == "dtype" else 2 * x
+
+        def heads(self, index):
+            return self if self.wrong == "heads" else Doubled(self.v[index])
+
+        def to(self, dtype):
+            return Doubled(self.v.to(dtype if self.wrong != "to" else self.v.dtype))
+
+        wrong = ""
+
+    qkv = make()
+    operator = approximate(lambda v: Doubled(v), qkv).operator
+    assert torch.equal(operator @ qkv.v, 2 * qkv.v) and operator.heads(slice(0, 1)).shape == (1, 20, 20)
+    assert operator.to(torch.float32).dtype == torch.float32
+    for wrong, call, words in (
+        ("dtype", lambda op: op @ qkv.v, "the result of _apply of its operator is float32 on cpu, not float64 on cpu"),
+        ("heads", lambda op: op.heads(slice(0, 1)), "heads of its operator gives"),
+        ("to", lambda op: op.to(torch.float32), "to of its operator gives"),
+    ):
+        operator.operator.wrong = wrong
+        with pytest.raises(BadResult, match=words):
+            call(operator)
 
 
 def test_the_matrix_of_a_linear_function_is_recovered_and_the_claim_is_checked():
@@ -284,10 +402,24 @@ def test_a_function_says_what_it_is():
         ({"speed": 1}, "speed"),
         ({"tags": ("fast",)}, "there is no tag 'fast'"),
         ({"targets": "sigmoid"}, "there is no target 'sigmoid'"),
+        ({"targets": ()}, r"targets=\(\) names no exact matrix; choose from softmax, gaussian"),
+        ({"kind": "bone"}, "there is no kind 'bone'"),
+        ({"kind": "kernel", "targets": ("gaussian",)}, "a kernel stands for softmax attention; drop its targets"),
         ({"tags": ("exact_at_full_budget",)}, "go together"),
     ):
         with pytest.raises(UsageError, match=words):
             get(method(**wrong)(lambda v: v))
+    with pytest.raises(UsageError, match="takes no claims; wrap it in a function"):
+        method(year=2030)(len)
+    with pytest.raises(UsageError, match="has no readable signature; wrap it in a function of q, k, v"):
+        get(dict)
+
+    def claiming(v):
+        return v
+
+    claiming.attnprobe_claims = 3
+    with pytest.raises(UsageError, match="attnprobe_claims=3.*; state claims by the decorator attnprobe.method"):
+        get(claiming)
 
 
 def test_a_name_is_a_file_only_with_its_suffix(mine):
@@ -319,6 +451,7 @@ def test_a_name_is_a_file_only_with_its_suffix(mine):
         ("x = 1\ny = (", "mine.py:fn", "mine.py, line 2: SyntaxError"),
         ("print('noise')\nraise SystemExit(7)", "mine.py:fn", "mine.py, line 2: SystemExit: 7"),
         ("", "mine.py:fn", "it defines no function"),
+        ("x = (", "mine.py", r"which function\? write .*mine.py:FUNCTION$"),
     ],
 )
 def test_what_cannot_be_loaded_is_one_line_and_exit_2(run, qkv, tmp_path, text, name, words):
