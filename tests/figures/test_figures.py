@@ -301,6 +301,25 @@ def test_a_number_beside_a_point_covers_no_other_point():
     assert costs._named([[point]], [point, *beside.values(), *far], []) == []
 
 
+def test_of_many_methods_those_on_a_frontier_have_colours():
+    """Nine methods: three are on the frontier of a panel, the others are one grey cloud."""
+    beaten = [Point(f"beaten {number}", 8, 10.0, 1.0) for number in range(costs.MOST_COLOURED - 2)]
+    best = [Point("a", 8, 1.0, 0.9), Point("b", 8, 2.0, 0.5), Point("b", 16, 4.0, 0.3), Point("c", 8, 8.0, 0.1)]
+    limits = (20.0, 2.0)
+    few, legend = costs.prominent([([*best, *beaten[1:]], limits)])
+    assert len(few) == costs.MOST_COLOURED and list(legend) == ["frontier"]
+    named, legend = costs.prominent([([*best, *beaten], limits)])
+    assert named == {"a", "b", "c"} and list(legend) == ["frontier", "other methods"]
+    axis = Figure().subplots()
+    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named}
+    costs.cloud(axis, [*best, *beaten], styles, limits)
+    grey = axis.lines[0].get_xydata().tolist()
+    assert grey == [[10.0, 1.0]] * len(beaten)
+    steps = axis.lines[-1].get_xydata().tolist()
+    assert steps == [[point.cost, point.error] for point in best]
+    costs.cloud(axis, [], styles, limits)
+
+
 def test_a_method_keeps_its_colour_where_others_are_not_drawn():
     rows = [
         {"method": name, "options": {}, "d": 8, "family": "x", "status": "ok", "metrics": {}}

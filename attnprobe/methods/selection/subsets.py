@@ -50,6 +50,8 @@ def room_of_layer(room: int, layer: int | str, layers: int) -> int:
 
     >>> [room_of_layer(100, layer, 6) for layer in range(6)]
     [195, 157, 119, 81, 43, 5]
+    >>> room_of_layer(100, 0, 1)
+    100
     """
     if not isinstance(layer, int) or layer >= layers:
         raise UsageError(f"allocation=pyramid: layer {layer} is not among layers={layers}")

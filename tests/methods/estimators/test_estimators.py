@@ -17,7 +17,7 @@ from attnprobe import QKV, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.audit.measure import Tally
 from attnprobe.linalg.exceedance import bias_z, exact_p_values, verdicts
-from attnprobe.methods.estimators.magicpig import at_least_two
+from attnprobe.methods.estimators.magicpig import _codes, at_least_two
 from attnprobe.metrics.guarantees import GuaranteeReference
 from attnprobe.rng import generator
 
@@ -297,3 +297,14 @@ def test_gradients_after_a_call_without_them():
         gradients.append(q.grad.clone())
         q.grad = None
     assert torch.equal(*gradients) and bool(gradients[0].any())
+
+
+@pytest.mark.parametrize("bits", [3, 8, 9, 15, 16, 32])
+def test_a_bucket_of_magicpig_is_the_signs_of_its_table(bits):
+    generator = torch.Generator().manual_seed(1)
+    x, rotations = torch.randn(40, 5, generator=generator), torch.randn(3, bits, 5, generator=generator)
+    codes = _codes(x, rotations)
+    for table, code in zip(rotations, codes, strict=True):
+        signs = x @ table.T > 0
+        equal = (signs[:, None] == signs[None]).all(-1)
+        assert torch.equal(code[:, None] == code[None], equal)

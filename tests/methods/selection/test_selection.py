@@ -306,6 +306,17 @@ def test_first_columns_and_nearest_diagonals_come_first_however_few_fit(d, causa
     assert sets(approx)[0].diagonal().all()
 
 
+def test_a_budget_that_queries_do_not_decide_has_a_warning():
+    columns, diagonals = "16 columns are the first ones (first=16)", "48 diagonals are the nearest ones (near=48)"
+    for first, near, said in (
+        (15, 47, None),
+        (16, 47, f"at d=64 all {columns}, whatever the queries"),
+        (15, 48, f"at d=64 all {diagonals}, whatever the queries"),
+        (16, 48, f"at d=64 all {columns} and all {diagonals}, whatever the queries"),
+    ):
+        assert get("vertical-slash").warning(64, {"vertical": 0.25, "first": first, "near": near}) == said
+
+
 def test_a_row_without_a_key_is_noticed(monkeypatch):
     """The planted fault: the own key is left out, which only the first row of causal inputs cannot do without."""
 
