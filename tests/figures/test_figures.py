@@ -1,5 +1,6 @@
 """What files of figures hold: no provenance above the panels, all of it in metadata and in the caption."""
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -30,7 +31,8 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.methods import cross_out, floor, styles_of, styles_of_named
+from attnprobe.figures.looks import COLOURS
+from attnprobe.figures.methods import cross_out, floor, scale, styles_of, styles_of_named
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -328,3 +330,19 @@ def test_a_method_keeps_its_colour_where_others_are_not_drawn():
     every = styles_of(rows)
     assert styles_of_named(rows, {"performer"}) == {"performer": every["performer"]}
     assert every["performer"]["color"] == styles_of(rows[1:2])["performer"]["color"]
+
+
+def test_among_more_methods_than_colours_only_the_named_ones_take_some():
+    rows = [
+        {"method": f"m{number}", "options": {}, "d": 8, "family": "x", "status": "ok", "metrics": {}}
+        for number in range(len(COLOURS) + 1)
+    ]
+    assert styles_of_named(rows, {"m3", "m5"}) == styles_of([rows[3], rows[5]])
+
+
+def test_an_axis_without_a_value_begins_at_0():
+    panel = Figure().subplots()
+    scale(panel, [None, math.nan])
+    assert panel.get_ylim() == pytest.approx((0, 1.06)) and panel.get_yscale() == "linear"
+    scale(panel, [0.5, 2.0], high=4.0)
+    assert panel.get_ylim() == pytest.approx((0, 2.2))

@@ -9,6 +9,7 @@ from text_tables import text_table
 
 from attnprobe.tables.console import Header
 from attnprobe.tables.labels import source_labels
+from attnprobe.tables.long import worst_status
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.table import Column, Table
 from attnprobe.tables.terminal import plain_tables, timings_table
@@ -37,6 +38,29 @@ def test_only_sources_that_share_a_word_are_told_apart():
     facts = [{"weights": "pretrained"}, *({"weights": "initialized", "weights_seed": seed} for seed in (0, 1))]
     labels = ["pretrained", "initialized, weights seed 0", "initialized, weights seed 1"]
     assert [*source_labels({"source": one} for one in facts).values()] == labels
+
+
+@pytest.mark.parametrize(
+    ("facts", "labels"),
+    [
+        ({"text": ["a", "b"], "text_sha256": ["1", "2"]}, ["text a", "text b"]),
+        ({"text": ["a", "a"], "text_sha256": ["1" * 64, "2" * 64]}, [f"text sha256 {x * 12}…" for x in "12"]),
+        ({"tokenizer": ["a", "b"], "tokenizer_sha256": ["1", "2"]}, ["tokenizer a", "tokenizer b"]),
+        ({"scale_inputs": [1, 4]}, ["scores x 1", "scores x 4"]),
+    ],
+)
+def test_hashed_files_are_told_apart_by_their_names_where_these_differ(facts, labels):
+    sources = [{"weights": "pretrained", **{name: of[i] for name, of in facts.items()}} for i in (0, 1)]
+    assert [*source_labels({"source": one} for one in sources).values()] == [f"pretrained, {one}" for one in labels]
+
+
+def test_of_many_reasons_three_are_named():
+    cells = [("failed", f"reason {number}") for number in range(5)]
+    assert worst_status(cells[:4] + [("ok", None)])[1] == (
+        "4 failed of 5 cells: reason 0; reason 1; reason 2 (and 1 more reasons)"
+    )
+    assert worst_status(cells[:3])[1] == "3 failed of 3 cells: reason 0; reason 1; reason 2"
+    assert worst_status([("skipped", None)]) == ("skipped", None)
 
 
 def test_timings_add_up_to_the_total():
