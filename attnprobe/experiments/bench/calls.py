@@ -41,7 +41,8 @@ class Work:
     def entry(self) -> Method:
         """The method. A user's file must be the same as when the run was planned."""
         registered = get(self.name)
-        if self.sha256 is not None and (registered.provenance is None or registered.provenance.sha256 != self.sha256):
+        now = registered.provenance and registered.provenance.sha256
+        if self.sha256 not in (None, now):
             raise BadResult(f"{registered.name} changed while the run was on")
         return registered
 

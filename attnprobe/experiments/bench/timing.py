@@ -80,7 +80,6 @@ def _rounds(record: BenchRecord, name: str) -> list[float]:
 
 def conditions(records: Iterable[BenchRecord]) -> list[str]:
     """The machine and the conditions of times; more than one line if a run was resumed on another machine."""
-    records = [record for record in records if record.get("machine")]
     lines = []
     for group in grouped_by(records, "machine", "versions"):
         facts, versions = group[0]["machine"], group[0]["versions"]
@@ -103,7 +102,7 @@ def conditions(records: Iterable[BenchRecord]) -> list[str]:
 def disturbances(records: Iterable[BenchRecord], rows: Sequence[Row]) -> list[str]:
     """Warnings of times that other programs disturbed: a load above the cores, or a spread above the median."""
     warnings = []
-    loads = [(load, r["machine"]["cores"]) for r in records if r.get("machine") and (load := r.get("load")) is not None]
+    loads = [(load, r["machine"]["cores"]) for r in records if (load := r.get("load")) is not None]
     if busy := [(load, cores) for load, cores in loads if cores and load > cores]:
         load, cores = max(busy)
         warnings.append(
@@ -184,7 +183,7 @@ def bench_summary(rows: Sequence[Row]) -> list[Row]:
         seconds, memory = _at(group, "seconds"), _at(group, "peak_bytes")
         entry = {
             **{name: group[0].get(name) for name in GROWN},
-            "growth": growth(group[0]["cost"] or ""),
+            "growth": growth(group[0]["cost"]) if group[0]["cost"] else None,
             "time_exponent": exponent(seconds),
             "memory_exponent": exponent(memory),
             "time_exponent_spread": _exponent_spread(group),

@@ -13,7 +13,7 @@ from ...figures.looks import COLOURS, GREY, USUAL, escaped
 from ...figures.methods import styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
-from ...tables.long import Row, median, rank_correlation, unbounded
+from ...tables.long import Row, quantiles, rank_correlation, unbounded
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
 
@@ -138,8 +138,8 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float, style: Mappin
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
     dots: dict[str, Any] = {"linestyle": "", "marker": marker, "markersize": 4.2, "markerfacecolor": face}
     axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **dots)
-    middle = median(unbounded(row["cond"] for row in group))
-    if middle is not None and math.isfinite(middle):
+    middle = quantiles(unbounded(row["cond"] for row in group))["median"]
+    if math.isfinite(middle):
         axis.plot([middle] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")
     ranges = [(row["cond_eff"], height) for row, height in zip(group, heights, strict=True) if row["cond"] is None]
     for value, height in ranges:
@@ -199,8 +199,8 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
 
     keys = set(map(_key, rows))
     several = len({matrix for matrix, _ in keys}) < len(keys)
-    steps = range(len(rows[0]["residuals"]["median"]))
-    every = max(1, len(steps) // 8)
+    last = max(len(row["residuals"]["median"]) for row in rows) - 1
+    every = max(1, (last + 1) // 8)
     least = min(_drawn(x) for row in rows for x in row["residuals"]["p10"])
     caption = [
         "Residual of the Schulz iteration on each core, step by step: median over heads, with a band from p10 to p90.",
@@ -219,11 +219,12 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for number, row in enumerate(panel):
             low, middle, high = ([_drawn(x) for x in row["residuals"][name]] for name in ("p10", "median", "p90"))
+            steps = range(len(middle))
             axis.fill_between(steps, low, high, color=look(row)["color"], alpha=0.08, linewidth=0)
             axis.plot(steps, middle, markevery=(number * every // len(panel), every), **look(row))
         logarithmic(axis, "y")
         axis.set_ylim(least / 3, 30)
-        axis.set_xlim(0, len(steps) - 1)
+        axis.set_xlim(0, last)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.axvline(SIX, color=GREY, linewidth=1.0, linestyle=":")
         words = {"fontsize": "small", "color": GREY, "ha": "right", "va": "center", "rotation": 90}
@@ -259,8 +260,8 @@ def _error(row: Row) -> float:
     return row["error"]
 
 
-def _drawn(value: float | None) -> float:
-    return HIGH if value is None or not math.isfinite(value) else min(max(value, LOW), HIGH)
+def _drawn(value: float) -> float:
+    return min(max(value, LOW), HIGH)
 
 
 def _top(values: Sequence[float | None]) -> float:

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...tables.labels import source_heading
 from ...tables.long import FIELDS as LONG
-from ...tables.long import Row, known, long_rows, median, rank_correlation, spread, summarised, unbounded
+from ...tables.long import Row, known, long_rows, median, quantiles, rank_correlation, spread, summarised, unbounded
 from ...tables.numbers import brief, method_label, significant
 from ...tables.results import at_budget, lost, sentences
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
@@ -126,7 +126,7 @@ def _statistics(group: list[Row]) -> Row:
         "error": median(known(group, "error")),
     }
     if changes := [value for values in known(group, "sensitivity") for value in values if value is not None]:
-        entry["sensitivity"] = {**(spread(changes) or {}), "max": max(changes), "count": len(changes)}
+        entry["sensitivity"] = {**quantiles(changes), "max": max(changes), "count": len(changes)}
     if not measured:
         return entry
     half = str(max(1, measured[0]["size"] // 2))
@@ -149,7 +149,7 @@ def _statistics(group: list[Row]) -> Row:
         entry["lemma3"] = {word: verdicts[word] for word in ("holds", "zero", "violated")}
         entry |= {"eigen_min": min(known(measured, "eigen_min")), "eigen_max": max(known(measured, "eigen_max"))}
     if residuals := known(measured, "residuals"):
-        steps = [spread(unbounded(step)) or {} for step in zip(*residuals, strict=False)]
+        steps = [quantiles(unbounded(step)) for step in zip(*residuals, strict=False)]
         entry["residuals"] = {name: [step[name] for step in steps] for name in ("p10", "median", "p90")}
         entry["start"] = measured[0].get("start")
     return entry

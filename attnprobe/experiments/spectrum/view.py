@@ -34,7 +34,7 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         recorded.header,
         rows,
         spectrum_tables(rows),
-        _legend(rows) if rows else (),
+        _legend(rows),
         title="Spectra of attention matrices",
         result=_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},

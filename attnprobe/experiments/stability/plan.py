@@ -63,8 +63,8 @@ def parse_tasks(texts: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _add(task: str, options: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not value or key not in KINDS:
+    key, _, value = text.partition("=")
+    if not value or key not in KINDS:
         raise UsageError(f"task {task}: '{text}' is not an option{nearest(key, KINDS)}")
     if key in options:
         raise UsageError(f"task {task}: {key} is given twice")
@@ -112,7 +112,7 @@ def stability_prepared(
 
     budgets = fitting(request, min(task.shortest for task in opened), refusals, notify)
     reasons = [unsupported_reason(*place, d) for place in places for d in budgets_of(place[0], budgets)]
-    if places and None not in reasons:
+    if None not in reasons:
         raise UsageError(reasons[0])
     return opened, methods, budgets
 

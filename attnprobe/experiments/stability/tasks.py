@@ -270,7 +270,9 @@ def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tupl
             f"{tuple(arrays['inputs'].shape)} and {tuple(labels.shape)}"
         )
     lengths = arrays.get("lengths", torch.full(inputs.shape[:2], inputs.shape[2]))
-    lengths = lengths.reshape(len(lengths), -1)
+    lengths = lengths[:, None] if lengths.dim() == 1 else lengths
+    if lengths.shape != inputs.shape[:2]:
+        raise SourceError(f"data {path}: lengths {tuple(lengths.shape)} for inputs {tuple(inputs.shape)}")
     for key, x, low, high in (
         ("inputs", inputs, 0, 2**16 - 1),
         ("labels", labels, 0, 2**12),
@@ -278,6 +280,4 @@ def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tupl
     ):
         if x.is_floating_point() or x.dtype == torch.bool or not low <= int(x.min()) <= int(x.max()) <= high:
             raise SourceError(f"data {path}: {key} must hold whole numbers from {low} to {high}")
-    if lengths.shape != inputs.shape[:2]:
-        raise SourceError(f"data {path}: lengths {tuple(lengths.shape)} for inputs {tuple(inputs.shape)}")
     return inputs, labels.long(), lengths.long()

@@ -283,7 +283,7 @@ def stability_result(rows: Sequence[Row]) -> str:
     places = [_ratios(group) for group in grouped_by(compared, "task", "source")]
     if len(places) != 1:
         return sentences(
-            led([best_of(values) for values in places if values], "the smallest instability τ"),
+            led([best_of(values) for values in places], "the smallest instability τ"),
             lost(rows, stability_label),
         )
     ratios = places[0]

@@ -248,7 +248,9 @@ def _curve(points: Sequence[Row], x: Callable[[Row], float], name: str) -> Curve
 
 def _line(axis: Any, curve: Curve, colour: str, style: str = "-", band: bool = True) -> None:
     """Medians, with a band from p10 to p90."""
-    x, quantiles_of_y = zip(*curve, strict=True) if curve else ((), ())
+    if not curve:
+        return
+    x, quantiles_of_y = zip(*curve, strict=True)
     low, middle, high = ([each[name] for each in quantiles_of_y] for name in ("p10", "median", "p90"))
     if band:
         axis.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
