@@ -8,7 +8,7 @@ import torch
 from inputs import make, one_head, with_spectrum
 from theory_settings import check, setting_for
 
-from attnprobe import QKV
+from attnprobe import QKV, findings
 from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import razavi, start
 from attnprobe.theorems import THEOREMS, xiong2021
@@ -130,6 +130,8 @@ def test_landmarks_that_are_the_data_are_exact(score):
     first = one_head(make(n=20, score=score), 0)
     expected = torch.linalg.cond(torch.softmax(first.scale * first.q @ first.k.mT, -1))
     assert float(one.details["condition"][0]) == pytest.approx(float(expected), rel=1e-6)
+    [actual] = findings(make(n=20, score=score), "nystromformer-lemma-2")
+    assert torch.equal(actual.measured, one.measured)  # head by head as in a run
 
 
 def test_lemma_2_is_about_the_true_inverse():

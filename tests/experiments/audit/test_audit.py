@@ -158,6 +158,20 @@ def test_what_cannot_be_audited_is_refused(file):
             audited(file, "@performer", **options)
 
 
+def test_exact_attention_that_is_not_finite_is_a_failed_row(file):
+    big = torch.full((2, 24, 6), 1e160, dtype=torch.float64)
+    save_file({"q": big, "k": big.clone(), "v": big.clone()}, file)
+    (record,) = audited(file, "@performer", repeats=2, dtype="float64")
+    assert record["status"] == "failed" and record["reason"].startswith("exact attention itself is not finite")
+
+
+def test_a_model_has_a_residual_error_too(run, tiny_bert, text_file):
+    words = ("--model", tiny_bert, "--text", text_file, "--n", 16, "--method", "performer", "--d", 8, "--repeats", 3)
+    code, _, err = run("audit", *words, "--no-matrix", "--no-input-statistics", "--device", "cpu", "--out", "r")
+    assert code == 0, err
+    assert all(value > 0 for record in read_records("r") for value in record["metrics"]["residual_error"])
+
+
 def test_a_budget_is_held_against_the_keys_where_queries_are_few(file):
     (record,) = audited(file, "@vattention", queries="last:4", repeats=3, d=(12,))
     assert record["status"] == "ok" and record["metrics"]["ess"][0] == pytest.approx(12, rel=0.5)

@@ -102,6 +102,7 @@ def test_the_crossover_is_where_two_planted_costs_meet():
     bump = {256: 1.0, 512: 9.0, 1024: 1.0}
     assert faster_from(bump, dict.fromkeys(bump, 3.0)) == pytest.approx(724, 1e-3)
     assert faster_from({}, exact) is None
+    assert faster_from({256: 0.0, 512: 1.0}, dict.fromkeys((256, 512), 3.0)) == 512
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -248,6 +249,19 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
     actual = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
     assert actual["efficient", 64, None]["status"] == "failed" and "tired" in actual["efficient", 64, None]["reason"]
     assert actual["performer", 64, 8]["status"] == "ok" and len(actual["performer", 64, 8]["metrics"]["seconds"]) == 2
+    again = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,), retry_failed=True).records)
+    assert again["efficient", 64, None]["reason"] == "RuntimeError: tired"
+    assert again["performer", 64, 8] == actual["performer", 64, 8]
+
+
+def test_a_process_that_dies_leaves_the_times(tmp_path, monkeypatch):
+    def killed(*_, **__):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("attnprobe.experiments.bench.measure.peak_bytes", killed)
+    actual = by_name(measured(tmp_path, methods=("linear",), n=(32,), memory=True).records)["linear", 32, None]
+    assert actual["status"] == "ok" and actual["reason"] == "no peak memory: RuntimeError: killed"
+    assert actual["metrics"]["peak_bytes"] == [None] and len(actual["metrics"]["seconds"]) == 2
 
 
 FORMS = {
@@ -290,12 +304,30 @@ def test_methods_that_are_exact_have_the_exact_gradient(name):
 
 
 def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path, monkeypatch):
+    linear = METHODS["linear"].function
+
     def opaque(qkv, d, **options):
         with torch.no_grad():
-            return METHODS["linear"].function(qkv, d, **options)
+            return linear(qkv, d, **options)
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise RuntimeError("no second way\nback")
+
+    def broken(qkv, d, **options):
+        approx = linear(qkv, d, **options)
+        return replace(approx, output=Once.apply(approx.output))
 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=opaque))
-    actual = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n=(64,)).records)
+    monkeypatch.setitem(METHODS, "linear", replace(METHODS["linear"], function=broken))
+    actual = by_name(measured(tmp_path, methods=("performer,efficient,linear",), backward=True, n=(64,)).records)
+    assert actual["linear", 64, None]["status"] == "skipped"
+    assert actual["linear", 64, None]["reason"] == "does not differentiate: no second way"
     assert actual["exact", 64, None]["gradient"] == "QKV" and actual["vmean", 64, None]["gradient"] == "V"
     assert actual["performer", 64, 8]["gradient"] == "QKV"
     assert actual["efficient", 64, None]["status"] == "skipped"
@@ -428,6 +460,9 @@ def test_a_file_of_queries_is_a_source(bench, qkv):
     assert code == 0, err
     rows = json.loads(out)["rows"]
     assert {row["n"] for row in rows} == {96} and all(row["error"] is not None for row in rows[1:])
+    assert {row["heads"] for row in rows} == {2}
+    code, out, err = bench("--source model --head 1", options)
+    assert code == 0 and {row["heads"] for row in json.loads(out)["rows"]} == {1}, err
     code, _, err = bench("--source", "model", "--qkv", "nowhere.safetensors")
     assert code == 3 and "does not exist" in err
 

@@ -361,6 +361,11 @@ def test_an_output_that_is_not_finite_does_not_hold():
     actual = budgets(inputs(n=96), "lost", 0.0501)
     assert [one.d for one in actual.heads] == [20, 20, None]
     assert actual.tried[16][2] == (math.inf,)
+    with pytest.raises(Unsupported, match="lost gives no operator, so it has no matrix errors"):
+        budgets(inputs(), "lost", 0.1, metric="matrix_frobenius_relative")
+    large = QKV(*torch.full((3, 1, 16, 4), 1e160, dtype=torch.float64))
+    with pytest.raises(ArithmeticError, match="exact attention itself is not finite"):
+        budgets(large, "lost", 0.1)
 
 
 @pytest.mark.parametrize(("finite", "status"), [(2, "diverged"), (3, "ok")])
@@ -396,6 +401,7 @@ def test_impossible_values_are_refused_by_name():
     qkv = inputs()
     for words, rest in (
         ("epsilon=0", {"epsilon": 0.0}),
+        ("epsilon=: choose numbers above 0", {"epsilon": ()}),
         ("delta=1", {"delta": 1.0}),
         ("resolution=0.5", {"resolution": 0.5}),
         ("d-min=0", {"d_min": 0}),
@@ -608,9 +614,13 @@ def test_exit_codes(run, file):
     assert code == 4 and "diverged, the error is not finite at any budget in head 1" in out
     code, out, _ = run(*args, "--method", "vmean,svd", "--out", "t")
     assert code == 0 and "– vmean layer 0 n = 48: skipped, vmean has no budget to search for" in out
+    few = ("--target", "gaussian", "--epsilon", "9", "--repeats", "1", "--head", "0")
+    code, out, _ = run(*args, "--method", "performer,skyformer", *few, "--out", "v")
+    assert code == 0 and "– performer layer 0 n = 48: skipped, performer does not take target=gaussian" in out
     for rest, words in (
         (("--method", "vmean"), "has no budget"),
         (("--metric", "seconds"), "unknown metric"),
+        (("--metric", "residual_error"), "Q, K and V without their model have no residual stream"),
         (("--epsilon", "x"), "epsilon: 'x'"),
         (("--delta", "1"), "delta=1"),
         (("--d-min", "30"), "no budget from 30 to 24"),

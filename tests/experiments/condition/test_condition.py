@@ -540,6 +540,15 @@ def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_p
     records = measured(file, tmp_path).records
     assert records[0]["method"] is None and records[0]["status"] == "skipped" and "n=40" in records[0]["reason"]
     assert all(record["status"] == "ok" for record in records[1:])
+    changed = measured(file, tmp_path, "changed", methods=("skyformer",), sensitivity=True).records[0]
+    assert changed["status"] == "ok" and "n=40" in changed["reason"] and set(changed["metrics"]) == {"sensitivity"}
+
+
+def test_methods_without_a_core_and_budgets_beyond_the_sequence_are_skipped_with_a_reason(file, tmp_path):
+    records = measured(file, tmp_path, methods=("linear", "skyformer"), d=(8, 400)).records[1:]
+    actual = {(one["method"], one["d"]): one["reason"] for one in records if one["status"] == "skipped"}
+    assert actual["linear", None] == "linear inverts no core" and len(actual) == 2
+    assert "d=400 exceeds" in actual["skyformer", 400]
 
 
 def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):

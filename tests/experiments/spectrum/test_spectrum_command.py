@@ -1,6 +1,7 @@
 """`attnprobe spectrum` as a user meets it: rows, files, figures, exit codes, and errors of one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from showing import EACH
@@ -128,6 +129,17 @@ def test_bad_input_is_one_line(run, qkv):
         assert words in refused(run("--qkv", qkv, *args)), args
     assert "an empty word" in refused(run("--weights", "pretrained,"))
     assert not any(path.is_dir() for path in qkv.parent.glob("outputs/*"))
+
+
+def test_a_matrix_that_is_not_finite_has_no_values(run, qkv, monkeypatch):
+    def lost(*args, **options):
+        return [replace(one, values=one.values * float("nan")) for one in spectra(*args, **options)]
+
+    monkeypatch.setattr("attnprobe.experiments.spectrum.measure.spectra", lost)
+    code, out, _ = run("--qkv", qkv, "--of", "softmax", "--head", "1", "--format", "json")
+    [row] = json.loads(out)["rows"]
+    assert code == 4 and row["status"] == "diverged" and row["reason"] == "the matrix is not finite"
+    assert "singular_values" not in row
 
 
 def test_lists_of_matrices_and_methods():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import statistics
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,11 @@ from torch.nn import functional
 
 from attnprobe import instability
 from attnprobe.errors import SourceError, Unsupported, UsageError
-from attnprobe.experiments.stability import training
+from attnprobe.experiments.stability import StabilityRequest, training
 from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.data import DEPTH, SYMBOLS, evaluated, expression
 from attnprobe.experiments.stability.figures import _condition
+from attnprobe.experiments.stability.plan import stability_prepared
 from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.read import read_records
@@ -234,6 +236,21 @@ def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
     assert instability("softmax", "listops", n=40, batch=2, steps=1).conditions == ()
 
 
+def test_a_target_is_the_methods_own_unless_it_is_named():
+    setting = {"d": 8, "n": 40, "batch": 2, "steps": 1}
+    own, gaussian, softmax = (
+        instability("skyformer", "listops", target=target, **setting) for target in ("own", "gaussian", "softmax")
+    )
+    assert own == gaussian and softmax.tau != own.tau
+
+
+def test_weights_that_no_gradient_reaches_stay_and_weights_that_stay_have_no_score():
+    setting = {"task": "listops", "n": 40, "batch": 2, "steps": 1}
+    assert instability("vmean", **setting).tau[0] > 0  # Q and K have no part in it
+    still = instability("linear", rate=1e-300, **setting)
+    assert still.weight_change == (0.0,) and math.isnan(still.tau[0])
+
+
 def test_what_cannot_train_says_why():
     with pytest.raises(Unsupported, match="listops: nystromformer: d=64 exceeds n=10"):
         instability("nystromformer", "listops", d=64, n=40, batch=2, steps=1)
@@ -312,7 +329,7 @@ def text_task(path, **rest):
 
 
 def test_labelled_texts(tmp_path):
-    lines = [f"{'no' if i % 3 else 'yes'}\t{'word ' * (10 + 10 * i)}\n" for i in range(12)]
+    lines = [f"{'no' if i % 3 else 'yes'}\t{'word ' * (10 + 10 * i)}\n\n" for i in range(12)]
     (tmp_path / "a.tsv").write_text("".join(lines))
     actual = text_task(tmp_path / "a.tsv")
     assert actual.classes == 2 and actual.facts["labels"] == "given, of 2" and not actual.facts["fallback"]
@@ -324,6 +341,7 @@ def test_labelled_texts(tmp_path):
         (tmp_path / "docs" / label).mkdir(parents=True)
         for i in range(3):
             (tmp_path / "docs" / label / f"{i}.txt").write_text(f"{label} {i} " * 60)
+    (tmp_path / "docs" / "README").write_text("two labels")
     actual = text_task(tmp_path / "docs")
     labels = {bytes(one.sequences[0].tolist())[:2]: one.label for step in range(9) for one in actual.batch_of(0, step)}
     assert labels == {b"do": 0, b"up": 1}
@@ -347,8 +365,13 @@ def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
     assert actual.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]
     with pytest.raises(SourceError, match="IMDb"):
         open_task("text", SourceSpec(device="cpu", strict=True), n=500, batch=2)
+    imdb = SourceSpec(device="cpu", text="imdb")
     with pytest.raises(SourceError, match="IMDb"):
-        open_task("text", SourceSpec(device="cpu", text="imdb"), n=500, batch=2)
+        open_task("text", imdb, n=500, batch=2)
+    monkeypatch.setattr("attnprobe.experiments.stability.data.hub_reachable", lambda: True)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(SourceError, match="needs the package datasets: pip install datasets"):
+        open_task("text", imdb, n=500, batch=2)
 
 
 def test_local_files(tmp_path):
@@ -374,16 +397,36 @@ def test_damaged_files_are_named(tmp_path):
     (tmp_path / "no.npz").write_bytes(b"no")
     np.savez(tmp_path / "half.npz", inputs=np.zeros((3, 20), np.uint8))
     np.savez(tmp_path / "float.npz", inputs=np.zeros((3, 20)), labels=np.zeros(3, int))
-    np.savez(tmp_path / "one.npz", inputs=np.zeros((3, 20), np.uint8), labels=np.zeros(3, int))
+    inputs, labels = np.zeros((3, 20), np.uint8), np.zeros(3, int)
+    np.savez(tmp_path / "one.npz", inputs=inputs, labels=labels)
+    np.savez(tmp_path / "nothing.npz")
+    np.savez(tmp_path / "flat.npz", inputs=inputs[0], labels=labels)
+    np.savez(tmp_path / "fewer.npz", inputs=inputs, labels=labels[:2])
+    np.savez(tmp_path / "bool.npz", inputs=inputs > 0, labels=labels)
+    np.savez(tmp_path / "single.npz", inputs=inputs[:1], labels=labels[:1])
+    for name, lengths in (("lengths", labels[:2] + 9), ("scalar", np.int64(9)), ("no_lengths", labels[:0])):
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs, labels=labels, lengths=lengths)
     for name, file, words in (
         ("image", "gone.npz", "cannot be read"),
         ("image", "no.npz", "cannot be read as npz"),
         ("image", "half.npz", "no 'labels'"),
         ("image", "float.npz", "whole number"),
         ("retrieval", "one.npz", r"\(N, 2, n\)"),
+        ("image", "nothing.npz", "no 'inputs'; it holds nothing"),
+        ("image", "flat.npz", r"inputs \(N, n\) and labels \(N,\) are needed, got \(20,\) and \(3,\)"),
+        ("image", "fewer.npz", r"are needed, got \(3, 20\) and \(2,\)"),
+        ("image", "bool.npz", "inputs must hold whole numbers"),
+        ("image", "lengths.npz", r"lengths \(2, 1\) for inputs \(3, 1, 20\)"),
+        ("image", "scalar.npz", r"lengths \(\) for inputs"),
+        ("image", "no_lengths.npz", r"lengths \(0, 1\) for inputs"),
     ):
         with pytest.raises(SourceError, match=words):
             opened(name, file)
+    with pytest.raises(UsageError, match="holds 1 examples, but a batch takes 2"):
+        opened("image", "single.npz")
+    (tmp_path / "bytes.tsv").write_bytes(b"yes\t\xff")
+    with pytest.raises(SourceError, match="is not UTF-8: byte 4; convert it first"):
+        text_task(tmp_path / "bytes.tsv")
     (tmp_path / "bad.tsv").write_text("yes\tsome words\nno tab here\n")
     with pytest.raises(SourceError, match="document 2 is not label<TAB>text"):
         text_task(tmp_path / "bad.tsv")
@@ -515,6 +558,10 @@ def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
         (("--task", "listops,listops"), "task listops is named twice"),
         (("--task", "listops:m=3"), "'m=3' is not an option"),
         (("--task", "listops:n=x"), "n=x is not a number"),
+        (("--task", "listops:n"), "'n' is not an option"),
+        (("--task", "listops:data="), "'data=' is not an option"),
+        (("--task", "listops:n=40,n=50"), "n is given twice"),
+        (("--task", "n=40"), "'n=40' is an option without a task before it; write NAME:n=40"),
         (("--task", "pathfinder"), "needs its data"),
         (("--n", "4"), "n=4: choose a number of tokens from 16"),
         (("--n", "32,64"), "one number for all tasks"),
@@ -532,6 +579,17 @@ def test_what_is_impossible_is_refused(run, args, words):
     base |= dict(zip(args[::2], args[1::2], strict=True))
     code, out, err = run("stability", *(part for pair in base.items() for part in pair))
     assert code == 2 and words in err and err.count("\n") == 1 and not Path("outputs").exists(), err
+
+
+def test_a_request_without_a_task_is_refused():
+    with pytest.raises(UsageError, match="no task; choose from text, listops"):
+        stability_prepared(StabilityRequest(tasks=()), print)
+
+
+def test_self_attention_that_was_asked_for_comes_first():
+    request = StabilityRequest(tasks=("listops",), methods=("kernelized,softmax",), n=40, batch=2)
+    _, methods, _ = stability_prepared(request, print)
+    assert [(one.name, one.requested) for one in methods] == [("softmax", True), ("kernelized", True)]
 
 
 def test_the_config_is_a_plan(run):

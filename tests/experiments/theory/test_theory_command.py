@@ -13,6 +13,7 @@ from showing import view_of
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
+from attnprobe.experiments.theory.setting import question_of
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.read import read_records
@@ -571,6 +572,16 @@ def test_the_python_door_gives_findings(file):
         findings(qkv, "worst", d=64, methods=["nystromformer"])
     with pytest.raises(UsageError, match="did you mean 'first'"):
         findings(qkv, "frist")
+    for words, rest in (
+        ("unknown target 'softmx'; did you mean 'softmax'", {"target": "softmx"}),
+        ("no seeds", {"seeds": range(0)}),
+        ("no epsilon", {"epsilon": ()}),
+        ("no budget", {"d": ()}),
+    ):
+        with pytest.raises(UsageError, match=words):
+            findings(qkv, "first", **rest)
+    with pytest.raises(UsageError, match="no theorem"):
+        question_of([], (0.1,), 0.1, None)
     masked = type(qkv)(qkv.q, qkv.k, qkv.v, mask=torch.arange(48) < 40)
     shorter = type(qkv)(qkv.q[:, :40], qkv.k[:, :40], qkv.v[:, :40])
     assert torch.equal(findings(masked, "first")[0].measured, findings(shorter, "first")[0].measured)

@@ -1,0 +1,285 @@
+"""What views show of records that are possible, but in no golden run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from golden.rewrite import COMMANDS
+from matplotlib.figure import Figure
+from paths import GOLDEN
+
+from attnprobe.experiments import experiment, shape_of
+from attnprobe.experiments.base import Recorded
+from attnprobe.experiments.bench.timing import disturbances, timed_rows
+from attnprobe.figures.drawing import Drawing
+from attnprobe.tables.console import Header
+
+LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
+PARTS = ("profile", "lines", "singular_values")
+
+
+def golden(run):
+    lines = (GOLDEN / "runs" / run / "records.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def shown(command, records):
+    """The view of records, the figures by their stem, and the axes of each figure."""
+    records = [{**record, "key": f"{number}"} for number, record in enumerate(records)]  # copies are cells of their own
+    problems = [shape_of(command).problem(record) for record in records]
+    assert not any(problems), problems
+    figures, axes = [], {}
+    view = experiment(command).view(Recorded(records, Header(), Path(), drawing=Drawing(collected=figures)))
+    for kind in view.figures.values():
+        kind.draw("")
+    for figure in figures:
+        for _, rows in figure.panels:
+            axes.setdefault(figure.stem, []).append(Figure().add_subplot())
+            figure.draw(axes[figure.stem][-1], rows)
+    return view, {figure.stem: figure for figure in figures}, axes
+
+
+def with_metrics(record, **metrics):
+    """The record with other metrics; None takes one away."""
+    every = {**record["metrics"], **metrics}
+    return {**record, "metrics": {name: value for name, value in every.items() if value is not None}}
+
+
+@pytest.mark.parametrize("run", COMMANDS)
+def test_a_run_of_which_every_cell_was_skipped_is_shown(run):
+    records = []
+    for record in golden(run):
+        known = {name: value for name, value in record.items() if name not in PARTS}
+        known |= {"steps": None} if run == "inject-decode" else {}
+        empty = {name: [] for name in LISTS if name in record}
+        records.append({**known, "status": "skipped", "reason": None, "metrics": {}, **empty})
+    view, figures, _ = shown(run.partition("-")[0], records)
+    assert view.result.startswith("Skipped: ") and "skipped" in view.text("table") and "nan" not in view.text("table")
+    assert not figures
+
+
+def bench(change):
+    return shown("bench", [change(record) for record in golden("bench")])
+
+
+def test_bench_chooses_among_methods_that_are_faster_than_exact_attention():
+    def slow(record):
+        seconds = [1000 * value for value in record["metrics"]["exact_seconds"]]
+        return with_metrics(record, exact_seconds=seconds) | {"clock_mhz": 2000 + record["n"], "load": None}
+
+    view, _, _ = bench(slow)
+    text = view.text("table")
+    assert "64     1  linear          0.318       0.00648" in text and "64    10  skyformer  4    1.67" in text
+    assert "AMD EPYC, 2016 – 2064 MHz, 1 threads" in text and "load average" not in text
+    assert view.result.startswith("At n = 64, linear takes the least time, 0.0065 times exact attention's. 2 of 2")
+
+
+def test_bench_without_times_of_exact_attention():
+    """They are 0, or there are none."""
+
+    def lost(record):
+        seconds = {16: [0.0, 0.0], 32: [], 64: None}[record["n"]]
+        times = [] if record["method"] == "linear" and record["n"] == 64 else record["metrics"]["seconds"]
+        return with_metrics(record, exact_seconds=seconds, seconds=times) | {"cost": None}
+
+    view, figures, _ = bench(lost)
+    text = view.text("table")
+    assert "time / exact" not in text and "claimed" not in text and view.result == ""
+    assert "64   100  skyformer  4    1.67" in text and "32     1  linear          0.295" in text
+    assert "none of 1" in text and "bench-pareto-n64" not in figures
+
+
+def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
+    records = []
+    for record in golden("bench"):
+        record = with_metrics(record, exact_seconds=[0.01, 0.02]) | {"backward": True}
+        if record["method"] in ("exact", "vmean"):
+            record |= {"status": "failed", "reason": "no memory", "metrics": {}}
+        records += [{**record, "layer": layer} for layer in (0, 1)]
+        records += [{**record, "d": 8, "layer": 0}] if record["d"] else []
+    view, figures, axes = shown("bench", records)
+    assert list(figures) == [
+        *("bench-time-d4-layer0", "bench-memory-d4-layer0", "bench-time-d8-layer0", "bench-memory-d8-layer0"),
+        *(f"bench-pareto-n{n}-layer0" for n in (16, 32, 64)),
+        *("bench-time-d4-layer1", "bench-memory-d4-layer1"),
+        *(f"bench-pareto-n{n}-layer1" for n in (16, 32, 64)),
+    ]
+    assert "forward and gradient" in figures["bench-time-d4-layer0"].caption[-1]
+    assert sorted(figures["bench-time-d4-layer0"].legend) == ["linear", "skyformer"]
+    assert "V-Mean" not in figures["bench-pareto-n64-layer0"].legend
+    assert not any(line.get_color() == "black" for axis in axes["bench-pareto-n64-layer0"] for line in axis.get_lines())
+    assert view.result.startswith("At n = 64, linear takes the least time, 0.024 times exact attention's. 3 of 3")
+
+
+def test_bench_of_many_methods_has_a_panel_for_each_family():
+    records = golden("bench")
+    for place in range(6):
+        name = {"method": f"method{place}", "family": f"family {place % 2}"}
+        records += [{**record, **name} for record in records if record["method"] == "linear"]
+    _, figures, axes = shown("bench", records)
+    assert [title for title, _ in figures["bench-time-d4"].panels] == ["features, Nyström", "family 0", "family 1"]
+    assert len(axes["bench-time-d4"]) == 3 and "linear" not in figures["bench-time-d4"].legend
+
+
+def test_bench_names_the_method_without_budget_whose_times_spread_most():
+    def wild(record):
+        return with_metrics(record, seconds=[1e-3, 9e-3, 1e-3]) if record["method"] == "linear" else record
+
+    records = list(map(wild, golden("bench")))
+    [warning] = disturbances(records, timed_rows(records))
+    assert "most linear at n = " in warning
+
+
+def test_stability_of_all_tasks_in_the_papers_setting():
+    """A task from two texts has two tables; what failed has no figure, and a null has no point."""
+    softmax, kernelized, skyformer = (
+        [one for one in golden("stability") if one["method"] == name] for name in ("softmax", "kernelized", "skyformer")
+    )
+    half = {**kernelized[0], "metrics": {"tau": [1.0, None, 2.0]}}
+    lost = {"status": "failed", "metrics": {}, "conditions": []}
+    records = [*softmax, half, {**kernelized[1], **lost}]
+    for task, source in (("text", "a0"), ("text", "f0"), ("retrieval", ""), ("pathfinder", ""), ("image", "")):
+        place = {"task": task, "source": {"task": task, "text_sha256": source}}
+        place |= {"paper_setting": {"n": 64, "batch": 2, "rate": 1e-4}} | (lost if task != "text" else {})
+        records += [softmax[0] | place, skyformer[0] | {"status": "diverged"} | place]
+    view, figures, axes = shown("stability", records)
+    text = view.text("table")
+    assert "tasks: listops, text, retrieval, pathfinder, image of the paper's five\n" in text
+    assert "\ntext here: the batch, length and learning rate of the paper\n" in text
+    assert view.result == "Failed or diverged: kernelized, skyformer, self-attention."
+    row = next(row for row in view.rows if row["method"] == "kernelized")
+    assert row["tau"] is None and row["ratio"] is None and row["loss_first"] is None
+    first, *others = figures
+    assert first == "stability-listops" and all(stem.startswith("stability-text-text") for stem in others)
+    assert len(others) == 2
+    shown_steps = [[len(line.get_xdata()) for line in axis.get_lines()] for axis in axes[first]]
+    assert shown_steps[0] == [3, 2] and shown_steps[1:3] == [[3]] * 2
+
+
+def test_budget_of_two_targets_and_many_heads_with_counterexamples():
+    """Every head has a budget, so the largest that was tried need not be known; the seeds that held are not."""
+
+    def searched(record, target):
+        many = {"d": 2, "held": None, "lower": 0.5, "holds_from": 9, "fails_at": [3, 4, 6, 7]}
+        result = {name: value * 20 for name, value in record["results"][1].items() if name != "epsilon"}
+        result |= {"epsilon": 0.8, **{name: [value] * 40 for name, value in many.items()}}
+        tried = [{"d": one["d"], "heads": [*range(40)], "error": [one["error"][0]] * 40} for one in record["tried"]]
+        facts = {"heads": [*range(40)], "results": [result], "tried": tried, "target": target}
+        return {**record, "resolution": 1, "most": None, "least": None, **facts}
+
+    first = golden("budget")[0]
+    view, figures, axes = shown("budget", [searched(first, target) for target in ("softmax", "gaussian")])
+    text = view.text("table")
+    assert "≤ ε · 40 heads x 1 window · every budget · δ = 0.1" in text
+    assert "≤ ε · target gaussian · 40 heads x 1 window · every budget" in text
+    assert "head 0: d = 2, but 1.07 at 3, 1.07 at 4, 0.949 at 6 and at 1 more; at most ε from 9 on" in text
+    assert list(figures) == ["budget-n24-softmax", "budget-n24-gaussian"]
+    assert not axes["budget-n24-softmax"][0].texts  # cells of so many heads are too small for numbers
+
+
+def test_condition_of_methods_with_a_matrix_of_one_name():
+    """Of a user's method the cores may have any name, and be singular or unknown all over."""
+    exact, skyformer, *_ = golden("condition")
+    [core] = [one for one in skyformer["matrices"] if one["matrix"] == "N"]
+    lost = {"cond": [None, None], "cond_eff": [None, None], "rank": [0, 0], "residuals": [[None, 1.0]] * 2}
+    lost = {**core, "metrics": {**core["metrics"], **lost, "lemma3": ["violated", "holds"]}}
+    user = {**core, "matrix": "K_1", "inverted": False}
+    bare = {"status": "ok", "reason": "held to be decomposed", "matrices": [], "n": 99}
+    bare |= {"metrics": {"sensitivity": {"B": [[None, 2.0], [4.0, None]]}}}
+    records = [
+        {**skyformer, "matrices": [lost, user]},
+        {**skyformer, "method": "mine.py:core", "matrices": [lost, user]},
+        {**skyformer, "d": 8, "matrices": [user]},
+        {**skyformer, "source": {"qkv": "other.npz"}, "matrices": [core]},
+        {**exact, **bare},
+    ]
+    view, figures, axes = shown("condition", records)
+    text = view.text("table")
+    assert "Lemma 3, N of mine.py:core, d = 4: holds in 1 of 2 heads, violated in 1; eigenvalues" in text
+    assert "\nheld to be decomposed\n" in text and "B         3.00  [2.20 – 3.80]  4.00\n" in text
+    of_file = "d4-qkv.safetensors"
+    assert list(figures) == [
+        *(f"condition-n24-{of_file}", f"condition-iterations-n24-{of_file}"),
+        *("condition-n24-d8-qkv.safetensors", "condition-iterations-n24-d8-qkv.safetensors"),
+        *("condition-n24-d4-other.npz", "condition-iterations-n24-d4-other.npz"),
+    ]
+    [axis] = axes[f"condition-n24-{of_file}"]
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert [label.rpartition("  ")[2] for label in labels] == ["skyformer", "mine.py:core"] * 2
+    assert labels[2].startswith("K\\_1  ")
+    assert list(figures[f"condition-n24-{of_file}"].legend) == ["not inverted", "singular: on its range"]
+    crosses = [line for line in axis.get_lines() if line.get_marker() == "x"]
+    assert not crosses  # a matrix without a range has none
+    iterations = figures[f"condition-iterations-n24-{of_file}"]
+    assert [title for title, _ in iterations.panels] == ["layer 0, mine.py:core", "layer 0, skyformer"]
+    short, long, _ = axes[iterations.stem][0].get_lines()
+    assert list(short.get_ydata()) == [1e6, 1.0] and len(long.get_ydata()) == 7
+    assert axes[iterations.stem][0].get_xlim() == (0, 6)
+
+
+def test_spectrum_of_values_that_some_heads_lack():
+    first, second, *_ = golden("spectrum")
+    values = first["singular_values"]
+    short = {"singular_values": values[:3], "complete": False, "closed": False, "d_spectral": None, "d_frobenius": None}
+    records = [{**first, "options": {"a": 1}, "duplicates": 3}, {**second, **short, "options": {"a": 1}}]
+    long = {"n": 600, "layer": 1, "singular_values": [1 / rank for rank in range(1, 601)]}
+    records += [{**first, **long}, {**second, **long}]
+    bare = {"n": 20, "source": {"weights": "bare"}, "complete": False}
+    records += [{**first, **bare, "of": name} for name in ("A", "B", "C", "D")]
+    view, figures, axes = shown("spectrum", records)
+    text = view.text("table")
+    assert "softmax:a=1      0  1.23 [1.19 – 1.27]" in text and "up to 3 repeated tokens" in text
+    assert "σ16\n" in text and "3.39e-04\n" in text  # of the one head that has as many
+    assert "Some residuals are beyond the tolerance." in text
+    [*_, long] = axes["spectrum-decay"]
+    assert list(long.get_xticks()) == [1, 4, 16, 64, 256, 1024]  # every other power of two
+
+
+def theory(name, *findings, **fields):
+    """A record of one theorem, with the findings of a golden one changed."""
+    [record] = [one for one in golden("theory") if one["theorem"] == name]
+    return {**record, "findings": [{**record["findings"][0], **one} for one in findings], **fields}
+
+
+def test_theory_of_measures_that_are_infinite_or_one():
+    """Values are at the edge, or in the middle of an axis; a theorem without findings has a line below."""
+    wide = theory("rank-collapse", {"bound": [1e-3] * 2, "measured": [1e-3, 1e3]})
+    single = {name: value[:1] if isinstance(value, list) else value for name, value in wide["findings"][0].items()}
+    single["details"] = {name: value[:1] for name, value in single["details"].items()}
+    records = [
+        theory("rank-collapse", {"bound": [2.0, 2.0], "measured": ["inf", "inf"]}, says=""),
+        theory("skyformer-lemma-3", {"bound": [1.0, 1.0], "measured": [0.0, 0.0], "d": None}),
+        theory("skeinformer-jl", {"bound": [0.0, "inf"], "measured": ["inf", 0.0]}),
+        theory("eckart-young", {"bound": [-1e-20] * 2, "measured": [-1e-20] * 2}),
+        {**wide, "theorem": "wide"},
+        {**wide, "theorem": "single", "heads": [0], "findings": [single]},
+        theory("skyformer-theorem-2", status="skipped", reason=None),
+    ]
+    view, figures, axes = shown("theory", records)
+    text = view.text("table")
+    assert text.count("says: ") == 5 and "\n– skipped, : skyformer-theorem-2\n" in text
+    scales = {}
+    for (title, _), axis in zip(figures["theory-bounds-n24"].panels, axes["theory-bounds-n24"], strict=True):
+        scales[title] = axis.get_yscale(), *(round(end, 4) for end in axis.get_ylim())
+    assert scales["rank-collapse"] == ("linear", 1.9, 2.1) and scales["skyformer-lemma-3"] == ("linear", -0.08, 1.08)
+    assert scales["skeinformer-jl"] == ("log", 0.0625, 1.6) and scales["eckart-young"] == ("linear", -1, 1)
+    assert scales["wide"][0] == "log" and scales["single"][0] == "linear"
+    assert [axes["theory-bounds-n24"][place].get_xlabel() for place in (-2, -1)] == [
+        "heads 0 to 1 of a layer",
+        "head 0",
+    ]
+
+
+def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
+    at = [{"epsilon": number / 10, "delta": 0.1} for number in range(1, 8)]
+    details = {"d_stat": [0.0, "inf"]}
+    zero = theory("skyformer-theorem-2", *({"at": one, "details": details} for one in at))
+    errors = {"theorem": "ma-property", "at": {"epsilon": 0.1, "delta": 0.1}, "details": {"errors": [[0.5], [0.7]]}}
+    records = [zero, {**zero, "n": 48}, {**zero, "source": {"qkv": "other.npz"}}]
+    records.append(theory("eckart-young", errors, theorem="ma-property"))
+    _, figures, axes = shown("theory", records)
+    dimension, tokens, other = (figures[f"theory-{name}"] for name in ("dimension", "tokens", "ma-None-n24"))
+    assert dimension.columns == tokens.columns == 2 and other.columns is None
+    assert all(list(line.get_xdata()) == [0, 1] for line in axes[dimension.stem][0].get_lines())  # no curve, but 2n
+    assert len(axes[dimension.stem][0].get_xticks()) != 7
+    assert other.title == "Share of seeds and heads whose error exceeds ε"
