@@ -36,7 +36,8 @@ def _over_vmean(row: Row) -> str:
 
 
 def _sum(row: Row, metric: str) -> int:
-    return round((statistic(row, metric, "mean") or 0.0) * (statistic(row, metric, "count") or 0))
+    statistics = row["metrics"][metric]
+    return round(statistics["mean"] * statistics["count"])
 
 
 def _bad_rows(row: Row) -> str:

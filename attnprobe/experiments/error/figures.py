@@ -103,7 +103,7 @@ def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[in
 
 
 def _ends(maps: Any) -> tuple[float, float]:
-    values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps] or [np.ones(1)])
+    values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps])
     if not values.size:
         return 0.1, 1.0
     middle = float(np.median(values))

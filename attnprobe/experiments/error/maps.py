@@ -35,7 +35,7 @@ def keep_maps(
     records: Sequence[Mapping[str, Any]],
     folder: Path,
     *,
-    timings: Timings | None = None,
+    timings: Timings,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> dict[str, str]:
     """Write ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
@@ -51,7 +51,7 @@ def keep_maps(
     Returns:
         Why a map is missing, by the key of its cell.
     """
-    timings, why = timings or Timings(), {}
+    why: dict[str, str] = {}
     facts = identity_facts(source.facts)
     ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
     there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}

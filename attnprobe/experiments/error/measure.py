@@ -276,7 +276,7 @@ class _Bench:
             result |= tried.state
             return None
         if approx.operator is None and self.tol is not None and cell.request.entry.kind != "kernel":
-            result |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}
+            result["matrix_skipped"] = approx.no_operator
         return approx.operator
 
     def _judge(self, request: MethodRequest, approx: Approximation, result: Result) -> None:

@@ -42,8 +42,6 @@ def _budget(row: Row) -> str:
 
 def _place(row: Row) -> str:
     """Which layers were replaced: one, ``0-n``, a list, or the global ones of a model with other ones."""
-    if row.get("kv_head") is not None:
-        return f"{row['layer']}, head {row['kv_head']}"
     layers = row["layers"] if row["layer"] is None else [row["layer"]]
     if len(layers) > 1 and layers == row.get("global_layers"):
         return f"global, {len(layers)} of {row.get('model_layers')}"
