@@ -23,13 +23,13 @@ def golden(run):
     return [json.loads(line) for line in lines]
 
 
-def shown(command, records):
+def shown(command, records, **recorded):
     """The view of records, the figures by their stem, and the axes of each figure."""
     records = [{**record, "key": f"{number}"} for number, record in enumerate(records)]  # copies are cells of their own
     problems = [shape_of(command).problem(record) for record in records]
     assert not any(problems), problems
     figures, axes = [], {}
-    view = experiment(command).view(Recorded(records, Header(), Path(), drawing=Drawing(collected=figures)))
+    view = experiment(command).view(Recorded(records, Header(), Path(), drawing=Drawing(collected=figures), **recorded))
     for kind in view.figures.values():
         kind.draw("")
     for figure in figures:
@@ -228,7 +228,7 @@ def test_spectrum_of_values_that_some_heads_lack():
     records += [{**first, **bare, "of": name} for name in ("A", "B", "C", "D")]
     view, figures, axes = shown("spectrum", records)
     text = view.text("table")
-    assert "softmax:a=1      0  1.23 [1.19 – 1.27]" in text and "up to 3 repeated tokens" in text
+    assert "softmax:a=1      0  1.23 [1.19 – 1.27]" in text and "up to 3 tokens equal to others" in text
     assert "σ16\n" in text and "3.39e-04\n" in text  # of the one head that has as many
     assert "Some residuals are beyond the tolerance." in text
     [*_, long] = axes["spectrum-decay"]
@@ -283,3 +283,116 @@ def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
     assert all(list(line.get_xdata()) == [0, 1] for line in axes[dimension.stem][0].get_lines())  # no curve, but 2n
     assert len(axes[dimension.stem][0].get_xticks()) != 7
     assert other.title == "Share of seeds and heads whose error exceeds ε"
+
+
+def test_error_of_another_metric_is_drawn_beside_the_relative_one():
+    _, figures, _ = shown("error", golden("error"), metric="output_frobenius")
+    assert list(figures) == ["error-output_spectral_relative", "error-output_frobenius", "cost-output_frobenius"]
+
+
+def test_error_rows_that_say_the_same_twice_have_neither_tv_nor_kl():
+    assert "½ Σ|B~ − B|" in shown("error", golden("error-rows"))[0].text("table")
+    records = []
+    for one in golden("error-rows"):
+        mass = one["metrics"].get("mass")
+        one = with_metrics(one, tv=[1 - value for value in mass]) if mass else one
+        records.append({**one, "status": "failed", "metrics": {}} if one["method"] == "window" else one)
+    text = shown("error", records)[0].text("table")
+    assert " mass" in text and "½ Σ|B~ − B|" not in text and " KL " not in text
+
+
+def test_error_maps_of_heads_without_budgets_and_of_errors_that_are_0_or_equal():
+    base = next(one for one in golden("error") if one["method"] == "skyformer")
+
+    def cells(values, **facts):
+        metrics = {"output_spectral_relative": values}
+        return [{**base, "options": {}, "layer": layer, "metrics": metrics, **facts} for layer in (0, 1)]
+
+    records = cells([0.5, 0.5], d=None, n=16) + cells([0.0, 0.0], d=4, n=24) + cells([0.1, 0.2], d=4, n=32)
+    _, figures, _ = shown("error", records)
+    maps = {n: figures[f"heads-output_spectral_relative-n{n}"] for n in (16, 24, 32)}
+    scales = {n: (one.scale.low, one.scale.high) for n, one in maps.items()}
+    assert scales == {16: (0.5 / 1.5, 0.75), 24: (0.1, 1.0), 32: (0.1, 0.2)}
+    assert [title for title, _ in maps[16].panels] == ["skyformer"]
+    assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4"]
+
+
+def test_error_of_families_without_yardsticks():
+    """Lines lie around the middle of all; a failed method has a cross; errors of 0 have no middle."""
+    base, records = next(one for one in golden("error") if one["method"] == "skyformer"), []
+    for n, value in ((16, 0.5), (24, 0.0)):
+        for place in range(8):
+            names = {"method": f"method{place}", "options": {}, "family": f"family {place % 3}", "n": n}
+            metrics = {"output_spectral_relative": [value, value]}
+            records += [{**base, **names, "d": d, "metrics": metrics} for d in (4, 8)]
+    records[-1] |= {"status": "failed", "reason": "no", "metrics": {}}
+    records.append({**records[-1], "d": None})
+    view, figures, axes = shown("error", records)
+    figure = figures["error-output_spectral_relative"]
+    assert [title for title, _ in figure.panels] == ["family 0", "family 1", "family 2"]
+    assert list(figure.legend) == ["diverged or failed", "maximum"]
+    assert view.result == "2 are ties. Failed or diverged: method7, method7 d = 8."
+    assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
+
+
+def test_error_positions_without_mass():
+    records = []
+    for one in golden("error-rows"):
+        profile = one.get("profile")
+        if profile and one["layer"] == one["window"] == 0 and one["d"] == 5:
+            profile = {name: value for name, value in profile.items() if name != "mass"}
+            profile["row_error"] = [[None, *of_head[1:]] for of_head in profile["row_error"]]
+            records += [{**one, "profile": profile, "d": None, "method": f"{one['method']}{i}"} for i in range(6)]
+    _, figures, axes = shown("error", records)
+    figure, points = figures["positions"], axes["positions"][0].get_lines()
+    assert not any("mass" in line for line in figure.caption) and not figure.legend and figure.columns is None
+    assert [title for title, _ in figure.panels] == ["methods 1 of 3", "methods 2 of 3", "methods 3 of 3"]
+    assert {len(line.get_xdata()) for line in points} == {4}  # of five, the first of which is null
+
+
+def test_error_cost_beside_exact_attention():
+    records = golden("error")
+    softmax = {"method": "softmax", "family": "exact", "reference": False, "requested": True}
+    nothing = {"visited_fraction": [1.0, 1.0], "output_spectral": [0.0, 0.0], "output_spectral_relative": [0.0, 0.0]}
+    records += [with_metrics(one, **nothing) | softmax for one in records if one["method"] == "vmean"]
+    _, figures, axes = shown("error", records)
+    legend = figures["cost-output_spectral_relative"].legend
+    assert "softmax" not in legend and "exact attention" in legend
+
+
+def test_error_profiles_are_lists_for_each_head():
+    [*_, one] = (one for one in golden("error-rows") if "profile" in one)
+    broken = {**one, "profile": {**one["profile"], "mass": [1] * len(one["heads"])}}
+    assert shape_of("error").problem(broken) == "field profile.mass: expected a list of 5 numbers for each head"
+
+
+def test_inject_of_numbers_that_are_null_or_missing():
+    def lost(record):
+        local = {layer: [None] * len(errors) for layer, errors in record["local"].items()}
+        return with_metrics(record, local_error=[None], kl=[]) | {"residual": None, "local": local}
+
+    view, figures, _ = shown("inject", map(lost, golden("inject")))
+    text = view.text("table")
+    assert "local error" not in text and " KL " not in text and "row error       4 layers      +1.00" in text
+    assert list(figures) == ["inject-layers-n16-pretrained", "inject-layers-n16-initialized"]  # none of local errors
+
+
+def test_inject_of_single_heads_has_no_drift_of_layers():
+    records = [{**one, "kv_head": head} for one in golden("inject") if one["layer"] == 0 for head in (0, 1)]
+    records[1] |= {"status": "failed", "reason": "no", "metrics": {}, "local": {}}
+    view, figures, _ = shown("inject", records)
+    text = view.text("table")
+    assert "✗ skyformer d = 4 layer 0: failed, 1 failed of 2 cells: no" in text
+    assert "local error     4 KV heads      +1.00" in text and " cosine " not in text
+    assert not figures
+
+
+def test_inject_decode_of_steps_that_are_null():
+    records = []
+    for record in golden("inject-decode"):
+        known = {name: [None, *values[1:]] for name, values in (record.get("steps") or {}).items()}
+        records.append(with_metrics(record, read_bytes=[None]) | {"steps": known or None, "prefix": None})
+    _, figures, axes = shown("inject", records)
+    assert list(figures) == ["inject-steps-n16"]
+    for line in axes["inject-steps-n16"][0].get_lines()[:1]:
+        assert list(line.get_xdata()) == [*range(len(line.get_ydata()))]

@@ -512,4 +512,12 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
         actual = np.load(map_path(tmp_path / method, record["key"]))
         assert np.isnan(actual).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == EACH
         assert (np.load(exact_map_path(tmp_path / method, record))[0, :, -3:] == 0).all()  # padded keys
+    given = ("--target", "gaussian", "--scale-inputs", "1,2", "--method", "skyformer", "--d", "8", "--plot", "maps")
+    with pytest.raises(SystemExit) as stop:
+        main(["error", "--qkv", "m.safetensors", *given, "--out", "both"])
+    assert not stop.value.code
+    for factor in (1, 2):
+        [caption] = (tmp_path / "both" / "figures").glob(f"*x-{factor}-*.txt")
+        assert f"scores x {factor}, layer 0, n =" in caption.read_text()
+        assert "target gaussian" in caption.read_text()
     capsys.readouterr()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sources_helpers import VOCABULARY, save, seeded, text_of
 from attnprobe import QKV, capture
 from attnprobe.errors import UsageError
 from attnprobe.experiments.inject import InjectRequest, measure_drift
-from attnprobe.experiments.inject.allocation import lava_budgets, planned_budgets
+from attnprobe.experiments.inject.allocation import head_errors, lava_budgets, planned_budgets
 from attnprobe.experiments.inject.drift import Outputs, model_drift
 from attnprobe.experiments.inject.figures import _means_so_far
 from attnprobe.experiments.inject.measure import InjectCells
@@ -409,6 +410,35 @@ def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, a
     assert [table.caption for table in view.tables if "plans" in table.caption] == [
         f"plans · n = {N} · decoding behind {PREFIX} tokens"
     ]
+
+
+@pytest.mark.parametrize("plan", ["row", "mass"])
+def test_a_plan_by_rows_or_mass_is_made_and_lava_reads_one_prompt_at_a_time(ask, plan):
+    records = ask(methods=("knorm",), d=(5,), plan=plan, plan_windows=1, windows=2, batch=2, greedy_steps=0)
+    by = {record["options"].get("plan"): record for record in records}
+    assert by["lava"]["status"] == "skipped" and "choose --batch 1" in by["lava"]["reason"]
+    budgets = sum(by[plan]["planned"].values(), [])
+    assert sum(budgets) == 5 * len(budgets) and len(set(budgets)) > 1
+
+
+def test_errors_of_kv_heads_by_rows_and_by_mass_are_means_over_their_query_heads():
+    exact, got = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))  # (n, h, p_v) each
+    call, lost = SimpleNamespace(heads=4, kv_heads=2), torch.tensor([0.1, 0.3, 0.5, 0.9])
+    rows = [[float((got[i, h] - exact[i, h]).norm() / exact[i, h].norm()) for i in range(3)] for h in range(4)]
+    of_heads = [sum(rows[h] + rows[h + 1]) / 6 for h in (0, 2)]
+    assert head_errors(call, 0, exact, got, lost, "row").tolist() == pytest.approx(of_heads, rel=1e-6)
+    assert head_errors(call, 0, exact, got, lost, "mass").tolist() == pytest.approx([0.2, 0.7])
+
+
+def test_hidden_states_that_are_zero_have_no_drift_or_none_that_is_known():
+    zero, one = (Outputs(torch.full((3, 2), value), None) for value in (0.0, 1.0))
+    assert model_drift(zero, zero, None, causal=False, encoder=False) == ({"drift": 0.0}, {})
+    assert math.isnan(model_drift(zero, one, None, causal=False, encoder=False)[0]["drift"])
+
+
+def test_a_file_of_budgets_stands_for_methods_and_d():
+    named = InjectRequest(budgets="b.json").known()
+    assert not {"methods", "d"} & named.keys() and {"methods", "d"} <= InjectRequest().known().keys()
 
 
 def test_a_measured_plan_weighs_layers_by_what_random_keys_cost_there(ask, monkeypatch):
