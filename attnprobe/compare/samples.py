@@ -223,21 +223,25 @@ def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
     """The comparison of runs that share no window: their means over windows are two samples."""
     samples = [
-        [value for value in values if value.number is not None and not (statistic == SOUND and value.doubtful)]
+        [
+            (value.window, value.number)
+            for value in values
+            if value.number is not None and not (statistic == SOUND and value.doubtful)
+        ]
         for values in (a, b)
     ]
     of = STATISTICS[statistic]
-    means = [list(_by_window(values, of).values()) for values in samples]
+    means = [_window_means(sample, of) for sample in samples]
     evidence = two_samples(means[0], means[1]) if all(means) else certain()
-    a_of, b_of = (_of([value.number for value in values if value.number is not None], of) for values in samples)
+    a_of, b_of = (_of([number for _, number in sample], of) for sample in samples)
     return _fields(statistic, (a_of, b_of), min(map(len, samples)), evidence), evidence, _lost([(a, b)])
 
 
-def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, float]:
+def _window_means(sample: Sequence[tuple[Any, float]], statistic: Statistic) -> list[float]:
     windows: dict[Any, list[float]] = {}
-    for value in values:
-        windows.setdefault(value.window, []).append(value.number or 0.0)
-    return {window: float(statistic(numbers)) for window, numbers in windows.items()}
+    for window, number in sample:
+        windows.setdefault(window, []).append(number)
+    return [float(statistic(numbers)) for numbers in windows.values()]
 
 
 def _values(cells: Iterable[Fields], metric: Metric) -> list[_Value]:
