@@ -147,7 +147,7 @@ class PromptPolicy:
                 continue
             d = self.d
             if isinstance(d, Mapping):
-                d = d[(steps.layer, head)] if (steps.layer, head) in d else d[steps.layer]
+                d = d[steps.layer, head]
                 if d is None:  # exact attention
                     continue
             groups.setdefault(d, []).append(head)
@@ -234,11 +234,10 @@ def kept_keys(
         options: of the method. Those that cut a text into segments are given by `Method.compress`.
 
     Raises:
-        Unsupported: the method does not compress, or d is not in 1..prompt.
+        Unsupported: d is not in 1..prompt, or an option does not suit the prompt.
     """
     chosen = dict(options or {})
-    if method.compress is None:
-        raise Unsupported(f"{method.name} does not compress a prompt once")
+    assert method.compress is not None  # what is kept is asked of no others
     if (fault := why_not_kept(method, prompt, d, chosen)) is not None:
         raise Unsupported(fault)
     keys = chosen_keys(method, text, d + 1, seed, **{**method.compress, **chosen})[:, 0]
@@ -253,11 +252,9 @@ def evicts(method: Method) -> bool:
 
 
 def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]) -> str | None:
-    """Why a method cannot keep d keys of a prompt; None if it can, or if it does not compress."""
+    """Why a method that compresses cannot keep d keys of a prompt; None if it can."""
     if not 1 <= d <= prompt:
         return f"{method.name}: d={d} exceeds the prompt of {prompt} tokens; choose d in 1..{prompt}"
-    if method.compress is None:
-        return None
     for name in ("every", "streaming"):
         if options.get(name, False) is not False:  # streaming=false, with which an allocation goes, is the form here
             return f"{method.name}:{name}={options[name]}: a prompt is compressed once, so it has no segments"

@@ -181,7 +181,7 @@ class _Stored(TaskSource):
 
 def open_task(
     name: str,
-    spec: SourceSpec | None = None,
+    spec: SourceSpec,
     *,
     n: int | None = None,
     batch: int | None = None,
@@ -206,7 +206,6 @@ def open_task(
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     check_setting(n, batch, rate)
-    spec = spec or SourceSpec()
     if data is not None:
         task: TaskSource = _Stored(name, data, n, batch, spec)
     elif name == "listops":
