@@ -495,6 +495,9 @@ def test_the_question_of_another_command_runs_that_command(run):
     assert budget.make_context("budget", ["--keys", "9"]).params["plan"] == "residual"
     code, _, err = run("budget", "--by", "mass")
     assert code == 2 and "--by needs --keys" in err
+    for words in (["--keys"], ["--keys", "--n", "64"]):
+        code, _, err = run("budget", *words)
+        assert code == 2 and "--keys has no value; write a share of the prompt" in err
     code, _, err = run("budget", "--keys", "0.1", "--by", "mess")
     assert code == 2 and "unknown plan 'mess'; did you mean 'mass'" in err
     code, _, err = run("budget", "--keys", "0.1", "--qkv", "heads.safetensors")

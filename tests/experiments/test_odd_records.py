@@ -106,6 +106,7 @@ def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
     ]
     assert "forward and gradient" in figures["bench-time-d4-layer0"].caption[-1]
     assert sorted(figures["bench-time-d4-layer0"].legend) == ["linear", "skyformer"]
+    assert {len(line.get_xdata()) for line in axes["bench-time-d4-layer0"][0].get_lines()} == {3}  # of one budget
     assert "V-Mean" not in figures["bench-pareto-n64-layer0"].legend
     assert not any(line.get_color() == "black" for axis in axes["bench-pareto-n64-layer0"] for line in axis.get_lines())
     assert view.result.startswith("At n = 64, linear takes the least time, 0.024 times exact attention's. 3 of 3")
@@ -175,6 +176,9 @@ def test_budget_of_two_targets_and_many_heads_with_counterexamples():
     assert "head 0: d = 2, but 1.07 at 3, 1.07 at 4, 0.949 at 6 and at 1 more; at most ε from 9 on" in text
     assert list(figures) == ["budget-n24-softmax", "budget-n24-gaussian"]
     assert not axes["budget-n24-softmax"][0].texts  # cells of so many heads are too small for numbers
+    _, _, axes = shown("budget", [{**first, "least": None}])
+    numbers = [text.get_text() for panels in axes.values() for axis in panels for text in axis.texts]
+    assert numbers and not any(number.startswith("≤") for number in numbers)
 
 
 def test_condition_of_methods_with_a_matrix_of_one_name():
@@ -375,6 +379,27 @@ def test_inject_of_numbers_that_are_null_or_missing():
     text = view.text("table")
     assert "local error" not in text and " KL " not in text and "row error       4 layers      +1.00" in text
     assert list(figures) == ["inject-layers-n16-pretrained", "inject-layers-n16-initialized"]  # none of local errors
+
+
+def test_inject_of_many_methods_without_budgets():
+    """Each family has a panel; a method in all layers alone, and one far below the others, have no line of layers."""
+    base = {one["layer"]: one for one in golden("inject") if one["method"] == "linear" and one["window"] == 0}
+    records = []
+    for number in range(9):
+        for layer in (None, 0, 1, 2):
+            one = base[min(layer, 1)] if layer is not None else base[None]
+            size = 1e-9 if number == 8 else (number + 1) * (2.0 if layer == 2 else 1.0)
+            names = {"method": f"method{number}", "family": f"family {number % 3}", "layer": layer}
+            scaled = {name: [size * one["metrics"][name][0]] for name in ("drift", "local_error")}
+            records += [with_metrics(one, **scaled) | names] if number != 7 or layer is None else []
+    _, figures, _ = shown("inject", records)
+    for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", ρ = +1.00")):
+        figure = figures[stem]
+        assert [title for title, _ in figure.panels] == ["family 0", "family 1", "family 2"]
+        last = figure.draw(Figure().add_subplot(), figure.panels[2][1])
+        assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below, 1e-10)"]
+    middle = figures["inject-local-n16"].panels[1][1]
+    assert {row["method"] for row in middle} == {"method1", "method4"}
 
 
 def test_inject_of_single_heads_has_no_drift_of_layers():

@@ -68,6 +68,9 @@ def test_what_is_neither_better_nor_worse_is_as_good():
         record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
     (table,) = frontier_tables([*FIVE, *VMEAN, *mixed])
     assert names(table) == ["V-Mean (ref.)", "cheap", "dear"] and table.lines[1][-1] == "mixed d = 8"
+    several = [{**record, "method": f"mixed{place}"} for place in range(5) for record in mixed]
+    (table,) = frontier_tables([*FIVE, *VMEAN, *several])
+    assert table.lines[1][-1] == "mixed0 d = 8, mixed1 d = 8, mixed2 d = 8, 2 more"
 
 
 def test_a_better_method_of_about_the_same_cost_takes_the_place():

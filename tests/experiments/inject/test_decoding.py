@@ -1,6 +1,7 @@
 """``attnprobe inject --phase decode``: steps behind an exact prefix, held to transformers' own loops."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -24,7 +25,7 @@ from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
-from attnprobe.methods import get
+from attnprobe.methods import METHODS, get
 from attnprobe.report import open_run, views
 from attnprobe.timings import Timings
 
@@ -272,11 +273,16 @@ def test_steps_say_where_the_prompt_ends(ask):
     assert record["prefix"] == N - 11 and len(record["steps"]["kl"]) == 10
 
 
-def test_a_window_gives_the_same_alone_and_in_a_batch(ask):
+def test_a_window_gives_the_same_alone_and_in_a_batch(ask, tmp_path):
     alone, together = ask(windows=2), ask(out="b", windows=2, batch=2)
     for a, b in zip(alone, together, strict=True):
         assert a["key"] != b["key"] and a["steps"]["kl"] == pytest.approx(b["steps"]["kl"], rel=1e-3, abs=1e-8)
         assert a["metrics"]["greedy_match"] == b["metrics"]["greedy_match"]
+    path = tmp_path / "b" / "records.jsonl"
+    [first, _] = path.read_text().splitlines(keepends=True)
+    path.write_text(first)
+    assert [one["metrics"] for one in ask(out="b", windows=2, batch=2)] == [one["metrics"] for one in together]
+    assert len(path.read_text().splitlines()) == 2
 
 
 def test_rows_hold_the_means_of_steps(ask):
@@ -419,6 +425,38 @@ def test_a_plan_by_rows_or_mass_is_made_and_lava_reads_one_prompt_at_a_time(ask,
     assert by["lava"]["status"] == "skipped" and "choose --batch 1" in by["lava"]["reason"]
     budgets = sum(by[plan]["planned"].values(), [])
     assert sum(budgets) == 5 * len(budgets) and len(set(budgets)) > 1
+
+
+def test_a_file_for_prompts_is_scaled_to_the_prompt_and_null_keeps_all_keys(ask, tmp_path):
+    def file(name, prompt):
+        listed = [
+            {"layer": layer, "head": head, "d": None if head else 4} for layer in range(LAYERS) for head in range(4)
+        ]
+        contents = {"schema": 1, "method": "topk", "options": {}, "epsilon": 0.1, "budgets": listed, "prompt": prompt}
+        (tmp_path / name).write_text(json.dumps(contents))
+        return {"methods": InjectRequest.methods, "d": InjectRequest.d, "budgets": str(tmp_path / name), "out": name[0]}
+
+    [half] = ask(**file("half.json", 2 * PREFIX))
+    [same] = ask(**file("same.json", PREFIX))
+    assert half["budgets"] == {"mean": 2, "heads": 12, "exact": 9} and same["budgets"]["mean"] == 4
+    [unknown] = ask(**file("unknown.json", 0))
+    assert metrics(unknown) == metrics(same) and metrics(half)["lost_mass"] > metrics(same)["lost_mass"] > 0
+    for errors in half["local"].values():
+        assert errors[0] > 1e-3 and max(errors[1:]) < SAME
+
+
+def test_methods_whose_weights_are_of_no_keys_lose_no_mass(ask, monkeypatch):
+    relu = METHODS["performer-relu"]
+
+    @functools.wraps(relu.function)
+    def silent(qkv, d, **options):
+        return dataclasses.replace(relu.function(qkv, d, **options), log_normalizer=None)
+
+    monkeypatch.setitem(METHODS, "performer-relu", dataclasses.replace(relu, function=silent))
+    by = {record["method"]: record for record in ask(methods=("performer", "topk", "performer-relu"))}
+    assert "lost_mass" not in metrics(by["performer"]) and metrics(by["topk"])["lost_mass"] > 0
+    assert by["performer-relu"]["status"] == "skipped"
+    assert "performer-relu does not state its normaliser" in by["performer-relu"]["reason"]
 
 
 def test_errors_of_kv_heads_by_rows_and_by_mass_are_means_over_their_query_heads():

@@ -6,6 +6,7 @@ import re
 import statistics
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -368,7 +369,19 @@ def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
     imdb = SourceSpec(device="cpu", text="imdb")
     with pytest.raises(SourceError, match="IMDb"):
         open_task("text", imdb, n=500, batch=2)
-    monkeypatch.setattr("attnprobe.experiments.stability.data.hub_reachable", lambda: True)
+
+    def broken(*_, **__):
+        raise ConnectionError("cut off")
+
+    nothing, quiet = lambda *_: None, SimpleNamespace(HF_HUB_OFFLINE=False)
+    logging = SimpleNamespace(get_verbosity=nothing, set_verbosity=nothing, set_verbosity_error=nothing)
+    bars = {"is_progress_bar_enabled": nothing, "disable_progress_bars": nothing}
+    stub = SimpleNamespace(logging=logging, config=quiet, load_dataset=broken, **bars)
+    monkeypatch.setattr("attnprobe.experiments.stability.data.prepared", lambda *_: True)
+    monkeypatch.setitem(sys.modules, "datasets", stub)
+    with pytest.raises(SourceError, match=r"cannot reach the hub for IMDb: .* \(ConnectionError\)"):
+        open_task("text", imdb, n=500, batch=2)  # which the cache holds only in part
+    assert quiet.HF_HUB_OFFLINE is False
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(SourceError, match="needs the package datasets: pip install datasets"):
         open_task("text", imdb, n=500, batch=2)
@@ -382,6 +395,10 @@ def test_local_files(tmp_path):
     assert (actual.classes, actual.vocabulary, actual.shortest, actual.pairs) == (3, 256, 11, 1)
     rows = {tuple(row[:11]): label for row, label in zip(inputs.tolist(), labels.tolist(), strict=True)}
     assert all(rows[tuple(one.sequences[0].tolist())] == one.label for one in actual.batch_of(0, 0))
+    [line] = actual.describe()
+    assert line.startswith(f"image: {tmp_path / 'image.npz'}, sha256 ") and line.endswith(
+        ", 6 examples, 11 to 16 tokens"
+    )
     pairs = {"inputs": torch.randint(0, 300, (5, 2, 20)), "labels": torch.tensor([0, 1, 0, 1, 0])}
     save_file(pairs, tmp_path / "pairs.safetensors")
     path = str(tmp_path / "pairs.safetensors")
