@@ -49,8 +49,20 @@ def test_a_dataclass_is_frozen_unless_it_is_named_here():
     assert {path: names for path, names in changing.items() if names} == CHANGING
 
 
+def test_options_are_named_where_they_are_given():
+    """Their order is that of the help, and may change."""
+    files = [*ROOT.glob("attnprobe/experiments/*/__init__.py"), *ROOT.glob("attnprobe/run/topics/*.py")]
+    marks = [mark for path in files for _, mark in _dataclasses(path)]
+    assert len(marks) > 30 and all("kw_only=True" in mark for mark in marks)
+
+
 def _changing(path):
+    return [name for name, mark in _dataclasses(path) if "frozen=True" not in mark]
+
+
+def _dataclasses(path):
+    """The names of dataclasses in a file, with their decorators."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     marks = [(node.name, ast.unparse(mark)) for node in classes for mark in node.decorator_list]
-    return [name for name, mark in marks if mark.startswith("dataclass") and "frozen=True" not in mark]
+    return [(name, mark) for name, mark in marks if mark.startswith("dataclass")]

@@ -15,6 +15,7 @@ from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_er
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import LIMITED, BudgetRequest, measure_budgets
+from attnprobe.experiments.budget import search as budget_search
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.figures import _figure, budget_figures
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
@@ -22,7 +23,7 @@ from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
-from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS
+from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS, shared_matrix_errors
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run
 from attnprobe.rng import generator
@@ -428,6 +429,21 @@ def test_padded_tokens_do_not_count():
     for metric in (RELATIVE, "matrix_frobenius"):
         padded, expected = (budgets(x, "nystromformer", 1.0, metric=metric) for x in (masked, cut))
         assert padded == expected and expected.most == 20
+
+
+def test_seeds_share_a_pass_over_the_exact_matrix_as_far_as_memory_goes(monkeypatch):
+    """An operator of d = 4 has (20 + 20 + 4) 4 numbers of a head; memory for 2.5 of them takes two."""
+    batches = []
+
+    def shared(exact, batch, **options):
+        batches.append(len(batch))
+        return shared_matrix_errors(exact, batch, **options)
+
+    monkeypatch.setattr(budget_search, "shared_matrix_errors", shared)
+    monkeypatch.setattr(budget_search, "HELD", 5 * 44 * 4 * 8 // 2)
+    options = {"metric": "matrix_frobenius", "d_min": 4, "d_max": 4, "delta": 0.2, "seeds": range(5)}
+    budgets(inputs(n=20, h=1), "linformer", 9.0, **options)
+    assert batches == [2, 2, 1]
 
 
 def test_the_spectral_norm_of_a_matrix_counts_by_its_upper_end():
