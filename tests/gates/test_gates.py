@@ -307,7 +307,10 @@ def test_the_table_of_gates(monkeypatch):
     (passed,) = [line for line in lines if "a_<&>" in line]
     assert not passed.startswith("✗") and passed.index(".25") == sky.index(".5")  # aligned at the point
     assert "bad_rows.mean <= 0 for d=9: no row with d=9; the rows have 8,128" in text
-    assert r"| ✗ | bad\_rows.mean for d=9 | none |  | \<= 0 |" in gates_markdown(a_few())
+    shown = gates_markdown(a_few())
+    assert r"| ✗ | bad\_rows.mean for d=9 | none |  | \<= 0 |" in shown
+    assert [line[:2] for line in shown[-5:]] == ["| ", "", "- ", "- ", "- "]  # of the four, one passed
+    assert gates_markdown(a_few()[:1])[-1].startswith("| ✓ |")
     assert gates_table([]).splitlines()[-1] == "0 checked, 0 failed"
 
 
