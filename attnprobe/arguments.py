@@ -8,7 +8,7 @@ from functools import cache, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from .errors import UsageError, cut
 
@@ -115,15 +115,13 @@ def fault(value: Any, kind: Any) -> str | None:
             return None
         own = [one for one, part in zip(faults, parts, strict=True) if _is(value, get_origin(part) or part)]
         return own[0] if own else _needed(value, _words(kind))
-    if origin is Literal:
-        return None if _is(value, str) and value in parts else _needed(value, _words(kind))
     if not _is(value, origin or kind):
         return _needed(value, _words(kind))
     if kind in NUMBERS and kind is not bool:
         return _of_number(value, kind)
     if origin is tuple and Ellipsis not in parts:
         return _of_tuple(value, parts)
-    if origin is not None and parts and origin is not Callable:
+    if origin is not None and origin is not Callable:
         return _of_items(value, parts)
     torch = sys.modules.get("torch")
     if torch is not None and kind is torch.Tensor:
@@ -136,8 +134,6 @@ def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of a class, by its type alone: foreign objects are asked nothing."""
     if kind is Callable:
         return callable(value)
-    if not isinstance(kind, type):
-        return False
     own = type(value)
     if kind is bool:
         return own is bool
@@ -236,8 +232,6 @@ def _words(kind: Any) -> str:
         return "text"
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(map(_words, parts)))
-    if origin is Literal:
-        return " or ".join(map(repr, parts))
     if origin is Callable or kind is Callable:
         return "a function"
     if origin is not None:

@@ -74,9 +74,7 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
         command = _command(name)
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
@@ -84,7 +82,7 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        if args[0] not in COMMANDS:
             raise click.UsageError(f"no such command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -153,8 +151,6 @@ def _run(args: list[str], debug: bool) -> int:
         with answers_last():
             code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as error:
-        return error.exit_code
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):  # click takes the dashes for likeness
             given = error.option_name.lstrip("-")

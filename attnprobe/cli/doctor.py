@@ -41,5 +41,5 @@ def doctor(model: str | None, weights: str, debug: bool) -> None:
 
     width = 12
     for heading, lines in examine().items():
-        for position, line in enumerate(lines or ["none"]):
+        for position, line in enumerate(lines):
             answer(f"{heading if position == 0 else '':{width}}{line}")

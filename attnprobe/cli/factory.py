@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 NAMES = "names"  # of methods, as arguments
 NO_FIGURE = "none"
 HELP_ALL = "--help-all"
+REST = "Help"  # the group of click's own options, which are always shown
 ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
 ORDINARY = {  # options that --help explains; the others are named there
     *("method", "theorem", "of", "task", "metric", "n", "d", "epsilon", "delta", "rows", "matrix", "repeats", "kind"),
@@ -123,7 +124,6 @@ class MeasuringCommand(click.Command):
         from . import cli
 
         other = cli.get_command(click.Context(cli), turn.command)
-        assert other is not None  # a command of this package
         try:
             return other.make_context(turn.command, translated, parent, **extra)
         except click.NoSuchOption as error:
@@ -162,23 +162,23 @@ class MeasuringCommand(click.Command):
         return [arg for place, arg in enumerate(args) if place not in dropped]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = {option.name: option.group for option in options_in(self.experiment)}
+        groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}
         groups |= {flag.removeprefix("--"): GROUPS[0] for flag in self.turning}
         ordinary = {flag.removeprefix("--") for flag in self.turning}
         ordinary |= {option.name for option in options_in(self.experiment) if option.long in ORDINARY}
         further: list[tuple[str, str]] = []
-        for group in (*GROUPS, None):
-            params = [param for param in self.get_params(ctx) if groups.get(param.name or "") == group]
-            shown = [one for one in params if HELP_ALL in ctx.meta or one.name in ordinary or group is None]
+        for group in (*GROUPS, REST):
+            params = [param for param in self.get_params(ctx) if groups.get(param.name, REST) == group]
+            shown = [one for one in params if HELP_ALL in ctx.meta or one.name in ordinary or group == REST]
             options = [one for one in shown if isinstance(one, click.Option)]
             rows = [row for param in options if (row := param.get_help_record(ctx)) is not None]
             if group == GROUPS[0]:
                 rows.insert(0, ("METHOD", "The same as --method METHOD."))
             if rows:
-                with formatter.section(group or "Help"):
+                with formatter.section(group):
                     formatter.write_dl(rows)
             if rest := [one.opts[0] for one in params if one not in shown and isinstance(one, click.Option)]:
-                further.append((group or "", " ".join(rest)))
+                further.append((group, " ".join(rest)))
         if further:
             with formatter.section(f"Further options ({HELP_ALL} explains them)"):
                 for title, names in further:

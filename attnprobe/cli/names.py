@@ -14,7 +14,8 @@ from ..environment import plugins
 from ..errors import UsageError, unknown
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
 from ..grammar.lists import SELECTION, check_device, file_and_function, is_file_of_text, parts
-from ..run.topics.reading import Device, Reading, Tensors
+from ..run.topics.reading import Reading, Tensors
+from ..run.topics.running import RunRequest
 
 # the built-in methods by family, with their papers; a test compares the registry
 INDEX = {
@@ -124,7 +125,7 @@ def check_methods(texts: Iterable[str]) -> None:
             _refuse_option(method, option, value)
 
 
-def check_given(request: Any) -> None:
+def check_given(request: RunRequest) -> None:
     """Refuse what is given and is not there before torch is imported: methods, a text, tensors, a device.
 
     Raises:
@@ -135,8 +136,7 @@ def check_given(request: Any) -> None:
         qkv_file(request.qkv)
     if isinstance(request, Reading) and request.text is not None and is_file_of_text(request.text):
         text_file(request.text)
-    if isinstance(request, Device):
-        check_device(request.device)
+    check_device(request.device)
 
 
 def _refuse_option(method: str, option: str, value: str) -> None:
@@ -183,10 +183,8 @@ def _words(hint: ast.expr | None, kinds: Mapping[str, ast.expr]) -> tuple[str, .
 
 
 def _registers(decorator: ast.expr, method: str) -> bool:
-    """Whether a decorator has the argument ``name`` with this value."""
-    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-    values = [one.value for one in keywords if one.arg == "name"]
-    return any(isinstance(value, ast.Constant) and value.value == method for value in values)
+    """Whether a decorator has the argument ``name`` with this value, as its first one."""
+    return f"(name='{method}'" in ast.unparse(decorator)
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

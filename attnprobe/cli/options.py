@@ -131,16 +131,16 @@ def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:
 def origins() -> dict[str, str]:
     """The origin of each option's value: command line, environment, a sweep's file, or default."""
     ctx = click.get_current_context()
-    words = {
+    words: dict[ParameterSource | None, str] = {
         ParameterSource.COMMANDLINE: "command line",
         ParameterSource.ENVIRONMENT: "environment",
         ParameterSource.DEFAULT_MAP: "file",
     }
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    return {name: "default" if one is None else words.get(one, "default") for name, one in sources.items()}
+    return {name: words.get(one, "default") for name, one in sources.items()}
 
 
-def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
+def unknown_variables(commands: Iterable[click.Command]) -> list[str]:
     """A line for each ``ATTNPROBE_…`` variable that no command and no other part of the program reads."""
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in OWN]
     if not given:
@@ -149,10 +149,10 @@ def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
     return [_line(name, written) for name in given if written.get(name) != name]
 
 
-def _written(commands: Iterable[click.Command | None]) -> dict[str, str]:
+def _written(commands: Iterable[click.Command]) -> dict[str, str]:
     """The right variable for one that users may try: ``ATTNPROBE_MATRIX=0`` for ``ATTNPROBE_NO_MATRIX``."""
     written = {name: name for name in OWN}
-    params = [param for command in commands if command is not None for param in command.params]
+    params = [param for command in commands for param in command.params]
     for option in params:
         if not isinstance(option, click.Option):
             continue

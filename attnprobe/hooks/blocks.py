@@ -40,7 +40,7 @@ class Blocks:
         self._reset()
 
     def _reset(self) -> None:
-        self._path, self._output = "", None
+        self._path, self._output = "", torch.empty(0)
         self._weight: Tensor | None = None
         self._projected: Tensor | None = None
         self._norm: nn.Module | None = None
@@ -62,7 +62,8 @@ class Blocks:
             self._inputs[path] = x
         if self._number is None or self._added is None or isinstance(module, nn.Dropout | nn.Identity):
             return
-        assert self._projected is not None and self._weight is not None
+        assert self._projected is not None
+        assert self._weight is not None
         if x.shape != self._added.shape:
             return
         if x.data_ptr() == self._projected.data_ptr():
@@ -83,8 +84,10 @@ class Blocks:
         if self._norm is module:
             self._added = output
             self._fit(module, x, output)
-        elif self._weight is None and _reads(x, self._output) and (weight := _weight_of(module, x, output)) is not None:
-            self._weight, self._projected, self._added = weight, output, output
+        elif self._weight is None and torch.equal(x, self._output):
+            weight = _weight_of(module, x, output)
+            if weight is not None:
+                self._weight, self._projected, self._added = weight, output, output
 
     def _fit(self, module: nn.Module, x: Tensor, output: Tensor) -> None:
         """Find what reads the projection: a scale of each column, or an RMS norm. With another there is no block."""
@@ -131,10 +134,6 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The first input of a module, if it is a tensor (b, n, m) of numbers."""
     x = args[0] if args else next(iter(kwargs.values()), None)
     return x if isinstance(x, Tensor) and x.dim() == 3 and x.is_floating_point() else None
-
-
-def _reads(x: Tensor, output: Tensor | None) -> bool:
-    return output is not None and x.shape == output.shape and torch.equal(x, output)
 
 
 def _holds(name: str, path: str) -> bool:

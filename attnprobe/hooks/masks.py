@@ -76,8 +76,7 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
     visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     bias = None
     if mask.dtype != torch.bool and not torch.equal(visible, mask == 0):
-        rest = mask.masked_fill(~visible, 0)
-        bias = rest if bool((rest != 0).any()) else None
+        bias = mask.masked_fill(~visible, 0)
     if bool(visible.all()):
         return None, bias
     return visible.expand(b, visible.shape[1], n_q, n_k), bias

@@ -46,7 +46,7 @@ def measure_cells(
     *,
     notify: Callable[[str], None],
     progress: Progress,
-    timings: Timings | None = None,
+    timings: Timings,
     kept: Sequence[str] = (),
 ) -> Session:
     """Measure every cell of a request that its folder does not have, in the processes that the request names (see
@@ -60,7 +60,7 @@ def measure_cells(
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
-    timings, notify = timings or Timings(), once(notify)
+    notify = once(notify)
     if open_cells.in_one_process(request):
         request = replace(request, jobs=1)
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
@@ -187,8 +187,6 @@ class Ledger:
     def done(self) -> float:
         """The number of finished cells. Cells of this run count by their work."""
         before = self.outcome.done_before
-        if not self.all_work:
-            return self.total
         work = self.done_work + sum(self.begun.values())
         self.most = max(self.most, before + work / self.all_work * (self.total - before))  # sums round in their order
         return self.most

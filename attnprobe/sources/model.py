@@ -294,7 +294,7 @@ class ModelSource(Source):
         place = f"{n}, window {window}"
         if place not in self._card["needles"]:
             with stage(self.timings, "tokenising"):
-                marked = self.stream.needle(self.layout.text_tokens(n), window) or []
+                marked = self.stream.needle(self.layout.text_tokens(n), window)
             places = self.layout.places(n)
             self._card["needles"][place] = [places[index] for index in marked]
             self.cache.keep_facts(self.identity, self._card)

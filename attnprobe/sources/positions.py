@@ -211,8 +211,8 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
     for layer, call in parts[0].items():
         q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
-        given = [part[layer].all_queries for part in parts]
-        queries = torch.cat([flat(one) for one in given if one is not None], dim=1) if given[0] is not None else None
+        given = [one for part in parts if (one := part[layer].all_queries) is not None]
+        queries = torch.cat([flat(one) for one in given], dim=1) if given else None
         more = call.sliding_window, call.sinks, call.positions, queries
         block = _joined_block([part[layer].block for part in parts])
         joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more, block, call.rope)

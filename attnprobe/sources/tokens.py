@@ -58,10 +58,9 @@ class TokenStream:
             return self._compose(self.text.needle, count, window)[0]
         return self.first((window + 1) * count)[window * count :]
 
-    def needle(self, count: int, window: int) -> list[int] | None:
-        """The places of the needle among the ids of a window; None if the text has none."""
-        if self.text.needle is None:
-            return None
+    def needle(self, count: int, window: int) -> list[int]:
+        """The places of the needle among the ids of a window, of a text that has one."""
+        assert self.text.needle is not None
         return self._compose(self.text.needle, count, window)[1]
 
     def _compose(self, needle: Needle, count: int, window: int) -> tuple[list[int], list[int]]:
