@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnprobe import UsageError
-from attnprobe.arguments import checked, tensor_fault
+from attnprobe.arguments import checked, fault, tensor_fault
 
 
 class Elsewhere(torch.Tensor):
@@ -32,3 +32,15 @@ def test_the_annotations_of_a_function_are_its_check():
     for wrong in ({"word": 1}, {"word": "a", "times": "2"}, {"word": "a", "times": True}):
         with pytest.raises(UsageError, match=r"^repeated: (word|times)"):
             repeated(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "says"),
+    [
+        ((1, "a"), tuple[int, int], "[1]='a'; a whole number is needed"),
+        ({1: "a"}, dict[str, str], ": a key=1; text is needed"),
+        ({"a": 1}, dict[str, str], "['a']=1; text is needed"),
+    ],
+)
+def test_what_is_wrong_inside_a_collection_is_named_by_its_place(value, kind, says):
+    assert fault(value, kind) == says

@@ -12,6 +12,8 @@ def test_texts_and_json_are_the_same_values():
     assert QKVMetadata.read("f", texts, SourceError) == QKVMetadata.read("f", values, SourceError)
     assert SelectionMetadata.read("f", {"block": "64"}, SourceError).block == [64, 64]
     assert SelectionMetadata.read("f", {"block": "64,128"}, SourceError).block == [64, 128]
+    assert SelectionMetadata.read("f", {"block": [64, 128]}, SourceError).block == [64, 128]
+    assert QKVMetadata.read("f", {"sinks": None}, SourceError).sinks is None
 
 
 def test_a_number_is_of_all_layers_or_of_one():
@@ -47,6 +49,11 @@ def test_one_line_names_the_file_and_the_entry(wrong):
 def test_a_misspelt_entry_is_refused(entry, field):
     with pytest.raises(SourceError, match=f"^f: unknown metadata {entry}; did you mean '{field}'\\?$"):
         QKVMetadata.read("f", {entry: "1"}, SourceError)
+
+
+def test_several_wrong_entries_are_counted():
+    with pytest.raises(SourceError, match="^f: metadata block: expected .*, and 1 more$"):
+        SelectionMetadata.read("f", {"block": 64, "weights": "none"}, SourceError)
 
 
 def test_entries_of_other_programs_are_left_alone():

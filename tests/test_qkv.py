@@ -85,6 +85,27 @@ def test_a_mask_that_does_not_fit_is_refused(mask):
 def test_a_mask_needs_as_many_queries_as_keys():
     with pytest.raises(UsageError, match="mask"):
         QKV(ones(5, 3), ones(4, 3), ones(4, 3), mask=torch.ones(4, dtype=torch.bool))
+    with pytest.raises(UsageError, match="mask: the queries are not the tokens in their order"):
+        QKV(*torch.ones(3, 1, 4, 3), positions=torch.tensor([1, 0, 2, 3]), mask=torch.ones(4, dtype=torch.bool))
+
+
+def test_masked_inputs_have_no_selected_rows():
+    with pytest.raises(UsageError, match="queries: masked inputs have no selected rows; call `compressed` first"):
+        QKV(*torch.ones(3, 1, 4, 3), mask=torch.ones(4, dtype=torch.bool)).queries(torch.tensor([1]))
+
+
+def test_it_is_shown_with_its_mask_and_sinks():
+    valid = torch.tensor([True, True, False])
+    assert ", valid=2, causal, sink_logits, dtype" in repr(
+        QKV(*torch.ones(3, 1, 3, 2), mask=valid, causal=True, sink_logits=torch.zeros(1))
+    )
+
+
+@pytest.mark.parametrize("other", [torch.ones(1, 4, 2), torch.ones(1, 5, 3), torch.ones(1, 4, 3).double()])
+def test_all_queries_are_of_all_tokens(other):
+    some = {"q": torch.ones(1, 2, 3), "k": torch.ones(1, 4, 3), "v": torch.ones(1, 4, 3)}
+    with pytest.raises(UsageError, match=r"all_queries: needs shape \(1, 4, 3\), dtype torch.float32 and device cpu"):
+        QKV(**some, positions=torch.tensor([1, 3]), all_queries=other)
 
 
 def test_a_selection_keeps_original_numbers_scale_mask_and_label():
@@ -106,6 +127,8 @@ def test_a_head_that_is_not_there_is_refused(heads):
 def test_the_numbers_of_the_heads_are_as_many_as_the_heads():
     with pytest.raises(UsageError, match="heads: 3 numbers for 2 heads"):
         QKV(*torch.ones(3, 2, 4, 3), heads=(0, 1, 2))
+    with pytest.raises(UsageError, match=r"heads: the numbers \[5, 5\] repeat"):
+        QKV(*torch.ones(3, 2, 4, 3), heads=(5, 5))
 
 
 def test_compressing_keeps_the_valid_tokens_in_order():

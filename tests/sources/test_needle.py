@@ -97,6 +97,7 @@ def test_a_text_is_named_by_all_its_settings():
     text = open_text("needle:chain=3")
     assert text.name == "needle:chain=3,chains=4,seed=0" and text.lines == embedded().lines
     assert text.sha256 != open_text("needle:chain=3,seed=1").sha256
+    assert open_text("needle").name == "needle:pairs=16,seed=0"
 
 
 @pytest.mark.parametrize("queries", [None, "last:8"])
@@ -145,6 +146,22 @@ def test_a_question_fits_its_statements():
         groups, question, target = parse_needle(name).statements(0)
         found = re.fullmatch(statement, groups[target][0])
         assert found and question == asked.format(found["key"])
+
+
+def test_the_shortest_text_is_its_statements_and_its_question():
+    needle, encode = parse_needle("needle:pairs=3"), Words()
+    groups, question, _ = needle.statements(0)
+    alone = "".join(text for group in groups for text in group) + question
+    ids, marked = needle.compose(encode, PROSE, len(alone.split()), 0)
+    assert len(ids) == len(alone.split()) and sorted(encode.words[id] for id in ids) == sorted(alone.split()) and marked
+
+
+def test_a_tokenizer_that_reads_no_prose_is_named():
+    def deaf(text):
+        return ([], []) if text.startswith(" ") and "The code" not in text else Words()(text)
+
+    with pytest.raises(UsageError, match="text needle:pairs=16,seed=0: the tokenizer makes no tokens of its prose"):
+        parse_needle("needle").compose(deaf, PROSE, 160, 0)
 
 
 def test_prose_goes_round_and_no_sentence_is_left_out():

@@ -132,6 +132,7 @@ def test_paths_that_cannot_be_written(tiny_bert, text_file, tmp_path):
 
 
 def test_plain_tensors(write, tensors):
+    assert SourceSpec(qkv=Path("a/b")) == SourceSpec(qkv="a/b")
     got = opened(write(tensors)).qkv(10, [0], 0)[0]
     assert torch.equal(got.q, tensors["q"]) and got.scale == 0.5 and got.mask is None
     assert "origin" not in got.label and len(got.label["qkv_sha256"]) == 64
@@ -191,6 +192,15 @@ def test_some_queries_of_a_file_with_all_have_the_others_beside_them(write, tens
     assert opened(write(some, {"causal": "true"}), queries="8,9").qkv(10, [0], 0)[0].all_queries is None
 
 
+def test_queries_with_all_of_them_beside_are_their_rows(write, tensors):
+    one = {name: x[0] for name, x in tensors.items()}
+    some = {**one, "q": one["q"][[7, 2]], "positions": torch.tensor([7, 2]), "all_queries": one["q"]}
+    got = opened(write(some)).qkv(10, [0], 0)[0]
+    assert got.positions.tolist() == [7, 2] and torch.equal(got.all_queries, tensors["q"][:1])
+    assert torch.equal(opened(write({**one, "all_queries": one["q"].clone()})).qkv(10, [0], 0)[0].q, tensors["q"][:1])
+    assert "all_queries: the rows of q are not among them" in refused(write({**some, "all_queries": -one["q"]}), n=10)
+
+
 def test_causal_queries_without_positions_are_the_last(write, tensors):
     source = opened(write({**tensors, "q": tensors["q"][:, :3]}, {"causal": "true"}))
     assert source.qkv(10, [0], 0)[0].query_positions.tolist() == [7, 8, 9]
@@ -242,6 +252,7 @@ def test_a_truncated_file(write, tensors, tmp_path):
 def test_wrong_names_list_what_is_there(write, tensors):
     line = refused(write({"query": tensors["q"], "key": tensors["k"]}))
     assert "has no tensor k: it needs q, k, v (and mask), or layer0.window0.q, .k, .v; it has key, query" in line
+    assert refused(write({})).endswith("it has no tensors")
     assert "an unknown tensor extra" in refused(write({**tensors, "extra": torch.ones(1)}))
     ours = {f"layer1.window0.{axis}": tensors[axis] for axis in "qk"}
     assert "has no tensor layer1.window0.v" in refused(write(ours))
@@ -343,6 +354,17 @@ def test_queries_that_share_a_position_cannot_be_chosen_by_it(write, tensors):
 def test_longer_values_are_not_cut(write, tensors):
     longer = torch.cat([tensors["v"], tensors["v"]], 1)
     assert "v: 20 tokens, but k has 10" in refused(write({**tensors, "v": longer}), n=4)
+
+
+def test_substitutes_that_another_program_states_are_words(write, tensors):
+    entry = {"schema": 1, "scale": 1.0, "facts": {"fallback": ["random weights", 3]}}
+    assert opened(write(tensors, {"attnprobe": json.dumps(entry)})).facts["fallback"] == ["random weights"]
+
+
+@pytest.mark.parametrize("option", [{"weights_seed": 1}, {"split": "train"}, {"positions": "wrap"}])
+def test_what_a_file_holds_already_cannot_be_chosen(option):
+    with pytest.raises(UsageError, match=f"holds Q, K and V already: drop --{next(iter(option)).replace('_', '-')}$"):
+        SourceSpec(qkv="f.safetensors", **option)
 
 
 def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_path):

@@ -13,7 +13,7 @@ from sources_helpers import clean_environment, text_of
 
 from attnprobe.errors import SourceError
 from attnprobe.sources import SourceSpec, hub, packaged_weights, resolve
-from attnprobe.sources.choose import BUILT_IN
+from attnprobe.sources.choose import BUILT_IN, describe_defaults
 
 ASK = """
 import json, os, sys, time
@@ -202,6 +202,41 @@ def test_the_users_settings_decide_without_a_probe(monkeypatch):
     assert hub.hub_reachable() is True
     hub.gave_no_answer()
     assert hub.hub_reachable() is False
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://127.0.0.1", "http://["])
+def test_an_endpoint_that_is_none_is_not_reachable(endpoint, monkeypatch):
+    for name in (*hub.OFFLINE, *hub.PROXIES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub, "_answers", {})
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    asked = []
+    monkeypatch.setattr(socket, "create_connection", lambda address, **_: asked.append(address) or refuse())
+    assert hub.hub_reachable() is False
+    assert asked == {"nonsense": [("", 443)], "http://127.0.0.1": [("127.0.0.1", 80)], "http://[": []}[endpoint]
+
+
+def refuse():
+    raise ConnectionRefusedError
+
+
+def test_what_the_hubs_cache_holds_needs_no_hub(no_hub, tiny_bert, text_file, tmp_path):
+    for name in ("me--tiny", "bert-base-cased"):
+        snapshot = tmp_path / f"hub/models--{name}/snapshots" / COMMIT
+        shutil.copytree(tiny_bert, snapshot)
+        (tmp_path / f"hub/models--{name}/refs").mkdir()
+        (tmp_path / f"hub/models--{name}/refs/main").write_text(COMMIT)
+    (tmp_path / "datasets/Salesforce___wikitext/wikitext-2-raw-v1/0.0.0/1").mkdir(parents=True)
+    (tmp_path / "datasets/Salesforce___wikitext/wikitext-2-raw-v1/0.0.0/1/test.arrow").touch()
+    assert hub.cached_models() == ["bert-base-cased", "me/tiny"]
+    assert describe_defaults()[:2] == ["model: bert-base-cased, in the hub's cache", "text: wikitext-2, in the cache"]
+    source = resolve(SourceSpec(model="me/tiny", text=text_file, device="cpu"))
+    assert source.describe()[0].startswith(f"model: me/tiny, revision {COMMIT}, weights pretrained, sha256 ")
+    assert resolve(SourceSpec(weights="initialized", text=text_file)).facts["tokenizer"] == "bert-base-cased"
+    (tmp_path / "hub/models--me--tiny/snapshots" / COMMIT / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="cannot reach the hub for 'me/tiny'"):
+        resolve(SourceSpec(model="me/tiny", text=text_file, device="cpu"))
+    assert resolve(SourceSpec(model="me/tiny", weights="initialized", text=text_file)).facts["revision"] == COMMIT
 
 
 def test_names_that_cannot_be_on_a_hub(no_hub):

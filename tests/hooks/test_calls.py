@@ -1,0 +1,180 @@
+"""What the calls of attention and the blocks of a model show, on modules made for it."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers.utils import logging
+
+from attnprobe.errors import SourceError
+from attnprobe.hooks.blocks import watched
+from attnprobe.hooks.call import AttentionCall
+from attnprobe.hooks.capture import _end
+from attnprobe.hooks.interface import call_of, eager_of, quiet, switched
+from attnprobe.hooks.masks import Pattern, split_mask
+from attnprobe.hooks.rope import rope_of
+
+
+def call(n_q=4, n_k=4, h=2, h_kv=2, p_v=3, **more):
+    g = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, h, n_q, 3, generator=g), torch.randn(1, h_kv, n_k, 3, generator=g)
+    return AttentionCall("m", 0, 0, "M", q, k, torch.randn(1, h_kv, n_k, p_v, generator=g), 0.5, None, **more)
+
+
+def test_a_call_is_shown_with_its_sizes():
+    assert "batch=1, h=2, n=4, p=3, scale=0.5" in repr(call())
+    assert "h=2 (kv 1), n_q=2, n_k=4, p=3, p_v=5, scale=0.5" in repr(call(n_q=2, h_kv=1, p_v=5, cross=True))
+
+
+def test_a_band_over_other_tokens_is_beyond_q_k_v():
+    band = Pattern(left=1, right=1)
+    assert call(pattern=band).beyond() is None
+    assert call(pattern=band, cross=True).beyond() == "sliding-window (3) attention to other tokens is not supported"
+
+
+def test_some_queries_of_a_call_keep_the_others_beside_them():
+    whole, index = call(pattern=Pattern(right=0)), torch.tensor([1, 3])
+    assert torch.equal(whole.at(index).qkv().q, whole.qkv().queries(index).q)
+    assert torch.equal(whole.at(index).qkv().all_queries, whole.q[0])
+
+
+def test_a_bool_mask_has_no_bias():
+    causal = torch.ones(1, 1, 3, 3, dtype=torch.bool).tril()
+    visible, bias = split_mask(causal, (1, 3, 3))
+    assert torch.equal(visible, causal) and bias is None
+    added = torch.zeros(1, 1, 3, 3).masked_fill(~causal, torch.finfo(torch.float32).min)
+    assert torch.equal(split_mask(added, (1, 3, 3))[0], causal) and split_mask(added, (1, 3, 3))[1] is None
+    added[..., 2, 1] = 0.25
+    assert float(split_mask(added, (1, 3, 3))[1].sum()) == 0.25
+
+
+def test_only_a_mask_of_all_pairs_hides_later_keys(monkeypatch):
+    monkeypatch.setattr("attnprobe.hooks.capture.KEYS", 1)
+    causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+    assert _end(causal, 4, 4, slice(0, 2)) == 2
+    deaf = causal.clone()
+    deaf[..., 1, 1] = False
+    assert _end(~causal, 4, 4, slice(0, 2)) == _end(deaf, 4, 4, slice(0, 2)) == 4
+    assert _end(causal[0], 4, 4, slice(0, 2)) == _end(causal[..., :1], 4, 4, slice(0, 2)) == 4
+    sees = torch.zeros(1, 1, 4, 4)
+    assert _end(sees, 4, 4, slice(0, 2)) == 4
+
+
+def test_a_position_bias_is_added_to_that_of_the_mask():
+    q = torch.ones(1, 1, 2, 4)
+    bias = torch.tensor([[[[0.0, 0.5], [0.0, 0.0]]]])
+    got = call_of(torch.nn.Linear(1, 1), q, q, q, bias, None, {"position_bias": bias}, ("m", 0, 0))
+    assert torch.equal(got.bias, 2 * bias) and got.scale == 0.5
+
+
+def test_bars_that_a_user_turned_off_stay_off():
+    before = logging.is_progress_bar_enabled()
+    try:
+        for turn, on in ((logging.disable_progress_bar, False), (logging.enable_progress_bar, True)):
+            turn()
+            with quiet():
+                assert not logging.is_progress_bar_enabled()
+            assert logging.is_progress_bar_enabled() is on
+    finally:
+        (logging.enable_progress_bar if before else logging.disable_progress_bar)()
+
+
+def test_a_module_of_a_file_without_eager_attention_is_refused():
+    with pytest.raises(SourceError, match="torch.nn.modules.linear has no eager attention to compare with"):
+        eager_of(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_model_in_a_model_is_switched_with_it_and_restored(refuses, monkeypatch):
+    from transformers import CLIPConfig, CLIPModel
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = CLIPModel(CLIPConfig(text_config={**sizes, "vocab_size": 9}, vision_config={**sizes, "image_size": 32}))
+    configs = (model.config, model.config.text_config, model.config.vision_config)
+    before = [config._attn_implementation for config in configs]
+    if refuses:
+        monkeypatch.setattr(model, "set_attn_implementation", lambda name: int("x"))
+        with pytest.raises(SourceError), switched(model, "eager", "clip"):
+            pass
+    else:
+        with switched(model, "eager", "clip"):
+            assert [config._attn_implementation for config in configs] == ["eager"] * 3
+    assert [config._attn_implementation for config in configs] == before
+
+
+class Sublayer(torch.nn.Module):
+    """x + W_O a, with modules of its caller's behind the attention output a and behind the projection."""
+
+    def __init__(self, first, project, behind):
+        super().__init__()
+        self.first, self.project, self.behind, self.next = first, project, behind, torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        attended = torch.arange(12.0).reshape(1, 3, 4).sin()
+        self.seen.attended("", 0, attended.unflatten(2, (2, 2)))
+        self.first(attended)
+        return self.next(x + self.behind(self.project(attended)))
+
+
+class Halved(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+class Holding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x):
+        return x
+
+
+class Cubed(torch.nn.Module):
+    def forward(self, x):
+        return x**3
+
+
+NOTHING, LINEAR = torch.nn.Identity, lambda: torch.nn.Linear(4, 4)  # noqa: E731
+BLOCKS = {
+    "a projection": (NOTHING, LINEAR, NOTHING, True),
+    "a weight of another shape": (Holding, LINEAR, NOTHING, True),
+    "a weight that is no matrix": (lambda: torch.nn.LayerNorm(4), LINEAR, NOTHING, True),
+    "an RMS norm behind it": (NOTHING, LINEAR, lambda: torch.nn.RMSNorm(4, eps=1e-6), True),
+    "a projection that is not linear": (NOTHING, lambda: Halved(4, 4), NOTHING, False),
+    "another function behind it": (NOTHING, LINEAR, Cubed, False),
+}
+
+
+@pytest.mark.parametrize(("first", "project", "behind", "found"), BLOCKS.values(), ids=BLOCKS)
+def test_a_block_is_found_where_its_projection_is_one(first, project, behind, found):
+    torch.manual_seed(0)
+    model = Sublayer(first(), project(), behind())
+    with watched(model) as model.seen, torch.no_grad():
+        model(torch.randn(1, 3, 4))
+    assert (0 in model.seen.found) is found
+    if found:
+        assert torch.equal(model.seen.found[0].weight, model.project.weight)
+
+
+@pytest.mark.parametrize(
+    ("p", "given", "kinds", "expected"),
+    [
+        (4, {"rope_theta": 9.0, "rope_type": "default"}, (), 9.0),
+        (3, {"rope_theta": 9.0, "rope_type": "default"}, (), None),
+        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, ("local",), 9.0),
+        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, ("global",), None),
+        (4, {"local": {"rope_theta": 9.0, "rope_type": "default"}}, (), None),
+    ],
+)
+def test_a_rope_is_that_of_the_kind_of_the_layer(p, given, kinds, expected, monkeypatch):
+    def rotate_half(x):
+        return torch.cat((-x[2:], x[:2]))
+
+    monkeypatch.setattr(sys.modules[__name__], "rotate_half", rotate_half, raising=False)
+
+    class Module(torch.nn.Module):
+        config = SimpleNamespace(rope_parameters=given, layer_types=kinds)
+
+    assert rope_of(Module(), 0, p) == expected
