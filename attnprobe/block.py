@@ -29,16 +29,13 @@ class Block:
     last: Tensor | None = None
 
     @torch.no_grad()
-    def change(self, error: Tensor, heads: Sequence[int] | None = None) -> Tensor:
-        """Δy, (…, n, m), if the outputs of ``heads`` (all by default) change by ``error`` (…, n, heads, p_v).
+    def change(self, error: Tensor, heads: Sequence[int]) -> Tensor:
+        """Δy, (…, n, m), if the outputs of ``heads``, consecutive numbers, change by ``error`` (…, n, heads, p_v).
 
         Without a norm ``Σ_h W_O,h e_h``, else ``norm(u + Σ_h W_O,h e_h) - norm(u)``. In the dtype of the weight.
         """
-        width, weight = error.shape[-1], self.weight
-        if heads is not None and list(heads) == [*range(heads[0], heads[-1] + 1)]:
-            weight = weight[:, heads[0] * width : (heads[-1] + 1) * width]
-        elif heads is not None:
-            weight = weight.unflatten(1, (-1, width))[:, list(heads)].flatten(1)
+        width = error.shape[-1]
+        weight = self.weight[:, heads[0] * width : (heads[-1] + 1) * width]
         moved = error.to(weight).flatten(-2) @ weight.mT  # (…, n, m)
         if self.projected is None:
             return moved
@@ -46,7 +43,8 @@ class Block:
 
     def normed(self, x: Tensor) -> Tensor:
         """The norm behind the projection, of x (…, m)."""
-        return x if self.gain is None else self.gain * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        assert self.gain is not None
+        return self.gain * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
     @property
     def between(self) -> Tensor:
