@@ -5,7 +5,7 @@ import torch
 from inputs import make
 
 from attnprobe import approximate, approximation
-from attnprobe.approximation import Approximation
+from attnprobe.approximation import Approximation, Sampling
 from attnprobe.errors import Unsupported
 from attnprobe.operators import Dense
 
@@ -60,3 +60,9 @@ def test_the_hash_of_draws_is_that_of_their_names_values_and_shapes():
 def test_the_same_seed_has_the_same_hash_and_another_seed_has_another():
     first, again, other = (approximate("linformer", make(), 4, seed=seed).draws_hash() for seed in (0, 0, 1))
     assert first == again != other
+
+
+def test_it_is_shown_with_its_draws_and_numbers():
+    shown = repr(approximate("skyformer", make(n=8), d=4))
+    assert shown.startswith("Approximation(output=(2, 8, ") and ", draws=" in shown and "diagnostics={'" in shown
+    assert list(Sampling(ess=torch.ones(1, 1)).known()) == ["ess"]

@@ -5,9 +5,10 @@ import socket
 import threading
 
 import pytest
+import torch
 
 from attnprobe.errors import AttnprobeError, SourceError, UsageError
-from attnprobe.files import open_regular, path_of, read_regular, reading
+from attnprobe.files import naming, open_regular, path_of, read_regular, reading, save_tensors
 
 
 def within(seconds, function, *arguments):
@@ -131,3 +132,8 @@ def test_errors_of_the_package_and_stops_pass(raised):
     with pytest.raises(type(raised)) as caught, reading("a.json", SourceError):
         raise raised
     assert caught.value is raised
+
+
+def test_tensors_that_cannot_be_written_are_one_line_with_the_path(tmp_path):
+    with pytest.raises(UsageError, match=f"^{tmp_path}: cannot write: .*directory"), naming(tmp_path):
+        save_tensors(tmp_path, {"x": torch.ones(1)}, {})

@@ -164,6 +164,23 @@ def test_two_models_at_once_and_one_only_once():
     assert apart(second, tiny_models.hidden(other, batch), batch) <= SAME
 
 
+def test_a_model_with_the_configuration_of_an_injected_one_is_refused():
+    one = tiny_models.build("BERT")
+    other = type(one)(one.config)
+    with (
+        injected(one, "vmean"),
+        pytest.raises(SourceError, match="BertSelfAttention has no method injected: leave `injected` before"),
+    ):
+        tiny_models.hidden(other, tiny_models.inputs(one))
+
+
+def test_heads_without_a_budget_keep_the_attention_of_the_model(built):
+    model, batch = built("Gemma 2")
+    own = tiny_models.hidden(model, batch)
+    with injected(model, "nystromformer", d=dict.fromkeys(range(model.config.num_hidden_layers))):
+        assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
+
+
 def test_a_part_that_has_a_method_keeps_the_whole_from_another():
     model = tiny_models.build("BART")
     with (

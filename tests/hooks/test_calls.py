@@ -1,12 +1,16 @@
 """What the calls of attention and the blocks of a model show, on modules made for it."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import tiny_models
 import torch
 from transformers.utils import logging
 
+from attnprobe import capture
+from attnprobe.block import Block
 from attnprobe.errors import SourceError
 from attnprobe.hooks.blocks import watched
 from attnprobe.hooks.call import AttentionCall
@@ -101,6 +105,25 @@ def test_a_model_in_a_model_is_switched_with_it_and_restored(refuses, monkeypatc
         with switched(model, "eager", "clip"):
             assert [config._attn_implementation for config in configs] == ["eager"] * 3
     assert [config._attn_implementation for config in configs] == before
+
+
+def test_a_forward_in_another_thread_is_not_captured():
+    model = tiny_models.build("BERT")
+    own = model.forward
+
+    def forward(*args, **inputs):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(own, *args, **inputs).result()
+
+    model.forward = forward
+    with pytest.raises(SourceError, match="bypasses transformers' attention interface"):
+        capture(model, tiny_models.inputs(model))
+
+
+def test_a_block_is_between_its_stream_and_the_last_one():
+    size = torch.tensor([4.0])
+    assert float(Block(torch.ones(1, 1), size).between) == 4
+    assert float(Block(torch.ones(1, 1), size, last=torch.tensor([9.0])).between) == 6
 
 
 class Sublayer(torch.nn.Module):

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from shutil import rmtree
 from time import sleep
 
 import pytest
@@ -138,6 +139,42 @@ def test_a_source_that_fails_leaves_no_folder(tmp_path, source):
     with pytest.raises(Exception, match="nan"):
         measure_errors(ErrorRequest(qkv=str(broken), d=(4,), out=str(tmp_path / "gone")))
     assert not (tmp_path / "gone").exists()
+
+
+def test_what_a_run_that_ends_with_nothing_leaves(tmp_path, source):
+    """A folder that it made is gone, and one that was there stays; what it wrote while another deleted it is told."""
+    given = {"methods": ("nystromformer",), "d": (80,), "n": (16,)}
+    (tmp_path / "there").mkdir()
+    for name, shard, stays in (("there", None, True), ("new", None, False), ("shards", "1/2", False)):
+        with pytest.raises(UsageError, match="d=80 exceeds n=16"):
+            measure_errors(ErrorRequest(**source, out=str(tmp_path / name), shard=shard, **given))
+        assert (tmp_path / name).is_dir() is stays
+    with pytest.raises(UsageError, match="vanished while the run was writing to it"):
+        measure_errors(
+            ErrorRequest(**source, out=str(tmp_path / "gone"), methods=("vmean",), d=(4,), n=(16,)),
+            progress=lambda *_: rmtree(tmp_path / "gone", ignore_errors=True),
+        )
+
+
+def test_a_shard_may_have_no_cells(tmp_path, source):
+    given = {"methods": ("vmean",), "d": (4,), "n": (16,), "layer": (0,)}
+    records = [measured(source, tmp_path, **given, shard=shard)[0] for shard in ("1/2", "2/2")]
+    assert sorted(map(len, records)) == [0, 2]
+
+
+def test_a_dry_run_counts_failed_cells_that_are_tried_again(tmp_path, source):
+    given = {"methods": ("vmean",), "d": (4,), "n": (16,), "layer": (0,)}
+    measured(source, tmp_path, **given)
+    path = tmp_path / "r/records.jsonl"
+    path.write_text(path.read_text().replace('"status":"ok"', '"status":"failed","reason":"x"', 1))
+    for retry, done in ((False, [True, True]), (True, [False, True])):
+        request = ErrorRequest(**source, out=str(tmp_path / "r"), retry_failed=retry, **given)
+        assert sorted(cell.done for cell in estimate_cells(experiment("error").cells, request)) == done
+
+
+def test_a_list_that_is_none_is_shown_one(source):
+    with pytest.raises(UsageError, match=r"methods=None: a tuple is needed, such as \("):
+        ErrorRequest(**source, methods=None)
 
 
 def test_a_plan_that_nothing_can_run_says_why():

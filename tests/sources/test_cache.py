@@ -16,7 +16,7 @@ from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.file import identity_facts
-from attnprobe.sources import SourceSpec, load_qkv, resolve
+from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
 from attnprobe.sources.cache import Cache, default_cache
 
 
@@ -111,6 +111,19 @@ def test_each_read_says_whether_it_is_of_the_cache(cache, model, text_file):
     one = source(model, text_file)
     labels = [one.qkv(24, [0], window)[0].label for window in (1, 0, 1)]
     assert [label.get("captured") for label in labels] == ["cache", None, "cache"]
+
+
+@pytest.mark.parametrize("queries", [None, "last:4"])
+def test_a_capture_without_blocks_is_cached(queries, cache, model, text_file, monkeypatch):
+    monkeypatch.setattr("attnprobe.hooks.blocks._weight_of", lambda *_: None)
+    one, two = (source(model, text_file, queries=queries).qkv(24, [0, 2], 0) for _ in range(2))
+    for layer in (0, 2):
+        assert one[layer].block is two[layer].block is None and torch.equal(one[layer].q, two[layer].q)
+
+
+def test_a_file_of_what_is_cached_has_the_same_bytes(cache, model, text_file, tmp_path):
+    one, two = (save_qkv(tmp_path / name, source(model, text_file), 24, [1]).read_bytes() for name in ("1", "2"))
+    assert one == two
 
 
 def test_other_weights_in_the_same_place_are_captured_anew(cache, model, text_file):

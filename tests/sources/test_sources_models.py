@@ -4,6 +4,7 @@ only in their seed."""
 import json
 import pickle
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ from sources_helpers import VOCABULARY, bert_config, save, seeded
 
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, resolve
+from attnprobe.sources.description import _attention
+from attnprobe.sources.folder import ModelFolder
+from attnprobe.sources.surveying import example
+from attnprobe.sources.weights import initialized, language_kind, redraw_projections, with_head
 
 
 def read(model, text, n=16, layers=(0,), **changes):
@@ -52,7 +57,8 @@ def test_a_directory_without_a_configuration(text_file, tmp_path):
 @pytest.mark.parametrize(
     ("config", "says"),
     [("{", "config.json is not valid"), ("[]", "config.json is not valid"), ("{}", "no model_type")]
-    + [('{"model_type": "no-such-thing"}', "model type 'no-such-thing'")],
+    + [('{"model_type": "no-such-thing"}', "model type 'no-such-thing'")]
+    + [('{"model_type": "bert", "num_attention_heads": 0}', "has no numbers of layers and heads (")],
 )
 def test_a_configuration_that_is_none(copy, text_file, config, says):
     (copy / "config.json").write_text(config)
@@ -126,6 +132,8 @@ def test_shards(copy, tiny_bert, text_file):
     assert len(sharded.label["model_sha256"]) == 64 != full.label["model_sha256"]
     (copy / "model-00002-of-00002.safetensors").unlink()
     assert "model-00002-of-00002.safetensors is missing" in refused(copy, text_file)
+    (copy / "model.safetensors.index.json").write_text('{"weight_map": {"x": ".."}}')
+    assert "a shard's name is '..', not that of a file" in refused(copy, text_file)
     (copy / "model.safetensors.index.json").write_text("{}")
     assert "index.json is not valid" in refused(copy, text_file)
 
@@ -248,6 +256,69 @@ def test_initialized_qkv_refuses_fused_projections(tmp_path, text_file):
     folder = save(GPT2Model(GPT2Config(vocab_size=len(VOCABULARY), **sizes)), tmp_path / "gpt2")
     with pytest.raises(UsageError, match="initialized-qkv needs separate query, key and value matrices"):
         read(folder, text_file, weights="initialized-qkv")
+
+
+def test_initialized_qkv_refuses_projections_of_which_one_is_missing():
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in ("q_proj", "k_proj")})
+    model.config = SimpleNamespace(model_type="odd")
+    with pytest.raises(UsageError, match="this odd has none under these names"):
+        redraw_projections(model, 0, "m")
+    model["v_proj"] = torch.nn.Linear(2, 2, bias=False)
+    redraw_projections(model, 0, "m")
+    assert float(model["v_proj"].weight.detach().abs().max()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hidden_act": "nosuch"}, "transformers cannot build this model: "),
+        ({"initializer_range": -1.0}, "the initializer_range -1.0 of its configuration is not a positive number"),
+        ({"initializer_range": 0.0}, None),
+    ],
+)
+def test_random_weights_need_a_configuration_that_can_be_built(changes, says):
+    if says is None:
+        assert initialized(bert_config(**changes), 0, 1, torch.float32, "m").dtype == torch.float32
+    else:
+        with pytest.raises(SourceError, match=says):
+            initialized(bert_config(**changes), 0, 1, torch.float32, "m")
+
+
+def test_a_language_model_without_a_weight_inside_is_incomplete(tmp_path):
+    from transformers import BertForMaskedLM
+
+    folder = save(seeded(lambda: BertForMaskedLM(bert_config())), tmp_path / "lm")
+    rewrite(folder, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.weight"))
+    with pytest.raises(SourceError, match="lacks bert.encoder.layer.0.output.dense.weight; the model is incomplete"):
+        with_head(ModelFolder("lm", folder), torch.float32, "masked")
+
+
+def test_the_kind_of_a_language_model():
+    from transformers import T5Config, ViTConfig
+
+    assert language_kind(bert_config()) == "masked" and language_kind(bert_config(is_decoder=True)) == "causal"
+    assert language_kind(T5Config()) is None and language_kind(ViTConfig()) is None
+
+
+@pytest.mark.parametrize("width", [0, -1])
+def test_a_sliding_window_of_no_tokens_is_none(width):
+    from transformers import MistralConfig
+
+    assert _attention(MistralConfig(sliding_window=width)) == {"causal": True}
+    assert _attention(MistralConfig(sliding_window=4)) == {"causal": True, "sliding_window": 4}
+
+
+@pytest.mark.parametrize("size", [None, 32, (32, 48)])
+def test_doctor_makes_an_image_for_a_model_of_images(size):
+    config = SimpleNamespace(image_size=size, model_type="vit")
+    image = example(SimpleNamespace(config=config, main_input_name="pixel_values"), "vit")["pixel_values"]
+    assert image.shape == {None: (1, 3, 224, 224), 32: (1, 3, 32, 32), (32, 48): (1, 3, 32, 48)}[size]
+
+
+def test_doctor_has_no_sound():
+    model = SimpleNamespace(config=SimpleNamespace(model_type="wav2vec2"), main_input_name="input_values")
+    with pytest.raises(SourceError, match="a wav2vec2 reads input_values; doctor has only text and images"):
+        example(model, "m")
 
 
 def test_a_configuration_alone_is_enough_for_random_weights(tmp_path, text_file):
