@@ -4,6 +4,7 @@ import math
 
 import pytest
 from error_records import a_run, cell
+from matplotlib.figure import Figure
 from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
@@ -145,6 +146,39 @@ def test_ratios_stand_in_a_table(tmp_path):
     reference = read_reference(csv_file(tmp_path / "p.csv", *lines))
     (row,) = reference_rows(rows, [reference])
     assert (row["d"], row["method"], row["error"], row["paper"], row["ratio"]) == (16, "skyformer", 1.5, 3.0, 0.5)
+
+
+def test_a_grid_of_weights_and_lengths_has_empty_panels_and_a_paper_may_say_0(tmp_path):
+    records = [
+        *(of("pretrained", cell(d=d)) for d in (16, 32)),
+        of("pretrained", cell("skyformer", 16, options={"gamma": 1.0})),
+        of("pretrained", cell("lost", None, values=[None, None], status="diverged")),
+        of("pretrained", cell("failed", 16, status="failed", metrics={})),
+        of("initialized", cell(d=16, n=128, target="gaussian")),
+        *(of("bare", cell("linear", None, n=n)) for n in (256, 512, 1024)),
+    ]
+    rows = summarise(records)[0]
+    paper = read_reference(
+        csv_file(tmp_path / "p.csv", "pretrained,64,16,skyformer,0,0", "pretrained,64,16,failed,1,0")
+    )
+    figures = []
+    paper_figure(rows, Drawing(collected=figures), tmp_path, references=[paper])
+    titles = [[title for title, _ in figure.panels] for figure in figures]
+    assert [title.replace("\n", ", ") for title in titles[0] if title] == [
+        "weights pretrained, layer 0, n = 64",
+        "weights initialized, layer 0, n = 128, gaussian",
+        "weights bare, layer 0, n = 256",
+        "weights bare, layer 0, n = 512",
+    ]
+    assert len(titles[0]) == 12 and titles[1] == ["weights bare\nlayer 0, n = 1024"]
+    for figure in figures:
+        for _, group in figure.panels:
+            axis = Figure().add_subplot()
+            figure.draw(axis, group)
+            assert axis.get_visible() == bool(group)
+    entries = [(row["method"], row["paper"], row["ratio"]) for row in reference_rows(rows, [paper])]
+    assert entries == [("skyformer", 0.0, None), ("skyformer:gamma=1.0", 0.0, None)]
+    assert not paper_figure([row for row in rows if row["d"] is None], Drawing(), tmp_path)
 
 
 def test_one_budget_without_a_paper_is_no_panel(tmp_path):
