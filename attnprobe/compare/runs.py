@@ -273,8 +273,8 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
 def _cells_in_words(cells: Sequence[Fields]) -> str:
     """Windows, seeds and heads in words.
 
-    >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
-    'windows 1-2; seed 0; heads 0-2, 7'
+    >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7, 8]} for w in (1, 2)])
+    'windows 1-2; seed 0; heads 0-2, 7-8'
     >>> _cells_in_words([{"window": 3, "seed": None, "heads": [None]}])
     'window 3'
     """

@@ -145,11 +145,11 @@ def test_methods_that_two_runs_lack_are_named_for_each():
 
 
 def test_a_budget_stands_beside_options():
-    cells = [cell(options={"block": 64}, d=d) for d in (8, 16)]
-    (row,) = compare_runs(cells, cells, pairs=["skyformer:block=64,d=8=skyformer:d=16"]).rows
-    assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
-    (row,) = compare_runs(cells, cells, pairs=["skyformer:block=64,d=8=skyformer:block=64,d=16"]).rows
-    assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
+    cells = [cell((d, d), options={"block": 64}, d=d) for d in (8, 16)]
+    for pair in ("skyformer:block=64,d=8=skyformer:d=16", "skyformer:d=8=skyformer:block=64,d=16"):
+        (row,) = compare_runs(cells, cells, pairs=[pair]).rows
+        assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
+        assert (row["a"], row["b"]) == (8, 16)
 
 
 def test_options_that_could_mean_several_methods_are_asked_for():
