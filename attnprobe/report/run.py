@@ -281,8 +281,7 @@ def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
     import pandas
 
     rows = [row for command, of_command in records.items() for row in _rows(command, of_command)]
-    frame = pandas.DataFrame(rows, columns=list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])))
-    return frame.astype({name: "Int64" for name in INTEGERS})
+    return pandas.DataFrame(rows).astype({name: "Int64" for name in INTEGERS})
 
 
 def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
