@@ -34,8 +34,8 @@ def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fi
     if not cells:
         others = ", ".join(f"`{other}`" for other in sorted(commands - {command}))
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
-        taken = ", ".join(f"`{other}`" for other in EXPERIMENTS if experiment(other).compared)
-        raise UsageError(f"{name}: {holds}; compare takes runs of {taken}")
+        taken = ", of ".join(f"`{other}`" for other in EXPERIMENTS if experiment(other).compared)
+        raise UsageError(f"{name}: {holds}; compare takes two runs of {taken}")
     return cells
 
 

@@ -14,7 +14,7 @@ from ..files import Fields
 from ..tables.console import Header
 from ..tables.labels import identity, source_labels
 from ..tables.long import Row
-from ..tables.methods import YARDSTICKS, label
+from ..tables.methods import ROUNDING, YARDSTICKS, label
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
@@ -223,7 +223,7 @@ def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
 
     It compares their mean relative errors (see `compare_runs`): of two methods the second with the first at the budgets
     that they share; of more, at each budget the best with the next. Yardsticks and methods with bad rows are then left
-    out, as from bold. p-values are corrected together.
+    out, as from bold. p-values are corrected together. Two errors of rounding are not compared.
     """
     labels = source_labels(records)
 
@@ -240,7 +240,8 @@ def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
             pairs = ["=".join(budgets)]
         with suppress(UsageError):  # methods that a pair cannot tell apart
             rows = compare_runs(group, group, [METRIC], pairs=pairs).compared if pairs else []
-            sentences = [pair_line(alike) for alike in gathered(rows, lambda row: row["method"])]
+            told = [row for row in rows if None in (row["a"], row["b"]) or max(row["a"], row["b"]) > ROUNDING]
+            sentences = [pair_line(alike) for alike in gathered(told, lambda row: row["method"])]
             lines[place(group[0])] = [one for one in sentences if one]
     return lines
 

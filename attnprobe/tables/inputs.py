@@ -78,7 +78,11 @@ def input_rows(inputs: Iterable[Any], records: Iterable[Any]) -> list[Row]:
 
 
 def input_lines(rows: Sequence[Row]) -> list[str]:
-    """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers."""
+    """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers.
+
+    Of the largest score and the entropy the range over heads and windows stands beside: methods fail on the heads at
+    its ends.
+    """
     lines = []
     for group in grouped_by(rows, "source", "n"):
         layers = _of_layers(group)
@@ -88,11 +92,16 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
             ends = [formatted(end, form) for end in (min(medians), max(medians))] if medians else ["unknown"]
             return " – ".join(dict.fromkeys(ends))
 
+        def heads(name: str, rows: Sequence[Row] = group) -> str:
+            values = known(rows, name)
+            return f" [heads {formatted(min(values), '3')} – {formatted(max(values), '3')}]" if len(values) > 1 else ""
+
         where = ", ".join(filter(None, [group[0]["source"], layers_in_words(group), f"n = {group[0]['n']}"]))
         most = "uniform rows" if group[0].get("causal") else "ln n"
         lines.append(
-            f"inputs: {where}: scores s.d. {span('score_std')}, max {span('score_max')}; entropy "
-            f"{span('entropy')} nats ({span('entropy_share', 'share')} of {most}); attention to the first token "
+            f"inputs, medians of heads: {where}: scores s.d. {span('score_std')}, largest {span('score_max')}"
+            f"{heads('score_max')}; entropy {span('entropy')} nats ({span('entropy_share', 'share')} of {most})"
+            f"{heads('entropy')}; attention to the first token "
             f"{span('sink_first', 'share')}, to the most attended {span('sink_most', 'share')}; stable rank of B "
             f"{span('stable_rank')}"
         )

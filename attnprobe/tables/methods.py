@@ -24,6 +24,7 @@ YARDSTICKS = frozenset(
 )
 
 FRAGILE = "rounding decides the sum that divides some rows; guard=sampled replaces these rows"
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 

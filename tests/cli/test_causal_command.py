@@ -61,7 +61,7 @@ def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, 
     """A row that sees the keys up to its own has at most their logarithm, far below ln n."""
     args = ("error", *decoder, "--n", 64, "--d", 16, "--method", "window", "--layer", 1, "--no-matrix")
     code, out, _ = run(*args, "--out", "r")
-    line = " ".join(out[out.index("inputs: ") : out.index("stable rank of B")].split())
+    line = " ".join(out[out.index("inputs, medians") : out.index("stable rank of B")].split())
     assert code == 0 and "% of uniform rows)" in line and "ln n" not in line
     table = (tmp_path / "r/tables/error-inputs.md").read_text()
     assert "| of uniform |" in table and "of ln n" not in table

@@ -688,7 +688,7 @@ def test_several_sources_stay_apart():
         ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
         (
             [cell(command="spectrum")],
-            "B: it holds records of `spectrum`; compare takes runs of `error`, `bench`, `inject`",
+            "B: it holds records of `spectrum`; compare takes two runs of `error`, of `bench`, of `inject`",
         ),
     ],
 )
@@ -829,7 +829,10 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
         (["a", "nowhere"], "nowhere: no such file or run directory"),
         (["a"], "compare takes two runs, A and B, or one with --pair LEFT=RIGHT"),
         (["a", "."], "is it a run?"),
-        (["empty", "a"], "empty: it holds no record of a method; compare takes runs of `error`, `bench`, `inject`"),
+        (
+            ["empty", "a"],
+            "empty: it holds no record of a method; compare takes two runs of `error`, of `bench`, of `inject`",
+        ),
         (["a", "bounds/records.jsonl"], "attnprobe: bounds/records.jsonl: it holds no record of a method"),
         (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),
         (["a", "other"], "different sources: positions segment in A, wrap in B"),

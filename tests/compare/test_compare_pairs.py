@@ -11,7 +11,7 @@ from test_compare import METRIC, cell, run
 from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
 from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.view import comparison_view
+from attnprobe.compare.view import comparison_view, duels
 from attnprobe.errors import UsageError
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
@@ -232,3 +232,11 @@ def test_error_says_which_of_two_methods_is_better(command, write):
     assert "blr:block=64 alone has bad rows)" in " ".join(out.split())
     write("none", part)
     assert "paired over" not in command("report", "none", "--plot", "none")[1]
+
+
+def test_two_errors_of_rounding_are_not_compared_below_a_table():
+    def two(a, b):
+        cells = run([a] * 8, method="svd", draws_hash=None) + run([b] * 8, method="topk", draws_hash=None)
+        return [line for lines in duels([one | {"requested": True} for one in cells]).values() for line in lines]
+
+    assert two(2e-7, 1e-8) == [] and len(two(2e-7, 1e-4)) == len(two(0.2, 0.1)) == 1

@@ -224,10 +224,14 @@ def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_
     one = [record | {"heads": [1]} for record in run.outcome.records]
     assert [row["head"] for row in input_rows(read_inputs(run.path).records, one)] == [1]
     [line] = input_lines(rows)
-    assert line.startswith(f"inputs: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, max ")
+    assert line.startswith(f"inputs, medians of heads: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, largest ")
+    for name in ("score_max", "entropy"):
+        ends = sorted(input_statistics(qkv)[name].tolist())
+        assert f" [heads {ends[0]:#.3g} – {ends[1]:#.3g}]" in line
+    assert "[heads" not in input_lines(rows[:1])[0]
     for layers, named in (((1, 2, 3), "layers 1-3"), ((1, 2), "layers 1, 2"), ((0, 2, 3), "layers 0, 2, 3")):
         [line] = input_lines([row | {"layer": layer} for layer in layers for row in rows])
-        assert line.startswith(f"inputs: {named}, n = 24: ")
+        assert line.startswith(f"inputs, medians of heads: {named}, n = 24: ")
     [table] = input_tables(rows)
     [cells] = table.lines
     assert "2 heads x 1 window" in table.caption and len(cells) == len(table.headings) == 1 + len(INPUT_STATISTICS)
@@ -247,7 +251,7 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     with pytest.raises(SystemExit):
         main(["report", str(out)])
     shown = capsys.readouterr().out
-    assert "inputs: layer 0, n = 24" in shown
+    assert "inputs, medians of heads: layer 0, n = 24" in shown
     assert {name: (out / "tables" / name).read_bytes() for name in before} == before
     assert "stable rank" in (out / "tables" / "error-inputs.tex").read_text()
     assert "Inputs · n = 24" in (out / "report.html").read_text()

@@ -27,7 +27,7 @@ from ...figures.methods import (
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...files import Fields
 from ...tables.long import Row, long_rows, mean_interval
-from ...tables.methods import caption, is_fragile, is_sound, label, mark, statistic
+from ...tables.methods import ROUNDING, caption, is_fragile, is_sound, label, mark, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, grouped_by, method_key, table_of
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
 
 MANY = 5  # requested methods from which on the tables are shown
-ROUNDING = 1e-5  # relative errors below it may be rounding alone
 NEAR = 1.1  # costs within this factor are equal
 LEAST = 1e-300  # an error of 0, which has no logarithm
 MOST_TIES = 3  # methods that are named beside the one that they tie with
@@ -177,8 +176,8 @@ def _columns(metric: str) -> list[Column]:
         Column("method", label, key=True),
         Column("d", "{d}", key=True),
         Column("visited\nof n_q·n_k", "{metrics[visited_fraction][mean]:share}", short="visited"),
-        Column("scored\na row", "{metrics[scored][mean]:3}", "to choose its keys", short="scored"),
-        Column("keys\nread", "{metrics[kv_read][mean]:3}", short="keys read"),
+        Column("scored\na row", "{metrics[scored][mean]:3}", "to choose its keys", short="scored", spare=4),
+        Column("keys\nread", "{metrics[kv_read][mean]:3}", short="keys read", spare=3),
         Column(
             f"{heading}\nmedian [p10 – p90]",
             f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",
@@ -186,7 +185,11 @@ def _columns(metric: str) -> list[Column]:
             short=heading,
         ),
         Column(
-            "of the line above\n[95 % interval]", _of_above, "geometric mean of ratios, head by head", short="ratio"
+            "of the line above\n[95 % interval]",
+            _of_above,
+            "geometric mean of ratios, head by head",
+            short="ratio",
+            spare=2,
         ),
         Column("as good", _ties, "cost less than the next line, and are neither better nor worse", spare=1),
     ]

@@ -26,7 +26,7 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.long import FIELDS as LONG
-from ...tables.methods import caption, grouped, is_zero, label, mean_of, notes, rivals, statistic
+from ...tables.methods import ROUNDING, caption, grouped, is_zero, label, mean_of, notes, rivals, statistic
 from ...tables.metrics import ERROR
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
@@ -34,7 +34,7 @@ from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS, KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
-from .cost import ROUNDING, cost_figure, frontier_tables, judged_by
+from .cost import cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
 from .maps_figure import map_figures

@@ -82,6 +82,17 @@ DRIFT = smallest("drift")
 LOSS_CHANGE = Column(
     "loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own", best=smallest("loss_change")
 )
+OVER_WINDOWS = "s.e. over windows, each paired with exact attention"
+LOSS_ERROR = Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS)
+
+
+def _perplexity_change(row: Row) -> float | None:
+    loss, own = mean(row, "loss"), mean(row, "loss_own")
+    if loss is None or own is None or mean(row, "perplexity_own") is None:
+        return None
+    return perplexity(loss) - perplexity(own)
+
+
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -149,17 +160,11 @@ DRIFTS: tuple[Column, ...] = (
         best=_nearest_to_one("greedy_match"),
     ),
     LOSS_CHANGE,
+    LOSS_ERROR,
     Column(
         "perplexity change",
-        "{metrics[perplexity_change][mean]:3}",
-        "exp(loss) of a window, less the model's own; mean over windows",
-        spare=4,
-    ),
-    Column(
-        "± of change",
-        "{metrics[perplexity_change][se]:2}",
-        "s.e. of the perplexity change",
-        more="over windows of the differences of both perplexities in the same window, so it is paired",
+        lambda row: significant(_perplexity_change(row), 3),
+        "exp of the mean loss, less that of the model's own",
         spare=4,
     ),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
@@ -180,7 +185,6 @@ LAYERS: tuple[Column, ...] = (
         more="over the layers that were replaced one by one",
     ),
 )
-OVER_WINDOWS = "s.e. over windows, each paired with exact attention"
 PROMPTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -188,7 +192,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl")),
     Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
     LOSS_CHANGE,
-    Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS),
+    LOSS_ERROR,
     Column(
         "95 % of loss",
         lambda row: _interval(row["metrics"].get("loss_change"), row["windows"]),

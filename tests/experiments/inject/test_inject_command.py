@@ -17,6 +17,7 @@ from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.experiments.inject.rows import inject_rows, inject_summary
+from attnprobe.experiments.inject.view import DRIFTS
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
 
@@ -729,3 +730,10 @@ def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts)
             assert row["entropy"] == pytest.approx(float(expected["entropy"][row["head"]]), rel=1e-4)
     for place, more in enumerate((["--model-dtype", "bfloat16"], ["--no-input-statistics"])):
         assert "inputs" not in json.loads(inject("bert", *base, *more, "--out", f"without{place}")[1])
+
+
+def test_the_change_of_the_perplexity_is_of_the_mean_losses_as_the_models_own_is():
+    losses = {"loss": {"mean": 5.307}, "loss_own": {"mean": 4.866}}
+    (column,) = [column for column in DRIFTS if column.name == "perplexity change"]
+    row = {"metrics": {**losses, "perplexity_own": {"mean": 153.0}, "perplexity_change": {"mean": 119.0}}}
+    assert column.text(row) == "71.9" and column.text({"metrics": losses}) == ""

@@ -518,7 +518,9 @@ def test_a_sweep_has_gates_of_theorems(run, file, tmp_path):
 def test_compare_refuses_a_run_of_theory(run, file):
     run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
     code, _, err = run("compare", "r", "r")
-    assert code == 2 and "it holds records of `theory`; compare takes runs of `error`, `bench`, `inject`" in err
+    assert (
+        code == 2 and "it holds records of `theory`; compare takes two runs of `error`, of `bench`, of `inject`" in err
+    )
 
 
 def test_weights_stand_side_by_side(run, tiny_bert, text_file):
