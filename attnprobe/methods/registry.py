@@ -173,6 +173,8 @@ class Method:
             return None
         if "prefill" in self.tags:
             return "later queries choose the keys of earlier ones"
+        if self.family == "user":
+            return "it does not claim the tag decodes, as the policy in docs/guide/add-a-method.md does"
         if not self.is_causal:
             return "it has no causal form"
         return "a row depends on the queries of earlier tokens or on the number of keys, and a step has one query"

@@ -1,6 +1,7 @@
 """The pages under docs: every command and every block of code on them does what the page says."""
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ import torch
 from generated import generated_pages, write_pages
 from method_pages import method_pages
 from paths import ROOT
-from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, seeded
+from sources_helpers import SHARED, VOCABULARY, bert_config, needs_minilm, needs_shared, save, seeded
 
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
@@ -90,9 +91,50 @@ def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_
 
 def test_the_method_and_its_wrong_brother_take_under_fifty_lines():
     sources = [text for language, text in blocks(PAGE) if language == "python" and text.startswith("# ")]
+    sources = [text for text in sources if not text.startswith("# own.py")]
     shell = [line for language, text in blocks(PAGE) if language == "sh" for line in text.splitlines()]
     lines = [line for text in sources for line in text.splitlines() if line.strip() and not line.startswith("# ")]
     assert len(sources) == 3 and len(lines) + len(shell) < 50
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    """A tiny Llama that predicts the next word."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.3}
+    config = LlamaConfig(vocab_size=len(VOCABULARY), **sizes)
+    return str(save(seeded(lambda: LlamaForCausalLM(config)), tmp_path / "llama"))
+
+
+def test_the_pages_policy_decodes_as_the_built_in_of_its_rule(run, decoder, text_file, tmp_path):
+    [policy] = [text for _, text in blocks(PAGE) if text.startswith("# own.py")]
+    [command] = [line for line in shown_commands(PAGE) if "--phase decode" in line]
+    (tmp_path / "own.py").write_text(policy + "\n")
+    small = ("--model", decoder, "--text", text_file, "--n", 40, "--d", 8, "--device", "cpu", "--out", "r")
+    words = [word.replace("topk", "knorm") for word in shlex.split(command)[1:]]
+    code, out, err = run(*words, *small, "--format", "json")
+    assert code == 0, err
+    own, built_in = json.loads(out)["rows"]
+    assert len(own["steps"]["kl"]) == 8 and min(built_in["steps"]["kl"]) > 1e-3
+    for metric in ("kl", "loss"):
+        assert own["steps"][metric] == pytest.approx(built_in["steps"][metric], rel=1e-4), metric
+
+
+@pytest.mark.parametrize(
+    "claims, words",
+    [
+        ("", "does not claim the tag decodes"),
+        ('@attnprobe.method(tags="decodes")', "return an Approximation with log_"),
+    ],
+)
+def test_a_function_that_cannot_decode_is_shown_the_page(run, decoder, text_file, tmp_path, claims, words):
+    (tmp_path / "own.py").write_text(f"import attnprobe\n\n{claims}\ndef policy(q):\n    return q.clone()\n")
+    given = ("--model", decoder, "--text", text_file, "--n", 40, "--steps", 8, "--device", "cpu")
+    _, out, err = run("inject", "--method", "./own.py:policy", "--phase", "decode", *given, "--out", "r")
+    said = flat(out + err)
+    assert words in said and str(PAGE.relative_to(ROOT)) in said
 
 
 def test_the_page_names_everything_that_a_function_may_take_and_claim():

@@ -190,7 +190,8 @@ class PromptPolicy:
         got = approximate(self.method, prompt, d, seed=self.seed, **{**self.options, **back})
         if got.log_normalizer is None:
             raise Unsupported(
-                f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined"
+                f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined; "
+                "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
         if "realised_d" in got.diagnostics:
             self.read[steps.layer, steps.row, d] = float(got.diagnostics["realised_d"].mean())
