@@ -213,19 +213,20 @@ class Option:
         for one in value if self.several else (value,):
             if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
                 raise UsageError(f"{self.long}={value!r}: {needed} is needed")
-        self._refuse_others((value,))
+        self._refuse_others(value)
         if self.between is not None and not self.between[0] <= value <= self.between[1]:
             choose = self.choose or "a number from {:g} to {:g}".format(*self.between)
             raise UsageError(f"{self.long}={_short(value)}: choose {choose}")
         if self.inside is not None and not self.inside[0] < value < self.inside[1]:
             raise UsageError(f"{self.long}={_short(value)}: choose {self.choose}")
 
-    def _refuse_others(self, values: Sequence[Any]) -> None:
-        """Refuse a value that is none of those that there are."""
-        known = self.among
-        for one in values:
-            if known is not None and one not in known:
-                raise unknown(self.called or self.long, str(one), known)
+    def _refuse_others(self, value: Any) -> None:
+        """Refuse a value, or an item of a list, that is none of those that there are."""
+        if self.among is None:
+            return
+        for one in value if isinstance(value, tuple) else (value,):
+            if one not in self.among and one not in self.words:
+                raise unknown(self.called or self.long, str(one), self.among)
 
 
 def _short(value: float) -> str:
