@@ -315,6 +315,8 @@ def test_a_budget_that_queries_do_not_decide_has_a_warning():
         (16, 48, f"at d=64 all {columns} and all {diagonals}, whatever the queries"),
     ):
         assert get("vertical-slash").warning(64, {"vertical": 0.25, "first": first, "near": near}) == said
+    assert (get("moba").warning(64, {"block": 64}) or "").startswith("every d up to block=64 gives the same rows")
+    assert get("moba").warning(65, {"block": 64}) is None and get("moba").warning(None, {}) is None
 
 
 def test_a_row_without_a_key_is_noticed(monkeypatch):
