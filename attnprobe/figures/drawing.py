@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
@@ -59,11 +60,11 @@ class Drawing:
     """How the figures of a run are drawn.
 
     Attributes:
-        style: a name of `STYLES`, or a file of matplotlib's, ``FILE.mplstyle``: what it sets wins over our look, and
-            the rest is as in a paper. title: whether the title stands above the figure; None is for slides alone.
-            svg_text: whether texts of SVG are texts, in the reader's fonts, not paths. facts: what captions say of the
-            run, a line each: model, text, fallbacks, version, command. collected: takes the figures in the place of
-            files.
+        style: a name of `STYLES`, or a style of matplotlib's, by its name or as ``FILE.mplstyle``: what it sets wins
+            over our look, and the rest is as in a paper. title: whether the title stands above the figure; None is for
+            slides alone. svg_text: whether texts of SVG are texts, in the reader's fonts, not paths. facts: what
+            captions say of the run, a line each: model, text, fallbacks, version, command. collected: takes the
+            figures in the place of files.
     """
 
     style: str = "paper"
@@ -74,7 +75,7 @@ class Drawing:
 
     @cached_property
     def theirs(self) -> dict[Any, Any]:
-        """What the user's matplotlibrc and then ``FILE.mplstyle`` set, by matplotlib's names of settings.
+        """What the user's matplotlibrc and then a style of matplotlib's set, by matplotlib's names of settings.
 
         Raises:
             UsageError: the file of the style cannot be read.
@@ -82,9 +83,10 @@ class Drawing:
         import matplotlib
 
         theirs = _settings(matplotlib.matplotlib_fname())
-        if self.style.endswith(MPLSTYLE):
-            with reading(self.style, UsageError, ": no style of matplotlib"), _refusing_lines():
-                theirs |= _settings(self.style)
+        if self.style not in STYLES:
+            path = _theirs().get(self.style, self.style)
+            with reading(path, UsageError, ": no style of matplotlib"), _refusing_lines():
+                theirs |= _settings(path)
         return {name: value for name, value in theirs.items() if name != "backend"}
 
     @property
@@ -100,6 +102,14 @@ class Drawing:
     def titled(self) -> bool:
         """Whether the title stands above the figure; in a paper, the caption says it."""
         return self.style == "slide" if self.title is None else self.title
+
+
+def _theirs() -> dict[str, str]:
+    """The files of matplotlib's own styles, by their names; those with an underscore are of its tests."""
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path(), "stylelib")
+    return {path.stem: str(path) for path in sorted(folder.glob(f"[!_]*{MPLSTYLE}"))}
 
 
 def _settings(path: str) -> dict[Any, Any]:
@@ -125,15 +135,15 @@ def _refusing_lines() -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Refuse a style that is neither in `STYLES` nor a file of matplotlib's.
+    """Refuse a style that is neither in `STYLES` nor a style of matplotlib's, by its name or as a file.
 
     Raises:
         UsageError: it names the styles, or says what is wrong with the file.
     """
-    if style in STYLES:
+    if style in STYLES or style in _theirs():
         return
     if not style.endswith(MPLSTYLE):
-        raise unknown("style", style, [*STYLES, f"FILE{MPLSTYLE}"])
+        raise unknown("style", style, [*STYLES, *_theirs(), f"FILE{MPLSTYLE}"])
     if not path_of(style).is_file():
         raise UsageError(f"--style {style}: no such file")
     _ = Drawing(style).theirs  # reads it

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.style import available
 from PIL import Image
 
 from attnprobe.errors import UsageError
@@ -159,6 +160,18 @@ def test_texts_of_svg_are_texts_where_that_is_asked_for(tmp_path):
 def test_an_unknown_style_is_refused(style):
     with pytest.raises(UsageError, match="unknown style|no such file"):
         check_style(style)
+
+
+def test_styles_of_matplotlib_have_names(tmp_path):
+    for name in available:
+        check_style(name)
+    named, as_file = (
+        files(tmp_path / part, style=style)[".svg"].read_bytes()
+        for part, style in (("a", "ggplot"), ("b", f"{get_data_path()}/stylelib/ggplot.mplstyle"))
+    )
+    assert named == as_file != files(tmp_path / "c")[".svg"].read_bytes()
+    with pytest.raises(UsageError, match="unknown style 'ggplt'; did you mean 'ggplot'"):
+        check_style("ggplt")
 
 
 @pytest.mark.parametrize("line", ["lines.linewdth: 3", "font.size: big"])

@@ -40,8 +40,9 @@ class Output:
     style: str = shown(
         "paper",
         "The look of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
-        "points; slide is 16:9 with large type; what a style file of matplotlib sets wins, except colours of methods.",
-        metavar="paper|slide|FILE.mplstyle",
+        "points; slide is 16:9 with large type; what a style of matplotlib (name or file) sets wins, except colours of "
+        "methods.",
+        metavar="paper|slide|NAME|FILE.mplstyle",
     )
     title: bool | None = shown(
         None,
