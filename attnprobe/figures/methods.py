@@ -23,26 +23,26 @@ CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "m
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
-DEEP = 1e4  # from the largest value on an axis of errors to the least
+ROUNDING = 1e-5  # of float32, at most, in relative errors: an axis of errors reaches what is larger
+DEEP = 1e4  # from the largest value on such an axis to the least, where all are small
+STEEP = 20  # from the largest value to the least on a logarithmic axis, at least
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 
 
-def scale(
-    panel: Any, values: Iterable[float | None], dots: bool = False, low: float = 0.0, high: float = math.inf
-) -> None:
-    """Make an error axis logarithmic if the values span more than a factor of 20; else it starts at zero.
+def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: float = math.inf) -> None:
+    """Make an error axis logarithmic if the values span more than a factor of `STEEP`; else it starts at zero.
 
-    Values outside ``low`` to ``high``, and those below the `floor` of all, do not stretch it. With a finite ``high``,
-    equal values give equal axes.
+    Values above ``high``, and those below the `floor` of all others, do not stretch it. With a finite ``high``, equal
+    values give equal axes.
     """
-    inside = [value for value in map(drawable, values) if low <= value <= high and 0 < value < HUGE]
+    inside = _inside(values, high)
     kept = [value for value in inside if value >= floor(inside)]
     bounded = math.isfinite(high)
     set_ends = panel.set_xlim if dots else panel.set_ylim
     panel.grid(False, axis="y" if dots else "x")
-    if not kept or max(kept) <= 20 * min(kept):
+    if not kept or max(kept) <= STEEP * min(kept):
         set_ends(0, (1.1 if bounded else 1.06) * max(kept, default=1.0))
         return
     logarithmic(panel, "x" if dots else "y")
@@ -50,9 +50,18 @@ def scale(
         set_ends(min(kept) / 1.5, max(kept) * 1.5)
 
 
+def lowest(values: Iterable[float | None], high: float = math.inf) -> float:
+    """The least value that the axis of `scale` reaches."""
+    return floor(_inside(values, high))
+
+
 def floor(values: Iterable[float]) -> float:
-    """The least value that an axis shows: what is much smaller than the largest is the rounding of exact methods."""
-    return max(values, default=0.0) / DEEP
+    """The least value that is more than the rounding of exact methods: `ROUNDING`, or less if all values are small."""
+    return min(ROUNDING, max(values, default=0.0) / DEEP)
+
+
+def _inside(values: Iterable[float | None], high: float) -> list[float]:
+    return [value for value in map(drawable, values) if 0 < value <= high and value < HUGE]
 
 
 def styles_of(*panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
@@ -157,26 +166,53 @@ def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = Fa
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **{**CROSSES, "color": colour})
 
 
-def shared_legend(rows: Sequence[Fields], styles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+def shared_legend(
+    rows: Sequence[Fields], styles: Mapping[str, Mapping[str, Any]], name: str, notes: Mapping[str, str]
+) -> dict[str, Any]:
     """The legend of methods and of the metric's crosses; those without markers in the figure stand behind the others.
 
     Args:
-        rows: that a figure shows. styles: of `styles_of`.
+        rows: that a figure shows. styles: of `styles_of`. notes: of `outside`.
     """
     marked = flagged(rows)
     flat = {text_label(row) for row in rows if row["d"] is None}
     looks = {label: {**style, "marker": None} if label in flat else style for label, style in styles.items()}
     order = sorted(looks, key=lambda label: looks[label]["marker"] is None)
     crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
-    notes = outside([row for row in rows if has(row, name)], lambda row: [row["metrics"][name]["median"]])
     return {legend_text(label, marked) + notes.get(label, ""): looks[label] for label in order} | crosses
 
 
-def outside(rows: Sequence[R], values: Callable[[R], Sequence[float | None]]) -> dict[str, str]:
-    """The notes of a legend (see `beyond`) on methods whose values all lie below the `floor`, by `text_label`."""
-    lowest = floor(value for row in rows for value in values(row) if value is not None)
-    groups = gathered(rows, text_label)
-    return {text_label(group[0]): beyond([x for row in group for x in values(row)], lowest) for group in groups}
+def outside(
+    rows: Sequence[R], values: Callable[[R], Sequence[float | None]], low: float, high: float = math.inf
+) -> dict[str, str]:
+    """What a legend adds to the names of methods, by `text_label`: which rows lie outside the axis, and by how much.
+
+    Args:
+        values: of a row; it is outside if all of them are. low, high: the ends of the axis.
+    """
+    notes = {}
+    for group in gathered(rows, text_label):
+        parts = []
+        for ends in ((low, math.inf), (0.0, high)):
+            out = [row for row in group if beyond(values(row), *ends)]
+            parts += [_which(group, out) + _side([x for row in out for x in values(row)], *ends)] if out else []
+        notes[text_label(group[0])] = f" ({'; '.join(parts)})" if parts else ""
+    return notes
+
+
+def _which(group: Sequence[Fields], out: Sequence[Fields]) -> str:
+    """Which rows of a method are out, in words: none for all; ``some`` if other rows of these budgets are not."""
+    inside = [row for row in group if not any(row is one for one in out)]
+    if not inside:
+        return ""
+    some = "some " if {row["d"] for row in inside} & {row["d"] for row in out} else ""
+    budgets = sorted({row["d"] for row in group if row["d"] is not None})
+    left = [d for d in budgets if any(row["d"] == d for row in out)]
+    if len(left) > 1 and left == budgets[-len(left) :]:
+        return f"{some}d ≥ {left[0]} "
+    if len(left) > 1 and left == budgets[: len(left)]:
+        return f"{some}d ≤ {left[-1]} "
+    return f"{some}d = {', '.join(map(str, left))} " if left else some
 
 
 def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -> str:
@@ -185,10 +221,15 @@ def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -
     >>> beyond([2e-9, 1e-8, None], 0.01), beyond([0.1], 0.01)
     (' (below, 1e-08)', '')
     """
+    side = _side(values, low, high)
+    return f" ({side})" if side else ""
+
+
+def _side(values: Iterable[float | None], low: float, high: float) -> str:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if known and max(known) < low:
-        return f" (below, {max(known):.0e})"
-    return f" (above, {min(known):.0e})" if known and min(known) > high else ""
+        return f"below, {max(known):.0e}" if max(known) else "below, 0"
+    return f"above, {min(known):.0e}" if known and min(known) > high else ""
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:

@@ -33,7 +33,7 @@ from attnprobe.figures.kit import (
     yielded,
 )
 from attnprobe.figures.looks import COLOURS
-from attnprobe.figures.methods import cross_out, floor, scale, styles_of, styles_of_named
+from attnprobe.figures.methods import cross_out, floor, lowest, outside, scale, styles_of, styles_of_named
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -287,8 +287,43 @@ def test_more_than_three_methods_have_bars():
     assert [_are_barred({str(place): {"marker": "o"} for place in range(count)}) for count in (3, 4)] == [False, True]
 
 
-def test_values_of_no_method_have_no_floor():
-    assert floor([]) == 0.0 < floor([1.0, 2.0]) < 1e-3
+@pytest.mark.parametrize("values, expected", [([], 0.0), ([2e6, 1.0], 1e-5), ([0.2, 1e-7], 1e-5), ([3e-3], 3e-7)])
+def test_the_floor_is_rounding_or_less_where_all_values_are_small(values, expected):
+    assert floor(values) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("least, reached", [(2e-5, True), (2e-6, False)])
+def test_an_axis_reaches_what_is_more_than_rounding(least, reached):
+    """One value is far above the others, and others at 1e-7 are those of exact methods."""
+    values = [2e6, 1.0, 0.3, least, 1e-7, None]
+    panel = Figure().subplots()
+    scale(panel, values)
+    assert (1e-7 < panel.get_ylim()[0] < least) == reached and panel.get_yscale() == "log"
+    assert (least < lowest(values)) != reached
+
+
+def out_of_axis(*rows):
+    """The note of a method with these budgets and errors, of an axis from 1e-5 to 100."""
+    rows = [{"method": "m", "options": {}, "d": d, "error": error} for d, error in rows]
+    return outside(rows, lambda row: [row["error"]], 1e-5, 100.0)["m"]
+
+
+@pytest.mark.parametrize(
+    "rows, note",
+    [
+        ([(16, 0.1), (32, None)], ""),
+        ([(16, 2e-6), (32, 1e-7)], " (below, 2e-06)"),
+        ([(16, 0.1), (32, 2e-6), (64, 1e-7)], " (d ≥ 32 below, 2e-06)"),
+        ([(16, 2e-6), (32, 1e-7), (64, 0.1)], " (d ≤ 32 below, 2e-06)"),
+        ([(16, 0.1), (32, 0.1), (64, 0.0)], " (d = 64 below, 0)"),
+        ([(16, 2e6), (32, 0.1), (64, 4e5)], " (d = 16, 64 above, 4e+05)"),
+        ([(16, 2e6), (32, 0.1), (64, 2e-7)], " (d = 64 below, 2e-07; d = 16 above, 2e+06)"),
+        ([(16, 0.1), (16, 2e-7), (32, 0.1)], " (some d = 16 below, 2e-07)"),
+        ([(None, 0.1), (None, 2e-7)], " (some below, 2e-07)"),
+    ],
+)
+def test_a_legend_says_which_points_lie_outside_the_axis(rows, note):
+    assert out_of_axis(*rows) == note
 
 
 def test_the_legend_of_a_given_axis_leaves_room_for_it():

@@ -17,6 +17,7 @@ from ...figures.methods import (
     floor,
     legend_text,
     marks,
+    outside,
     panel_title,
     scale,
     styles_of,
@@ -54,6 +55,7 @@ AXES = {  # of a metric: statistic, factor, label
 }
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
+NOTHING = {"linestyle": "", "marker": ""}
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
 
@@ -262,8 +264,12 @@ def cost_figure(
         axis.set_xlabel(AXES[name][2])
 
     flags = flagged(shown)
-    absent = {f"{label}: states no cost": {"linestyle": "", "marker": ""} for label in _without_cost(shown)}
-    legend = {legend_text(label, flags): style for label, style in styles.items()} | yardsticks
+    lowest = max(_lowest(group, metric) for _, group in places)
+    notes = outside(points, lambda row: [_drawn(row, metric)], lowest)
+    absent = [f"{label}: states no cost" for label in _without_cost(shown)]
+    drawn = {point.label for _, (name, group) in panels for point in _points(group, name, metric)}
+    absent += [label + note for label, note in notes.items() if note and label not in drawn]
+    legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
@@ -271,7 +277,7 @@ def cost_figure(
         panels,
         draw,
         y=symbol(metric),
-        legend={**legend, **others, EXACT_LABEL: EXACT_LINE, **absent},
+        legend={**legend, **others, EXACT_LABEL: EXACT_LINE, **dict.fromkeys(absent, NOTHING)},
         width=1.6,
         height=2.3,
         columns=len(costs),
@@ -301,12 +307,17 @@ def _without_cost(rows: Sequence[Fields]) -> list[str]:
 def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:
     """The points of a panel: requested methods with this cost and an error above those of rounding."""
     methods = [row for row in rows if not row.get("reference") and row["method"] != SOFTMAX]
-    lowest = floor(error for row in methods if (error := _drawn(row, metric)))
+    lowest = _lowest(rows, metric)
     return [
         Point(text_label(row), row["d"], price, error, mark(row) == "!")
         for row in methods
         if (price := _prices(row).get(cost)) and (error := _drawn(row, metric) or 0.0) > lowest
     ]
+
+
+def _lowest(rows: Sequence[Fields], metric: str) -> float:
+    """The error below which points are left out."""
+    return floor(error for row in rows if row["method"] != SOFTMAX and (error := _drawn(row, metric)))
 
 
 def _drawn(row: Fields, metric: str) -> float | None:

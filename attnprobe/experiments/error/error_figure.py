@@ -14,7 +14,6 @@ from ...figures.methods import (
     CROSS,
     CROSSES,
     HOLLOW,
-    beyond,
     cross_out,
     crossed,
     drawable,
@@ -22,7 +21,9 @@ from ...figures.methods import (
     flagged,
     has,
     legend_text,
+    lowest,
     marks,
+    outside,
     panel_title,
     scale,
     shared_legend,
@@ -38,7 +39,7 @@ from ...tables.table import gathered
 
 Styles = Mapping[str, Mapping[str, Any]]  # by label
 
-SPAN = 1e2  # of the panels of families about V-Mean's error
+SPAN = 1e2  # of the panels of families above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
 BESIDE = 0.12  # of a doubling of d: the most between bars of one d
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
@@ -97,10 +98,12 @@ def _dots(
 ) -> Panels:
     """A line for each method at one budget."""
     rows = [row for group in corners for row in group]
+    values = _values([*rows, *limits], name)
+    notes = _notes(rows, name, lowest(values))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        dot_panel(axis, panel, _at(limits, panel[0]), name, styles)
-        scale(axis, _values([*rows, *limits], name), dots=True)
+        dot_panel(axis, panel, _at(limits, panel[0]), name, styles, notes)
+        scale(axis, values, dots=True)
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
@@ -123,6 +126,7 @@ def _lines(
 ) -> Panels:
     """A line for each method, a panel for each place. A row of panels that is a layer or source has its own scale."""
     rows = [row for group in corners for row in group]
+    notes = _notes(rows, name, lowest(_values([*rows, *limits], name)))
     lengths = {row["n"] for row in rows}
     rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
 
@@ -141,7 +145,7 @@ def _lines(
         draw,
         "budget d",
         symbol(name),
-        shared_legend(rows, styles, name) | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
+        shared_legend(rows, styles, name, notes) | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
     )
@@ -152,14 +156,15 @@ def _families(rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Se
     panels = family_panels(rows)
     styles = styles_of(*(panel for _, panel in panels))
     references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
-    low, high = _span(rows, name)
+    values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
+    notes = _notes(rows, name, lowest(values, high), high)
     marked = flagged(rows)
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, bands=False)
-        scale(axis, _values([*rows, *_at(limits, panel[0])], name), False, low, high)
+        scale(axis, values, high=high)
         return {
-            legend_text(label, marked) + beyond(line.get_ydata(), low, high): line
+            legend_text(label, marked) + notes.get(label, ""): line
             for label, line in lines.items()
             if label not in references
         }
@@ -228,12 +233,16 @@ def _median(row: Row, name: str) -> float:
     return row["metrics"][name]["median"] or 0.0
 
 
-def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
-    """The range of the panels of families: a factor of 100 around V-Mean's error, or around the middle of all."""
+def _highest(rows: Sequence[Row], name: str) -> float:
+    """The end of the panels of families: a factor of 100 above V-Mean's error, or above the middle of all."""
     middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
-    middle = middles[len(middles) // 2]
-    return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
+    return middles[len(middles) // 2] * SPAN or math.inf
+
+
+def _notes(rows: Sequence[Row], name: str, low: float, high: float = math.inf) -> dict[str, str]:
+    """The notes of a legend (see `outside`) on medians."""
+    return outside([row for row in rows if has(row, name)], lambda row: [_median(row, name)], low, high)
 
 
 def _corner(row: Row) -> tuple[Any, ...]:
@@ -299,8 +308,10 @@ def line_panel(
     return lines
 
 
-def dot_panel(axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles) -> None:
-    """One budget: a line per method with its median, p10 – p90 and maximum."""
+def dot_panel(
+    axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles, notes: Mapping[str, str]
+) -> None:
+    """One budget: a line per method with its median, p10 – p90 and maximum; ``notes`` stand behind names."""
     labels = [label for label, style in styles.items() if style["marker"]]
     for position, label in enumerate(labels):
         style = styles[label]
@@ -316,7 +327,7 @@ def dot_panel(axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, 
                 x, y = (position, None) if stats is None else (_median(row, name), position)
                 cross_out(axis, x, y, style["color"], dots=True)
     marked = flagged(rows)
-    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
+    axis.set_yticks(range(len(labels)), [legend_text(label, marked) + notes.get(label, "") for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for row in rows:

@@ -196,7 +196,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             axis.set_ylim(-0.03, 1.03)
         else:
             values = [y for row in group for _, y in _curve(row, name)]
-            scale(axis, values, False, 0.0, HUGE)
+            scale(axis, values, high=HUGE)
             axis.set_ylim(top=1.3 * max(values, default=1.0))
         return own if crowded else {}
 

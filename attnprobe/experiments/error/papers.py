@@ -19,7 +19,19 @@ from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
-from ...figures.methods import HUGE, cross_out, crossed, marks, scale, shared_legend, styles_of, text_label, where
+from ...figures.methods import (
+    HUGE,
+    cross_out,
+    crossed,
+    lowest,
+    marks,
+    outside,
+    scale,
+    shared_legend,
+    styles_of,
+    text_label,
+    where,
+)
 from ...figures.panels import Panels, draw_figures
 from ...files import MIB, path_of, read_regular, reading
 from ...tables.labels import source_heading
@@ -210,6 +222,8 @@ def paper_figure(
         return []
     styles = styles_of(rows)
     papers = any(paper_values(row, references, rows) for row in rows)
+    means = [row for row in rows if _mean(row, metric) is not None]
+    notes = outside(means, lambda row: [_mean(row, metric)], lowest(_drawn(rows, rows, metric, references)))
     caption = [
         f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
     ]
@@ -225,8 +239,7 @@ def paper_figure(
             return
         _panel(axis, panel, rows, metric, references, styles)
         level = [row for row in rows if _line(row) == _line(panel[0])]
-        values = [_mean(row, metric) for row in level]
-        scale(axis, [*values, *(one.value for row in level for one in paper_values(row, references, rows))])
+        scale(axis, _drawn(level, rows, metric, references))
 
     lengths = sorted({row["n"] for row in rows})
     figures = []
@@ -244,7 +257,7 @@ def paper_figure(
                 draw,
                 "budget d",
                 f"{symbol(metric)}, mean",
-                shared_legend(rows, styles, metric) | ({PAPER: HOLLOW_LINE} if papers else {}),
+                shared_legend(rows, styles, metric, notes) | ({PAPER: HOLLOW_LINE} if papers else {}),
                 width=WIDTH,
                 columns=len(part),
                 sharing={"sharey": "row"},
@@ -302,6 +315,12 @@ def _panel(
 def _mean(row: Row, metric: str) -> float | None:
     mean = (row["metrics"].get(metric) or {}).get("mean")
     return mean if mean is not None and mean <= HUGE else None
+
+
+def _drawn(rows: Sequence[Row], run: Sequence[Row], metric: str, references: Sequence[Reference]) -> list[float | None]:
+    """The means of some rows of a run, and the papers' values of them."""
+    papers = [one.value for row in rows for one in paper_values(row, references, run)]
+    return [*(_mean(row, metric) for row in rows), *papers]
 
 
 def _line(row: Row) -> tuple[Any, ...]:

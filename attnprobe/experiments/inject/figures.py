@@ -9,7 +9,7 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.methods import HUGE, beyond, family_panels, outside, scale, styles_of, text_label, where
+from ...figures.methods import HUGE, beyond, family_panels, lowest, outside, scale, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row, rank_correlation
@@ -61,7 +61,7 @@ def _steps(rows: Sequence[Row], stem: str) -> Panels:
     prefix = rows[0]["prefix"] or 0
     looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles_of(rows).items()}
     every = [value for row in rows for value in _means_so_far(row)]
-    notes = outside(rows, _means_so_far)
+    notes = outside(rows, _means_so_far, lowest(every))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for row in panel:
@@ -103,7 +103,8 @@ def _bytes(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
     labels = {text_label(row) for row in rows}
     looks = {label: look for label, look in styles_of(every).items() if label in labels}
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
-    notes = outside(rows, lambda row: [mean(row, "kl")])
+    divergences = [mean(row, "kl") for row in rows]
+    notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         metric = panel[0]["drawn"]
@@ -114,7 +115,7 @@ def _bytes(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
             bars = [row["metrics"][metric]["se"] or 0.0 for row in ordered]
             axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
         if metric == "kl":
-            scale(axis, [mean(row, "kl") for row in rows])
+            scale(axis, divergences)
         logarithmic(axis, "x")
 
     return Panels(

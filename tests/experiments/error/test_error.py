@@ -291,6 +291,32 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
+def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path, pages):
+    """One method falls far below V-Mean's error, then to that of rounding; one diverges at its largest budget."""
+    errors = {"topk": [0.1, 6e-4, 1e-7], "performer": [0.5, 0.5, 2e6]}
+    arguments = [(name, family) for family, names in FAMILIES.items() for name in names]
+    records = [cell("vmean", None, [1.0, 1.0])]
+    for name, family in arguments:
+        for d, error in zip((16, 32, 64), errors.get(name, [0.5] * 3), strict=True):
+            records.append(cell(name, d, [error] * 2, family=family))
+    error_figure(*summarise(records), Drawing(), tmp_path)
+    axes = [axis for axis in pages[0].axes if axis.get_visible()]
+    assert all(1e-5 < axis.get_ylim()[0] < 6e-4 and 1.0 < axis.get_ylim()[1] < 100 for axis in axes)
+    names = {text.get_text() for axis in axes for text in axis.get_legend().get_texts()}
+    assert {name for name in names if "(" in name} == {"topk (d = 64 below, 1e-07)", "performer (d = 64 above, 2e+06)"}
+
+
+def test_an_axis_of_lines_reaches_every_median_and_names_the_others(tmp_path, pages):
+    errors = {"topk": [2e-4, 2e-7, 1e-7], "performer": [0.5, 9.0, 3.0]}
+    records = [
+        cell(name, d, [error] * 2) for name, line in errors.items() for d, error in zip((16, 32, 64), line, strict=True)
+    ]
+    error_figure(*summarise([*records, cell("vmean", None)]), Drawing(), tmp_path)
+    assert 1e-5 < pages[0].axes[0].get_ylim()[0] < 2e-4
+    names = [text.get_text() for legend in pages[0].legends for text in legend.get_texts()]
+    assert names == ["topk (d ≥ 32 below, 2e-07)", "performer", "V-Mean", "maximum"]
+
+
 def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):
     names = [name for name, method in METHODS.items() if method.family == "selection"]
     assert len(names) > 8
@@ -319,7 +345,9 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, pages):
     error_figure(*a_run_of_families(d=(16,)), Drawing(), tmp_path)
     (axis,) = pages[0].axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert " ".join(labels) == "bigbird longformer topk window linear performer mss nystromformer skyformer"
+    assert (
+        " ".join(labels) == "bigbird longformer topk (below, 2e-06) window linear performer mss nystromformer skyformer"
+    )
 
 
 @pytest.mark.parametrize("format", ["table", "md"])

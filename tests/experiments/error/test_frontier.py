@@ -180,3 +180,14 @@ def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_a
         uprights = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
     assert limits[0] == limits[1] and uprights == [80.0]  # where its row says what it costs
     assert "softmax" not in figures[-1].legend and cost.EXACT_LABEL in figures[-1].legend
+
+
+def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    line = [*cells("line", 0.2, 0.002, 8), *cells("line", 0.4, 1e-8, 16)]
+    records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None)]
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    named = [label for label in figures[0].legend if "below" in label]
+    assert named == ["line (d = 16 below, 3e-08)", "exact (below, 3e-07)"]
+    assert "line" not in figures[0].legend and "exact" not in figures[0].legend
