@@ -316,7 +316,7 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
-    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(_with_bad_rows, cells))]
+    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(with_bad_rows, cells))]
     drafts = []
     for metric in metrics:
         fields, evidence, (few, more) = measured(METRICS[metric], pairing)
@@ -341,7 +341,7 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     return drafts
 
 
-def _with_bad_rows(cell: Fields) -> bool:
+def with_bad_rows(cell: Fields) -> bool:
     """Whether a cell has bad rows that were not replaced; tables mark it with ``!``."""
     return any(per_head(cell, BAD) or ()) and per_head(cell, "guarded_rows") is None
 

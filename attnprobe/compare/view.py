@@ -20,6 +20,7 @@ from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
 from .runs import compare_runs
+from .samples import with_bad_rows
 from .verdicts import FIELDS, ROUNDED
 
 TITLE = "Comparison of methods"
@@ -267,6 +268,4 @@ def _side(record: Fields) -> str:
 
 def _competes(record: Fields) -> bool:
     """Whether a record is of no yardstick, is ok, and left no bad rows as they are."""
-    metrics = record["metrics"]
-    bad = any(metrics.get("bad_rows") or ()) and "guarded_rows" not in metrics
-    return record["status"] == "ok" and record["method"] not in YARDSTICKS and not bad
+    return record["status"] == "ok" and record["method"] not in YARDSTICKS and not with_bad_rows(record)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..files import Fields
 from ..tables.labels import source_heading
-from ..tables.methods import family, mark
+from ..tables.methods import ROUNDING, family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
@@ -23,8 +23,7 @@ CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "m
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
-ROUNDING = 1e-5  # of float32, at most, in relative errors: an axis of errors reaches what is larger
-DEEP = 1e4  # from the largest value on such an axis to the least, where all are small
+DEEP = 1e4  # from the largest value on an axis of errors to the least, where all are small
 STEEP = 20  # from the largest value to the least on a logarithmic axis, at least
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families

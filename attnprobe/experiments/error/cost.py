@@ -14,8 +14,8 @@ from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     flagged,
-    floor,
     legend_text,
+    lowest,
     marks,
     outside,
     panel_title,
@@ -264,8 +264,7 @@ def cost_figure(
         axis.set_xlabel(AXES[name][2])
 
     flags = flagged(shown)
-    lowest = max(_lowest(group, metric) for _, group in places)
-    notes = outside(points, lambda row: [_drawn(row, metric)], lowest)
+    notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
     absent = [f"{label}: states no cost" for label in _without_cost(shown)]
     drawn = {point.label for _, (name, group) in panels for point in _points(group, name, metric)}
     absent += [label + note for label, note in notes.items() if note and label not in drawn]
@@ -307,17 +306,17 @@ def _without_cost(rows: Sequence[Fields]) -> list[str]:
 def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:
     """The points of a panel: requested methods with this cost and an error above those of rounding."""
     methods = [row for row in rows if not row.get("reference") and row["method"] != SOFTMAX]
-    lowest = _lowest(rows, metric)
+    least = _lowest(rows, metric)
     return [
         Point(text_label(row), row["d"], price, error, mark(row) == "!")
         for row in methods
-        if (price := _prices(row).get(cost)) and (error := _drawn(row, metric) or 0.0) > lowest
+        if (price := _prices(row).get(cost)) and (error := _drawn(row, metric) or 0.0) > least
     ]
 
 
 def _lowest(rows: Sequence[Fields], metric: str) -> float:
     """The error below which points are left out."""
-    return floor(error for row in rows if row["method"] != SOFTMAX and (error := _drawn(row, metric)))
+    return lowest(_drawn(row, metric) for row in rows if row["method"] != SOFTMAX)
 
 
 def _drawn(row: Fields, metric: str) -> float | None:
