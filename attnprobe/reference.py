@@ -123,7 +123,8 @@ def _rows(qkv: QKV, target: str, head: int, out: Tensor, k: Tensor, v: Tensor, s
     q = qkv.q[heads, start:stop].to(k)
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
     operator = kind(q, k, qkv.scale, None if visible is None else visible.of(slice(start, stop)))
-    rows = operator.matmul_shared(v)
+    v = v.expand(len(q), -1, -1)
+    rows = operator.product_once(v) if isinstance(operator, SoftmaxAttention) else operator @ v
     if qkv.sink_logits is not None and isinstance(operator, SoftmaxAttention):
         log_sum = operator.log_normalizer()
         rows = rows * sink_share(log_sum, qkv.sink_logits[heads].to(log_sum))[..., None]

@@ -17,6 +17,35 @@ if TYPE_CHECKING:
     from .attention import Streamed
 
 KERNELS = ("torch", "triton")
+MOST_COLUMNS = 128  # of an operand in one launch: their sums are in registers
+LEAST = 16  # columns and places of the head dimension that a product of tiles takes
+REDUCED = 2**10  # bytes of maxima and sums over a tile
+SHARED = 227 * 2**10  # bytes of shared memory of an H100, where no GPU says how many it has
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of scores, and the warps and stages of the pipeline that compute it."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self, p: int) -> int:
+        """The most shared memory: of its rows, of the keys and values of each stage but the last, and of reductions.
+
+        A float32 number of three products in TF32 is held as two.
+        """
+        keys = self.keys * (padded(p) + MOST_COLUMNS) * max(1, self.stages - 1)
+        return 8 * (self.rows * padded(p) + keys) + REDUCED
+
+
+#: the fastest first. On an H200, one head with p = 128 took 1.6 times the products alone by the first tile in float64.
+TILES = {
+    torch.float64: (Tile(128, 32, 8, 2), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+    torch.float32: (Tile(64, 64, 8, 2), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+}
 
 
 @dataclass(frozen=True)
@@ -43,22 +72,45 @@ def kernels() -> str:
     return name
 
 
+def padded(size: int) -> int:
+    """The least power of two, from 16 on, that is at least ``size``: columns or places of a tile.
+
+    >>> padded(5), padded(80)
+    (16, 128)
+    """
+    return max(LEAST, 1 << (size - 1).bit_length())
+
+
+def tile_of(dtype: torch.dtype, p: int, device: torch.device) -> Tile | None:
+    """The first of `TILES` whose operands fit the shared memory of a device, for heads of ``p`` places.
+
+    >>> tile_of(torch.float64, 128, torch.device("cpu"))
+    Tile(rows=128, keys=32, warps=8, stages=2)
+    """
+    has = SHARED
+    if device.type == "cuda":
+        has = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return next((tile for tile in TILES.get(dtype, ()) if tile.shared_bytes(p) <= has), None)
+
+
 def is_fused(op: Streamed, *operands: Tensor) -> bool:
     """Whether the Triton kernels compute the products of ``op`` with ``operands``.
 
-    They do if they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window. With
-    ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
+    They do if they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window, where a
+    tile fits the chip. With ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
 
     Raises:
         UsageError: as in `kernels`; Triton is chosen and not installed.
     """
-    if kernels() != "triton" or op.dtype not in (torch.float32, torch.float64):
+    if kernels() != "triton":
         return False
     if op.visible is not None and op.visible.first is not None:
         return False
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (op.q, op.k, *operands)):
+    if op.is_differentiated(*operands):
         return False
     if op.device.type != ("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"):
+        return False
+    if tile_of(op.dtype, op.q.shape[2], op.device) is None:
         return False
     try:
         import triton  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]  (optional)

@@ -8,8 +8,9 @@ where hidden pairs have weight 0. A product with the transpose is the same sum w
 normalised, ``row_i`` is the largest score so far, and the sums are rescaled when it grows. The kernel returns it and
 ``Σ_j w_ij``. Every program writes its own rows and adds in the order of the keys, so equal inputs give equal numbers.
 
-Tiles of scores are ``ROWS x KEYS``, from chunks of the head dimension. In float64 products are those of float64; in
-float32 they are three products in TF32 (about 2⁻²¹), and tiles are added in float64.
+Tiles of scores are ``ROWS x KEYS`` (see `attnprobe.operators.fused.tile_of`). The rows a_i of a program stay on the
+chip. In float64 products are those of float64; in float32 they are three products in TF32 (about 2⁻²¹), and tiles are
+added in float64.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ import triton  # pyright: ignore[reportMissingImports]  (optional)
 import triton.language as tl  # pyright: ignore[reportMissingImports]  (optional)
 from torch import Tensor
 
-from .fused import Shifts
+from .fused import MOST_COLUMNS, Shifts, Tile, padded, tile_of
 
-MOST_COLUMNS = 128  # of an operand in one launch: their sums are in registers
-LEAST = 16  # columns and places of the head dimension that a product of tiles takes
-#: rows, keys and chunk of the head dimension of a tile, and how products are made. As Triton 3.9 compiles them for an
-#: H100 they take at most 48 KiB of shared memory in float64 and 96 KiB in float32, and all registers of 256 threads.
-TILES = {torch.float64: (64, 32, 32, "ieee"), torch.float32: (64, 64, 32, "tf32x3")}
+#: how products of tiles are made
+PRECISION = {torch.float64: "ieee", torch.float32: "tf32x3"}
 
 
 @triton.jit
@@ -44,10 +42,10 @@ def _product(
     n_b,
     c,
     P: tl.constexpr,
+    PLACES: tl.constexpr,  # of the head dimension, P and zeros
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
-    CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
     NORMALISED: tl.constexpr,
     SHIFTED_ROWS: tl.constexpr,
@@ -74,16 +72,14 @@ def _product(
     if HIDDEN == 1:
         seen = tl.load(last + rows, mask=real_rows, other=0)
         end = tl.minimum(tl.max(seen + 1, 0), n_b).to(tl.int32)
+    places = tl.arange(0, PLACES)
+    real = places < P
+    left = tl.load(a + rows[:, None] * P + places[None, :], mask=real_rows[:, None] & real[None, :], other=0.0)
     for first in range(0, end, KEYS):
         keys = first + tl.arange(0, KEYS)
         real_keys = keys < n_b
-        scores = tl.zeros([ROWS, KEYS], dtype)
-        for part in range(0, P, CHUNK):
-            places = part + tl.arange(0, CHUNK)
-            real = places < P
-            left = tl.load(a + rows[:, None] * P + places[None, :], mask=real_rows[:, None] & real[None, :], other=0.0)
-            right = tl.load(b + keys[None, :] * P + places[:, None], mask=real_keys[None, :] & real[:, None], other=0.0)
-            scores += tl.dot(left, right, input_precision=PRECISION, out_dtype=dtype)
+        right = tl.load(b + keys[None, :] * P + places[:, None], mask=real_keys[None, :] & real[:, None], other=0.0)
+        scores = tl.dot(left, right, input_precision=PRECISION, out_dtype=dtype)
         shown = real_keys[None, :] & (rows >= 0)[:, None]
         if HIDDEN == 1:
             shown = shown & (keys[None, :] <= seen[:, None])
@@ -145,25 +141,23 @@ def shifted_product(
 
 
 def settings(
-    dtype: torch.dtype, p: int, columns: int, shifts: Shifts, *, normalised: bool, hidden: int
+    tile: Tile, dtype: torch.dtype, p: int, columns: int, shifts: Shifts, *, normalised: bool, hidden: int
 ) -> dict[str, Any]:
     """The constants for which a kernel is compiled: the sizes of its tiles, and the parts that it has."""
-    rows, keys, chunk, precision = TILES[dtype]
-    width = max(LEAST, triton.next_power_of_2(columns))
     return {
         "P": p,
-        "COLUMNS": width,
-        "ROWS": rows,
-        "KEYS": keys,
-        "CHUNK": min(chunk, max(LEAST, triton.next_power_of_2(p))),
-        "PRECISION": precision,
+        "PLACES": padded(p),
+        "COLUMNS": padded(columns),
+        "ROWS": tile.rows,
+        "KEYS": tile.keys,
+        "PRECISION": PRECISION[dtype],
         "NORMALISED": normalised,
         "SHIFTED_ROWS": not normalised and shifts.rows is not None,
         "SHIFTED_COLUMNS": shifts.columns is not None,
         "AT_MOST_ONE": shifts.at_most_one,
         "HIDDEN": hidden,
-        "num_warps": 8 if width > 32 else 4,
-        "num_stages": 2,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
     }
 
 
@@ -175,8 +169,10 @@ def _launched(
     a, b = a.contiguous(), b.contiguous()
     row, column = (None if one is None else one.to(a.dtype).contiguous() for one in (shifts.rows, shifts.columns))
     hidden = 0 if last is None else hidden
+    tile = tile_of(a.dtype, p, a.device)
+    assert tile is not None  # `is_fused` has asked
     kernel: Any = _product
-    launch = kernel[(triton.cdiv(n_a, TILES[a.dtype][0]), h)]
+    launch = kernel[(triton.cdiv(n_a, tile.rows), h)]
     out = torch.empty(h, n_a, c, dtype=torch.float64, device=a.device)
     for first in range(0, c, MOST_COLUMNS):
         columns = x[:, :, first : first + MOST_COLUMNS].contiguous()
@@ -193,7 +189,7 @@ def _launched(
             n_a,
             n_b,
             columns.shape[2],
-            **settings(a.dtype, p, columns.shape[2], shifts, normalised=total is not None, hidden=hidden),
+            **settings(tile, a.dtype, p, columns.shape[2], shifts, normalised=total is not None, hidden=hidden),
         )
         out[:, :, first : first + MOST_COLUMNS] = part
     return out

@@ -31,6 +31,7 @@ from attnprobe.metrics import (
     spectra,
 )
 from attnprobe.operators import GaussianAttention, UnnormalisedAttention
+from attnprobe.operators.attention import UNSHIFTED_KEYS
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.theorems import THEOREMS
@@ -75,6 +76,18 @@ def test_exact_outputs(target, form, dtype, place):
     qkv = forms(dtype=dtype)[form]
     got = exact_output(place.sent(qkv), target)
     assert place.holds(got) and got.dtype == F64 and close(place, got, exact_output(qkv, target), 1e-13)
+
+
+@pytest.mark.share
+@pytest.mark.parametrize(("largest", "unshifted"), [(100, True), (5000, False)])
+def test_exact_outputs_of_many_keys(largest, unshifted, place):
+    """Keys of two blocks; exponentials of scores above 709 are infinite without a shift."""
+    made = make(n=UNSHIFTED_KEYS + 50, h=2)
+    q, k = (x / x.norm(dim=-1).amax() for x in (made.q[:, :5], made.k))
+    qkv = QKV(q, k, made.v, scale=largest)
+    there = place.sent(qkv)
+    assert exact(there).needs_no_shift == (unshifted and there.device.type != "cpu")
+    assert close(place, exact_output(there), exact_output(qkv), 1e-12)
 
 
 @pytest.mark.share

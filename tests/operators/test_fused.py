@@ -15,7 +15,7 @@ from fused_cases import wrong
 
 from attnprobe import UsageError
 from attnprobe.operators import SoftmaxAttention
-from attnprobe.operators.fused import is_fused, kernels
+from attnprobe.operators.fused import TILES, is_fused, kernels, tile_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 needs_triton = pytest.mark.skipif(
@@ -58,11 +58,11 @@ def test_interpreted_products_are_those_of_torch(dtype, same, large):
 @pytest.mark.slow
 @pytest.mark.parametrize("chip", ["80", "90"])
 def test_kernels_compile_for_a_gpu_that_is_not_here(chip, tmp_path):
-    """Machine code of an A100 or H100: float64 on tensor cores, within 100 KiB of shared memory."""
+    """Machine code of an A100 or H100: on tensor cores, and within the shared memory by which tiles are chosen."""
     actual = run("compiled.py", chip, TRITON_CACHE_DIR=str(tmp_path))
-    assert len(actual) == 4
+    assert len(actual) == 2 * sum(map(len, TILES.values()))
     for name, facts in actual.items():
-        assert facts["shared_kib"] <= 100, name
+        assert facts["shared"] <= facts["expected"], name
         assert facts["tensor_cores"], name
 
 
@@ -95,3 +95,16 @@ def test_importing_the_package_imports_no_triton_kernels():
     code = "import sys, attnprobe.operators; sys.exit('attnprobe.operators.triton_kernels' in sys.modules)"
     environment = os.environ | {"ATTNPROBE_KERNELS": "triton"}
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "has, p, rows", [(232448, 128, 128), (166912, 128, 64), (101376, 128, 32), (101376, 512, None)]
+)
+def test_a_tile_fits_the_shared_memory_of_a_gpu(monkeypatch, has, p, rows):
+    """Of an H100, an A100 and a consumer's GPU."""
+    device = torch.device("cuda")
+    said = type("Properties", (), {"shared_memory_per_block_optin": has})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: said)
+    tile = tile_of(torch.float64, p, device)
+    assert (tile and tile.rows) == rows
+    assert tile_of(torch.float16, p, device) is None

@@ -1,6 +1,6 @@
 """The Triton kernels compiled for an NVIDIA chip that need not be here: `python compiled.py 90`.
 
-Prints one JSON object: for each kernel its shared memory, registers and whether its machine code uses tensor cores.
+Prints one JSON object: for each kernel its shared memory, what its tile expects, and whether it uses tensor cores.
 """
 
 import json
@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from attnprobe.operators.fused import Shifts
+from attnprobe.operators.fused import TILES, Shifts, Tile
 
 POINTERS = ("a", "b", "x", "row", "column", "last", "out", "total")
 COLUMNS, P = 128, 128
 
 
-def compiled(dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
+def compiled(tile: Tile, dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
     """A product of 128 columns: with normalised rows, or with the transpose of a causal matrix."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -29,7 +29,8 @@ def compiled(dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
 
     kernel, own = triton_kernels._product, "*fp64" if dtype == torch.float64 else "*fp32"
     shifts = Shifts(None, None if normalised else torch.empty(0))
-    settings = triton_kernels.settings(dtype, P, COLUMNS, shifts, normalised=normalised, hidden=0 if normalised else 2)
+    hidden = 0 if normalised else 2
+    settings = triton_kernels.settings(tile, dtype, P, COLUMNS, shifts, normalised=normalised, hidden=hidden)
     options = {name: settings.pop(name) for name in ("num_warps", "num_stages")}
     types = dict.fromkeys(POINTERS, own) | {"last": "*i64", "out": "*fp64", "total": "*fp64"}
     types |= dict.fromkeys(("n_a", "n_b", "c"), "i32") | dict.fromkeys(settings, "constexpr")
@@ -43,7 +44,8 @@ def compiled(dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
     made = triton.compile(source, target=GPUTarget("cuda", chip, 32), options=options)
     code = disassembled(made.asm["cubin"])
     return {
-        "shared_kib": made.metadata.shared / 1024,
+        "shared": made.metadata.shared,
+        "expected": tile.shared_bytes(P),
         "tensor_cores": bool(re.search(r"\bDMMA\b" if dtype == torch.float64 else r"\bHG?MMA\b", code)),
     }
 
@@ -62,8 +64,9 @@ def disassembled(binary: bytes) -> str:
 def main() -> None:
     chip = int(sys.argv[1])
     actual = {
-        f"{dtype} {'normalised' if normalised else 'transposed'}": compiled(dtype, chip, normalised)
-        for dtype in (torch.float64, torch.float32)
+        f"{dtype} {tile} {'normalised' if normalised else 'transposed'}": compiled(tile, dtype, chip, normalised)
+        for dtype, tiles in TILES.items()
+        for tile in tiles
         for normalised in (True, False)
     }
     print(json.dumps(actual))
