@@ -77,7 +77,6 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, with_decoder: bool = 
     from transformers import AutoModel
 
     model, missing = _from_folder(AutoModel, folder, dtype)
-    missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         raise _incomplete(folder, missing)
     return _encoder(model, with_decoder, folder.name)
@@ -110,7 +109,6 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
 
     model, missing = _from_folder(AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM, folder, dtype)
     inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
-    inside = [name for name in inside if "pooler" not in name.split(".")]
     if inside:
         raise _incomplete(folder, inside)
     bare = cast("PreTrainedModel", model.base_model).eval().requires_grad_(False)
@@ -120,7 +118,7 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
 
 
 def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
-    """The model of a directory loaded by a class of transformers, and the names of missing weights."""
+    """The model of a directory loaded by a class of transformers, and the names of missing weights but a pooler's."""
     held = sum(file.stat().st_size for file in folder.tensors())
     config = configuration(folder)
     try:
@@ -139,7 +137,7 @@ def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[Pr
         cause = "a weight's shape differs from config.json" if "mismatch" in message(error) else _line(error)
         raise SourceError(f"{folder.name}: its weights cannot be loaded: {cause}") from error
     folder.hold()
-    return model, sorted(info["missing_keys"])
+    return model, sorted(name for name in info["missing_keys"] if "pooler" not in name.split("."))
 
 
 def _refuse_far_larger(auto: Any, config: PreTrainedConfig, held: int) -> None:

@@ -130,10 +130,15 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
     return best
 
 
-def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float, float]:
-    """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval."""
+def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float | None, float]:
+    """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval.
+
+    Rows without a common place have no mean, and an interval of all numbers.
+    """
     ours, theirs = errors[_key(row)], errors[_key(other)]
     logs = [math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)) for place in ours if place in theirs]
+    if not logs:
+        return 0.0, None, math.inf
     low, high = mean_interval(logs) or (-math.inf, math.inf)
     return math.exp(low), math.exp(math.fsum(logs) / len(logs)), math.exp(min(high, 700.0))
 
@@ -143,7 +148,7 @@ def _errors(records: Sequence[ErrorRecord], metric: str) -> dict[tuple[Any, ...]
     values: dict[tuple[Any, ...], dict[tuple[Any, ...], list[float]]] = {}
     for head in long_rows(records, SHAPE):
         value = head.get(metric)
-        if value is not None and math.isfinite(value):
+        if value is not None:
             of_row = values.setdefault(_key(head), {})
             of_row.setdefault((head["layer"], head["window"], head["head"]), []).append(value)
     return {key: {place: sum(x) / len(x) for place, x in of_row.items()} for key, of_row in values.items()}
@@ -232,7 +237,7 @@ def cost_figure(
     references = [row for row in shown if row.get("reference")]
 
     def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
-        vmean = [_drawn(row, metric) for row in group if row["method"] == "vmean" and row.get("reference")]
+        vmean = [_drawn(row, metric) for row in group if row["method"] == "vmean"]
         exact = [price for row in group if row["method"] == SOFTMAX and (price := _prices(row).get(cost))]
         exact += [100.0 * exact_share(group[0]["n"], causal)] if cost == "visited_fraction" else []
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp, isfinite, nan
+from math import exp, inf, isfinite, nan
 from typing import Any
 
 from ...tables.long import CELL, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
@@ -83,8 +83,8 @@ def _mean_steps(steps: Sequence[Row]) -> Row | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and isfinite(value)]
-    return sum(finite) / len(finite) if len(finite) == len(values) else None
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def of_layers(rows: Iterable[Row]) -> list[Row]:
@@ -213,9 +213,15 @@ def plan_rows(records: Sequence[InjectRecord]) -> list[Row]:
         policies = gathered(fair, method_key)
         uniform = [cells for cells in policies if not {"plan", "allocation"} & cells[0]["options"].keys()]
         if uniform:
-            best = min(uniform, key=lambda cells: _mean([cell["kl"] for cell in cells]) or 0.0)
+            best = min(uniform, key=_divergence)
             entries += [_beside(cells, best) for cells in policies]
     return entries
+
+
+def _divergence(cells: Sequence[Row]) -> float:
+    """The mean KL divergence; infinite if a window has none."""
+    kl = _mean([cell["kl"] for cell in cells])
+    return inf if kl is None else kl
 
 
 def _beside(cells: Sequence[Row], best: Sequence[Row]) -> Row:

@@ -91,6 +91,28 @@ def test_rows_that_do_not_compete(spoiled):
     assert "spoiled" not in names(table)
 
 
+def test_medians_that_are_not_reproducible_do_not_compete():
+    rows = pooled([*FIVE, *VMEAN])
+    for row in rows:
+        row["fragile"] = {cost.OUTPUT: ["median"]} if row["method"] == "cheap" else {}
+    (table,) = cost.frontier_tables(rows, [*FIVE, *VMEAN])
+    assert names(table) == ["V-Mean (ref.)", "beaten", "dear"]
+
+
+def test_rows_are_compared_in_the_heads_that_both_have():
+    """Without one, or with one alone, nothing is known about which is better."""
+    row, other = cells("a", 0.3, 2.0)[0], cells("b", 0.3, 1.0)[0]
+    ours, theirs = cost._key({**row, "source": ""}), cost._key({**other, "source": ""})
+    errors = {ours: {0: 2.0, 1: 6.0, 2: 9.0}, theirs: {0: 1.0, 1: 3.0, 3: 0.1}}
+    both = ({**row, "source": ""}, {**other, "source": ""})
+    assert cost.ratio(errors, *both) == pytest.approx((2.0, 2.0, 2.0))
+    assert cost.ratio({**errors, ours: {0: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
+    assert cost.ratio({**errors, ours: {2: 9.0}}, *both) == (0.0, None, math.inf)
+    left, right = cells("left", 0.2, 0.3, layers=(0,)), cells("right", 0.3, 0.2, layers=(1,))
+    (table,) = frontier_tables([*FIVE, *VMEAN, *left, *right])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "left", "dear"] and "right d = 8" in table.lines[2][-1]
+
+
 def test_a_causal_mask_halves_the_cost_of_exact_attention():
     causal = [{**record, "source": {"causal": True}} for record in [*FIVE, *VMEAN, *cells("half", 0.45, 0.2)]]
     (table,) = frontier_tables(causal)
@@ -169,6 +191,27 @@ def test_few_methods_without_a_table_have_the_steps_of_their_medians(monkeypatch
     assert given[0] is None and given[1] is not None
 
 
+def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_line(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    softmax = cells("softmax", 0.8, 1e-7, None)
+    reads = cells("reads", 0.3, 0.4, n=32, metrics={"kv_read": [8.0] * 4})
+    del reads[0]["metrics"]["visited_fraction"]  # which its layers share
+    records = [*FIVE, *softmax, *reads, *cells("softmax", 0.8, 1e-7, None, n=32)]
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    uprights = {}
+    for title, panel in figures[0].panels:
+        axis = Figure().subplots()
+        figures[0].draw(axis, panel)
+        uprights[title, panel[0]] = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
+    assert uprights == {
+        ("layer 0, 1, n = 64", "visited_fraction"): [80.0],
+        ("layer 0, 1, n = 64", "kv_read"): [],
+        ("layer 0, 1, n = 32", "visited_fraction"): [],
+        ("layer 0, 1, n = 32", "kv_read"): [],
+    }
+
+
 def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_axis(monkeypatch, tmp_path):
     figures, limits = [], []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
@@ -186,8 +229,8 @@ def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monk
     figures = []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     line = [*cells("line", 0.2, 0.002, 8), *cells("line", 0.4, 1e-8, 16)]
-    records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None)]
+    records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None), *cells("zero", 0.3, 0.0, None)]
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
     named = [label for label in figures[0].legend if "below" in label]
-    assert named == ["line (d = 16 below, 3e-08)", "exact (below, 3e-07)"]
+    assert named == ["line (d = 16 below, 3e-08)", "exact (below, 3e-07)", "zero (below, 0)"]
     assert "line" not in figures[0].legend and "exact" not in figures[0].legend

@@ -16,12 +16,14 @@ from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import QKV, capture
-from attnprobe.errors import UsageError
-from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.block import Block
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.inject import InjectRequest, _budgets, measure_drift
 from attnprobe.experiments.inject.allocation import head_errors, lava_budgets, planned_budgets
-from attnprobe.experiments.inject.drift import Outputs, model_drift
+from attnprobe.experiments.inject.drift import Outputs, local_errors, local_metrics, model_drift
 from attnprobe.experiments.inject.figures import _means_so_far
 from attnprobe.experiments.inject.measure import InjectCells
+from attnprobe.experiments.inject.plan import _steps_behind
 from attnprobe.experiments.inject.policy import kept_keys, prompt_text
 from attnprobe.experiments.inject.rows import inject_rows, plan_rows, predictors
 from attnprobe.experiments.inject.view import plan_files
@@ -35,14 +37,23 @@ SAME = 5e-6  # relative, in float32, over a few layers
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A GPT-2, a Llama whose four heads share two KV heads, and a Gemma of which one layer is global."""
+    """A GPT-2, a Llama whose four heads share two KV heads, and a Gemma of which one layer is global.
+
+    The blocks of the GPT-NeoX add attention and the MLP at once, so none is verified. The GPT-OSS has sinks, and the
+    last Llama no head.
+    """
     from transformers import (
         Gemma3ForCausalLM,
         Gemma3TextConfig,
         GPT2Config,
         GPT2LMHeadModel,
+        GPTNeoXConfig,
+        GPTNeoXForCausalLM,
+        GptOssConfig,
+        GptOssForCausalLM,
         LlamaConfig,
         LlamaForCausalLM,
+        LlamaModel,
     )
 
     sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3}
@@ -50,14 +61,26 @@ def models(tmp_path_factory):
     llama |= {"intermediate_size": 48, "max_position_embeddings": 64}
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
     gemma = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 7, "layer_types": kinds}
+    oss = {"head_dim": 8, "sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 1}
     gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": 4, "n_positions": 64}
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**sizes, **gpt2)),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)),
         "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **llama, **gemma)),
+        "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, **llama)),
+        "oss": lambda: with_sinks(GptOssForCausalLM(GptOssConfig(**sizes, **llama, **oss))),
+        "bare": lambda: LlamaModel(LlamaConfig(**sizes, **llama)),
     }
     folder = tmp_path_factory.mktemp("models")
     return {name: str(save(seeded(make), folder / name)) for name, make in makers.items()}
+
+
+def with_sinks(model):
+    """The model with weights that transformers does not initialize."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks") or not bool(torch.isfinite(parameter).all()):
+            parameter.data.normal_(0.0, 0.5)
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +117,7 @@ def metrics(record):
     return {name: value for name, [value] in record["metrics"].items()}
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("model", ["gpt2", "llama", "oss"])
 def test_exact_attention_decodes_as_itself(ask, model):
     for record in ask(model, methods=("softmax",), windows=2):
         found, steps = metrics(record), record["steps"]
@@ -405,6 +428,37 @@ def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
     assert other[1]["key"] != planned[2]["key"], "other windows make another plan"
 
 
+def test_policies_that_cannot_be_planned_leave_the_others_their_plans(ask):
+    """One whose queries the prompt lacks, and one that keeps the whole prompt and chooses at each step."""
+    records = ask(methods=("snapkv", "topk", "knorm"), d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
+    by = {(record["method"], record["options"].get("plan")): record for record in records}
+    assert len(by) == 4 + 1 + 4 and ("topk", None) in by
+    for plan in (None, "residual", "shuffled"):
+        assert "observe=64 exceeds the prompt of 15" in by["snapkv", plan]["reason"]
+    assert sum(sum(by["knorm", "residual"]["planned"].values(), [])) == 5 * LAYERS * 2
+
+
+def test_a_block_that_is_not_verified_has_no_residual_error_to_plan_by(ask):
+    records = ask("neox", methods=("knorm",), d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
+    by = {record["options"].get("plan"): record for record in records}
+    for plan in (None, "lava"):
+        assert by[plan]["status"] == "ok" and not any("residual" in name for name in by[plan]["metrics"])
+        assert metrics(by[plan])["lost_mass"] > 0
+    for plan in ("residual", "shuffled"):
+        assert by[plan]["status"] == "skipped"
+        assert "no block around it was verified, so it has no residual error" in by[plan]["reason"]
+
+
+def test_a_local_layer_has_no_cache_of_the_prompt(ask):
+    with pytest.raises(UsageError, match="layers.0.self_attn: a layer with a sliding window has no cache beyond its"):
+        ask("gemma", methods=("tova",), layer=(0,))
+
+
+def test_a_model_whose_weights_lack_its_head_does_not_decode(ask):
+    with pytest.raises(SourceError, match="--phase decode: .*hold no causal-LM head"):
+        ask("bare")
+
+
 def test_policies_planned_together_have_the_plans_that_each_has_alone(planned, ask, tmp_path):
     settings = {"d": (5,), "plan": "residual", "plan_windows": 2, "windows": 2, "greedy_steps": 0}
     both = ask(out="b", methods=("tova", "knorm"), **settings)
@@ -472,6 +526,24 @@ def test_hidden_states_that_are_zero_have_no_drift_or_none_that_is_known():
     zero, one = (Outputs(torch.full((3, 2), value), None) for value in (0.0, 1.0))
     assert model_drift(zero, zero, None, causal=False, encoder=False) == ({"drift": 0.0}, {})
     assert math.isnan(model_drift(zero, one, None, causal=False, encoder=False)[0]["drift"])
+
+
+def test_a_share_of_the_whole_prompt_is_its_number_of_tokens():
+    assert _budgets("0.5, 4,10", "d") == (0.5, 4, 10)
+    with pytest.raises(UsageError, match="d=1.00 is the whole prompt; choose a share below 1, or its number of tokens"):
+        _budgets("0.5, 1.00", "d")
+
+
+def test_errors_are_not_summed_over_layers_where_the_last_stream_is_not_known():
+    own, got = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))  # (n, h, p_v) each
+    block = Block(torch.eye(8), torch.full((3,), 2.0))
+    alone = local_errors(own, got, block, range(2))
+    whole = local_errors(own, got, dataclasses.replace(block, last=torch.full((3,), 8.0)), range(2))
+    r = (got - own).double().flatten(1).norm(dim=1) / 4
+    assert alone.weighted is None and whole.weighted == pytest.approx(float((r**2 / (1 + r**2)).mean()))
+    assert "residual_sum" not in local_metrics([whole, alone])
+    assert local_metrics([whole, whole])["residual_sum"] == pytest.approx(2 * whole.weighted)
+    assert local_metrics([whole, alone])["residual_error"] == pytest.approx(whole.together + alone.together)
 
 
 def test_a_file_of_budgets_stands_for_methods_and_d():
@@ -542,6 +614,9 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
     with pytest.raises(UsageError, match="--plan makes them: choose one"):
         ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
     smaller = {**contents, "model": "another", "budgets": contents["budgets"][:1]}
+    path.write_text(json.dumps({**contents, "weights": "initialized"}))
+    with pytest.raises(UsageError, match="its budgets are for weights initialized; here it is pretrained"):
+        ask(out="m", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))
     path.write_text(json.dumps(smaller))
     with pytest.raises(UsageError, match="its budgets are for model another; here it is"):
         ask(out="m", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))
@@ -551,6 +626,18 @@ def test_plans_are_compared_with_the_best_uniform_policy_on_the_same_windows(pla
     uniform, plan, control, lava = plan_rows(planned)
     assert uniform["best"] and not plan["best"] and uniform["kl_gap"]["mean"] == 0 and uniform["kl_ratio"] == 1
     of = {(record["options"].get("plan"), record["window"]): metrics(record)["kl"] for record in planned}
+    others = []
+    for name, changes in (("lost", {"kl": [None]}), ("larger", {"cache_bytes": [1e9]})):
+        plain = [record for record in planned if "plan" not in record["options"]]
+        others += [
+            {**one, "method": name, "key": name + one["key"], "metrics": {**one["metrics"], **changes}} for one in plain
+        ]
+    *same, lost = plan_rows([*planned, *others])
+    assert [row["kl_gap"] for row in same] == [row["kl_gap"] for row in (uniform, plan, control, lava)]
+    assert lost["method"] == "lost" and lost["kl"] is lost["kl_ratio"] is None and not lost["best"]
+    residual = [record for record in planned if record["options"].get("plan") == "residual"]
+    alone, _ = plan_rows([*others[:2], *residual])
+    assert alone["best"] and alone["kl_ratio"] is None
     gaps = [of["residual", window] - of[None, window] for window in (0, 1)]
     assert plan["kl_gap"]["mean"] == pytest.approx(sum(gaps) / 2)
     assert plan["kl_gap"]["se"] == pytest.approx(abs(gaps[0] - gaps[1]) / 2)
@@ -576,6 +663,15 @@ def test_budgets_of_lava_are_those_of_loops_over_weights():
     pair = QKV(q, k, v, causal=True)
     [of_layer] = lava_budgets({0: pair}, prompt, d).values()
     assert sum(of_layer) == 2 * d and min(of_layer) >= last
+
+
+def test_the_steps_behind_a_prompt_are_those_of_the_longest_answer_of_all_windows():
+    """Those of a plan too."""
+    source = SimpleNamespace(ending=lambda n, window: (n + 3 * window, n + window))
+    for plan, last in ((None, 1), ("row", 3)):
+        request = InjectRequest(phase="decode", windows=2, plan=plan, plan_windows=2, question="inside")
+        assert _steps_behind(request, source, (4, 9)) == 9 + last
+        assert _steps_behind(dataclasses.replace(request, question="outside"), source, (4, 9)) == 9 + 3 * last - 1
 
 
 def test_a_step_is_drawn_as_the_mean_so_far():
