@@ -177,7 +177,7 @@ class MeasuringCommand(click.Command):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl(rows)
-            if rest := [one.opts[0] for one in params if one not in shown and isinstance(one, click.Option)]:
+            if rest := [one.opts[0] for one in params if one not in shown]:
                 further.append((group, " ".join(rest)))
         if further:
             with formatter.section(f"Further options ({HELP_ALL} explains them)"):

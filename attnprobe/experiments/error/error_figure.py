@@ -74,7 +74,7 @@ def error_figure(
     plotted = [row for row in rows if has(row, name) or crossed(row, name)]
     if not any(has(row, name) for row in plotted) or all(row.get("reference") for row in plotted):
         return []
-    budgets = sorted({row["d"] for row in plotted if row["d"] is not None and not row.get("reference")})
+    budgets = sorted({row["d"] for row in plotted if row["d"] is not None})
     limits = _near(bounds, plotted, name)
     methods = [row for row in plotted if not row.get("reference")]
     families = list(dict.fromkeys(map(family, methods)))

@@ -71,7 +71,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         cells = panels.setdefault(place, {}).setdefault((text_label(record), record.get("d")), {})
         values = record["metrics"].get(metric)
         for head, value in zip(record["heads"], values if isinstance(values, list) else (), strict=False):
-            if value is not None and math.isfinite(value):
+            if value is not None:
                 cells.setdefault((record["layer"], head), []).append(value)
     figures: list[Panels] = []
     for place, by_method in panels.items():

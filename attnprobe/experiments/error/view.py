@@ -186,7 +186,7 @@ def _profile(profiles: Sequence[Mapping[str, Any]]) -> Row:
     means = {"keys": profiles[0]["keys"]}
     for name in [name for name in profiles[0] if name not in means]:
         positions = zip(*(profile[name] for profile in profiles), strict=True)
-        means[name] = [mean([one for one in values if one is not None and math.isfinite(one)]) for values in positions]
+        means[name] = [mean([one for one in values if one is not None]) for values in positions]
     return {"profile": means}
 
 
@@ -208,7 +208,7 @@ def _vmean_errors(heads: Iterable[Row]) -> dict[Any, float]:
             is_exact = bool(relative) and max(relative) < ROUNDING  # rounding: a ratio to it means nothing
             for row in cell:
                 error = 0.0 if is_exact else row.get(name)
-                if error is not None and math.isfinite(error):
+                if error is not None:
                     errors[name, *_place(row), row["window"], row["head"]] = error
     return errors
 
@@ -371,12 +371,12 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
     names = {label(row) for row in methods}
     best = winners.get(d)
     where = "" if d is None else f" at d = {d}"
-    vmean = next((row for row in rows if row["reference"] and row["method"] == "vmean"), None)
+    vmean = next((row for row in rows if row["reference"]), None)
 
     def size(name: str) -> str:
         return _size(values[name], vmean)
 
-    if len(names) == 1 and values:
+    if len(names) == 1:
         [name] = values
         text = f"{name}{where}: the mean error is {size(name)}."
     elif best is None:
@@ -404,7 +404,7 @@ def _size(row: Row, vmean: Row | None) -> str:
 
 def _budgets(rows: Sequence[Row]) -> list[int | None]:
     """The budgets of methods from small to large; a single None if no method has one."""
-    budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
+    budgets = {row["d"] for row in rows if row["d"] is not None}
     return [*sorted(budgets)] or [None]
 
 

@@ -205,9 +205,10 @@ class DecodingBench(Bench):
         given = work.request.entry, work.budget, work.seed, work.options, self.prefix_length
         return PromptPolicy(*given, self._text, None if work.head is None else (work.head,), kept, read)
 
-    def _words(self, row: int) -> Tensor | None:
+    def _words(self, row: int) -> Tensor:
         words = super()._words(row)
-        return None if words is None else words[self.prefix.steps]
+        assert words is not None  # of a causal model
+        return words[self.prefix.steps]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
         with attention_by(self.model.model, self._policy(work), work.layers):
@@ -215,7 +216,7 @@ class DecodingBench(Bench):
 
     def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words, own = self._words(row), self.own[row]
-        assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
+        assert own.logits is not None and got.logits is not None
         result, steps = self._drift(work, row, got, local)
         same = [*steps["top1_agreement"], 0.0]
         read = {layer: self._share(work, layer, row) for layer in work.layers}

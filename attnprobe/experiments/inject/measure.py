@@ -236,7 +236,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         """
         own = self._table_of(place, work, tried)
         if own not in self.tables:
-            works = [cell.work for cell in self.by_place[place] if cell.work.d == work.d]
+            works = [cell.work for cell in self.by_place[place]]
             planned = {self._table_of(place, one, tried): one for one in works if one.plan == self.request.plan}
             found: dict[tuple[Any, ...], list[Tensor]] = {key: [] for key in planned if key not in self.tables}
             for bench in self._plan_benches(place, f"plan at d={work.d}"):
