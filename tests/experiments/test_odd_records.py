@@ -354,6 +354,32 @@ def test_error_positions_without_mass():
     assert {len(line.get_xdata()) for line in points} == {4}  # of five, the first of which is null
 
 
+def test_error_positions_have_no_panel_without_a_method_in_it():
+    """At one budget no method has an error of rows, at the other all have nearly all mass."""
+    records = []
+    for one in golden("error-rows"):
+        profile = dict(one.get("profile") or {})
+        places = len(profile.get("keys", ()))
+        if one["d"] == 5 and profile:
+            profile["row_error"] = [[None] * places for _ in one["heads"]]
+        if one["d"] == 8 and profile:
+            profile["mass"] = [[1.0] * places for _ in one["heads"]]
+        records.append({**one, "profile": profile} if profile else one)
+    _, figures, _ = shown("error", records)
+    panels = [(title.rpartition("\n")[2], name) for title, (name, _) in figures["positions"].panels]
+    assert panels == [("d = 5", "mass"), ("d = 8", "row_error")] * 2
+
+
+def test_error_of_a_kernel_whose_cosines_and_rows_are_unknown():
+    records = []
+    for one in golden("error"):
+        known = "cosine" in one["metrics"]
+        records.append(with_metrics(one, cosine=[None] * 2, rows_within=[None] * 2) if known else one)
+    text = shown("error", records)[0].text("table")
+    assert "max |E|" in text and "1 − cosine" not in text and "rows within" not in text
+    assert "1 − cosine" in shown("error", golden("error"))[0].text("table")
+
+
 def test_error_cost_beside_exact_attention():
     records = golden("error")
     softmax = {"method": "softmax", "family": "exact", "reference": False, "requested": True}
@@ -368,6 +394,12 @@ def test_error_profiles_are_lists_for_each_head():
     [*_, one] = (one for one in golden("error-rows") if "profile" in one)
     broken = {**one, "profile": {**one["profile"], "mass": [1] * len(one["heads"])}}
     assert shape_of("error").problem(broken) == "field profile.mass: expected a list of 5 numbers for each head"
+    short = {**one, "profile": {**one["profile"], "mass": [[1.0] * 4 for _ in one["heads"]]}}
+    assert shape_of("error").problem(short) == shape_of("error").problem(broken)
+    means = {name: value for name, value in one["profile"].items() if name != "keys"}
+    for keys in ({}, {"keys": [[1.0], [2.0]]}):
+        problem = shape_of("error").problem({**one, "profile": {**means, **keys}})
+        assert problem == "field profile.keys: expected the whole numbers 2^a"
 
 
 def test_inject_of_numbers_that_are_null_or_missing():
@@ -400,6 +432,33 @@ def test_inject_of_many_methods_without_budgets():
         assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below, 1e-10)"]
     middle = figures["inject-local-n16"].panels[1][1]
     assert {row["method"] for row in middle} == {"method1", "method4"}
+
+
+def test_inject_of_a_drift_that_is_null_of_equal_errors_and_without_losses():
+    """A method without a drift has not the smallest one, and equal numbers have no order."""
+
+    def same(record):
+        drift = [None] if record["method"] == "linear" and record["layer"] is None else record["metrics"]["drift"]
+        lost = dict.fromkeys(("loss", "loss_own", "loss_change", "kl"))
+        return with_metrics(record, drift=drift, local_error=[0.5], **lost)
+
+    view, figures, _ = shown("inject", map(same, golden("inject")))
+    assert "linear" not in view.result and "smallest drift" in view.result
+    assert "95 % of" not in view.text("table")
+    local = next(figure for stem, figure in figures.items() if stem.startswith("inject-local"))
+    assert local.caption[-1].startswith("ρ is their rank correlation. ") and "Over all" not in local.caption[-1]
+    assert not any("ρ" in name for name in local.draw(Figure().add_subplot(), local.panels[0][1]))
+
+
+def test_inject_decode_draws_the_steps_of_all_layers_together():
+    records = golden("inject-decode")
+    alone = [{**one, "layer": 0, "layers": [0]} for one in records]
+    _, figures, _ = shown("inject", [*records, *alone])
+    _, plain, _ = shown("inject", records)
+    for stem in ("inject-steps-n16", "inject-bytes-n16"):
+        if stem in plain:
+            assert [len(rows) for _, rows in figures[stem].panels] == [len(rows) for _, rows in plain[stem].panels]
+    assert "inject-steps-n16" in plain
 
 
 def test_inject_of_single_heads_has_no_drift_of_layers():

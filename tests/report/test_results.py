@@ -104,6 +104,8 @@ def test_a_row_with_a_mark_is_not_the_best():
         "linformer has the smallest mean error at the largest d in 1 of 2 tables, "
         "skyformer has the smallest mean error at the largest d in 1 of 2 tables."
     )
+    lost = [*every, some[3]] + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
+    assert sentence(lost) == "skyformer has the smallest mean error at the largest d in 1 of 1 tables."
 
 
 def test_single_values_tie_within_five_per_cent():

@@ -13,10 +13,11 @@ from random import Random
 
 import pytest
 from error_records import a_run, cell
+from matplotlib.collections import LineCollection
 from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import EXPERIMENT
+from attnprobe.experiments.error import EXPERIMENT, columns
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.view import errors_view, summarise
 from attnprobe.figures import files
@@ -406,6 +407,31 @@ def test_a_matrix_error_that_is_null_is_no_quiet_gap():
     assert row["status"] == "diverged" and "matrix_spectral is not finite in 1 of 2 heads" in row["reason"]
 
 
+def test_a_matrix_error_is_marked_once_and_where_it_was_measured():
+    """It is open, not reproducible, both, or there is none."""
+    name = "matrix_spectral_relative"
+    row = {"metrics": {name: {"median": 0.5}}, "matrix_open": None, "matrix_skipped": None}
+    fragile = {"fragile": {name: ["median"]}}
+    for more, text, opened in (
+        ({}, "0.500", False),
+        ({"matrix_open": 2}, "≈0.500", True),
+        (fragile, "≈0.500", False),
+        ({"matrix_open": 2, **fragile}, "≈0.500", True),
+        ({"matrix_open": 2, "matrix_skipped": "no matrix"}, "–", False),
+        ({"matrix_open": 2, "metrics": {}}, "", False),
+    ):
+        assert (columns._matrix({**row, **more}), columns.is_open({**row, **more})) == (text, opened)
+
+
+def test_a_total_variation_without_a_mass_says_nothing_new():
+    def shown(*rows):
+        rows = [{"metrics": {name: {"mean": value} for name, value in row.items()}} for row in rows]
+        return {"TV", "KL"} <= {column.name for column in columns.row_columns(rows)}
+
+    assert not shown({"tv": 0.25}, {"mass": 0.5}, {"tv": 0.25, "mass": 0.75})
+    assert shown({"tv": 0.25, "mass": 0.75}, {"tv": 0.25, "mass": 0.8})
+
+
 def test_a_gate_compares_the_upper_end_of_an_interval():
     gate = [Gate("matrix_spectral", "max", max=1.0)]
     for open_ in ((False, False), (True, False)):
@@ -514,6 +540,27 @@ def test_figures_of_what_went_wrong(tmp_path):
     for chosen in (records, [one for one in records if one["d"] != 32]):
         rows, bounds = summarise(chosen)
         assert len(error_figure(rows, bounds, Drawing(), tmp_path)) == EACH
+
+
+def test_bounds_bars_and_references_are_drawn_where_they_were_measured(tmp_path, pages):
+    """A bound at a budget that every method skipped, one that failed, a method at one of two budgets, a lost V-Mean."""
+    records = [
+        *(cell(d=d, values=[0.5, 1.0]) for d in (16, 32)),
+        cell("once", 16, [0.4, 0.6]),
+        cell("vmean", None, [None, None]),
+        *(cell(LOWER_BOUND, d, [0.4, 0.5]) for d in (16, 32, 64)),
+        cell(LOWER_BOUND, 128, status="failed", metrics={}),
+    ]
+    for chosen, bars in ((records, [1]), ([one for one in records if one["d"] != 32], [])):
+        error_figure(*summarise(chosen), Drawing(), tmp_path)
+        axis = pages[-1].axes[0]
+        segments = [len(one.get_segments()) for one in axis.collections if isinstance(one, LineCollection)]
+        assert segments == bars
+        assert not any(line.get_linestyle() == "--" for line in axis.lines)
+        legend = [text.get_text() for legend in pages[-1].legends for text in legend.get_texts()]
+        assert bars or "V-Mean" not in legend
+        dotted = [list(line.get_xdata()) for line in axis.lines if line.get_linestyle() == ":"]
+        assert dotted == ([[16, 32]] if bars else [[0.45, 0.45], [0.45, 0.45]])
 
 
 def test_no_figure_without_a_method_or_a_value(tmp_path):

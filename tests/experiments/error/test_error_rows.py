@@ -1,17 +1,21 @@
 """Row metrics at the command line: records, rows, the table, the profile over positions, figures and floors."""
 
+import functools
 import json
 import math
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
 from paths import SHARED
 from safetensors.torch import save_file
+from sources_helpers import bert_config, save, seeded
 
-from attnprobe import QKV, approximate, exact, row_metrics
+from attnprobe import QKV, approximate, exact, load_qkv, row_metrics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.view import summarise
+from attnprobe.methods import METHODS
 from attnprobe.metrics import OVER_ROWS, PROFILED, over_rows, position_profile
 from attnprobe.sources import packaged_weights
 from attnprobe.tables.metrics import METRICS
@@ -260,3 +264,50 @@ def test_bad_rows_of_pretrained_heads_are_counted_in_every_layer(tmp_path):
     }
     assert all(record["status"] == "ok" and len(record["metrics"]["bad_rows"]) == 12 for record in measured)
     assert sum(sum(r["metrics"]["bad_rows"]) for r in measured if r["method"] == "skyformer") > 0
+
+
+def test_rows_of_a_needle_have_the_mass_of_its_keys(tmp_path):
+    from transformers import BertModel
+
+    config = bert_config(max_position_embeddings=128)
+    asked = {"model": str(save(seeded(lambda: BertModel(config)), tmp_path / "m")), "text": "needle:pairs=1"}
+    asked |= {"device": "cpu"}
+    request = ErrorRequest(
+        **asked, n=(128,), methods=("topk",), d=(8,), rows=True, matrix=False, out=str(tmp_path / "r")
+    )
+    records = {record["method"]: record for record in measure_errors(request).outcome.records}
+    inputs = load_qkv(**asked, n=128)
+    keys = torch.tensor(inputs.label["needle"])
+    for name, d in (("topk", 8), ("vmean", None)):
+        values = over_rows(row_metrics(exact(inputs), approximate(name, inputs, d), inputs, needle=keys))
+        for metric in ("needle_mass_kept", "mass"):
+            assert records[name]["metrics"][metric] == pytest.approx(values[metric].tolist(), rel=1e-4)
+    assert min(records["vmean"]["metrics"]["needle_mass_kept"]) > 0
+
+
+def test_rows_are_of_the_softmax_matrix_alone(measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, records, err = measured("--target", "gaussian", "--method", "skyformer")
+    assert code == 0 and "no residual error" not in err and not any("profile" in one for one in records.values())
+    assert "mass" not in records["skyformer"]["metrics"]
+
+
+def test_a_cell_that_ran_out_of_time_does_not_run_again_beside_others(qkv, tmp_path, monkeypatch):
+    """Methods of a place share passes over its matrix; one that is done runs again only if its operator is needed."""
+    asked = {"qkv": str(qkv[0]), "methods": ("window,topk",), "d": (8,), "out": str(tmp_path / "r"), "device": "cpu"}
+    first = {record["method"]: record for record in measure_errors(ErrorRequest(**asked)).outcome.records}
+    for reason, runs in (("timeout: took longer", 0), ("it broke", 1)):
+        kept = [first["lower-bound"], first["vmean"], {**first["window"], "status": "failed", "reason": reason}]
+        (tmp_path / "r" / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+        calls, entry = [], METHODS["window"]
+
+        @functools.wraps(entry.function)
+        def counted(*given, calls=calls, entry=entry, **options):
+            calls.append(1)
+            return entry.function(*given, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setitem(METHODS, "window", replace(entry, function=counted))
+            records = {record["method"]: record for record in measure_errors(ErrorRequest(**asked)).outcome.records}
+        assert len(calls) == runs and records["window"]["reason"] == reason
+        assert records["topk"]["metrics"] == first["topk"]["metrics"]

@@ -245,6 +245,11 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
         assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
 
+def test_a_shard_keeps_no_maps(source, tmp_path):
+    session = measured(source, tmp_path, methods=("skyformer,linear",), shard="1/2")
+    assert session.outcome.records and not (session.path / "maps").exists()
+
+
 def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
     entry = METHODS["performer"]
     bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
@@ -253,6 +258,11 @@ def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, 
     keys = {record["method"]: record["key"] for record in session.outcome.records}
     assert session.unmapped == {keys["performer"]: "gives an output and no matrix"}
     assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f", session.unmapped)) == EACH
+    performer = missing_maps(session.path)
+    measured(source, tmp_path, methods=("linear",))
+    assert missing_maps(session.path) == performer == session.unmapped  # of a cell that this run does not draw
+    monkeypatch.setitem(METHODS, "performer", entry)
+    assert not measured(source, tmp_path, methods=("performer",)).unmapped and not missing_maps(session.path)
     monkeypatch.setattr("attnprobe.experiments.error.maps.attention_maps", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # the exact matrix has no excuse
         measured(source, tmp_path, "new")
@@ -353,6 +363,21 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     assert headings_of(panels_of(pages[0])[0])[1] == "skyformer\nd = 4\n(used 3.5)"
 
 
+def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_path, pages):
+    maps = np.full((2, 4, 3), 0.25)
+    records = [
+        kept(tmp_path, maps, metrics={"realised_d": [3.5, None]}),
+        kept(tmp_path, maps, key="none", method="linear", d=None),
+        kept(tmp_path, maps, key="lost", method="lost", d=None, status="diverged"),
+    ]
+    paths = map_figures(records, tmp_path, Drawing(), tmp_path)
+    headings = headings_of(panels_of(pages[0])[0])
+    assert headings == ["exact B", "skyformer\nd = 4\n(used 3.5)", "linear", "lost"]
+    caption = paths[-1].read_text(encoding="utf-8")
+    assert "means of blocks of about 2 x 2.7 entries" in caption
+    assert "lost: diverged, for no known reason." in caption
+
+
 def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
     maps = np.full((8, 8, 8), 0.125)
     records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 8)]
@@ -375,7 +400,7 @@ def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
         map_path(tmp_path, "k").write_bytes(content)
         with pytest.raises(UsageError, match=r"k\.npy: not a map; delete it"):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")
-    for wrong in (maps[0], maps[:1], maps.astype(int)):
+    for wrong in (maps[0], maps[:1], maps.astype(int), maps[:, :0]):
         np.save(map_path(tmp_path, "k"), wrong)
         with pytest.raises(UsageError, match="not a map; delete it"):
             map_figures([record], tmp_path, Drawing(), tmp_path / "f")

@@ -105,6 +105,7 @@ def test_without_initialized_qkv_its_place_is_taken_and_said(tmp_path):
     rows, _ = summarise([of("initialized", one) for one in a_run()])
     reference = read_reference(csv_file(tmp_path / "p.csv", "Initialized,512,16,skyformer,0.5,0"))
     assert len(paper_values(rows[0], [reference], rows)) == 1
+    assert paper_values({**rows[0], "scale_inputs": 2}, [reference], rows) == []
     assert "its 'Initialized' is weights initialized" in reference_notes(rows, [reference])[0]
     both, _ = summarise(a_sweep(("initialized", "initialized-qkv")))
     shown = {row["weights"] for row in both if paper_values(row, [reference], both)}
@@ -154,12 +155,18 @@ def test_a_grid_of_weights_and_lengths_has_empty_panels_and_a_paper_may_say_0(tm
         of("pretrained", cell("skyformer", 16, options={"gamma": 1.0})),
         of("pretrained", cell("lost", None, values=[None, None], status="diverged")),
         of("pretrained", cell("failed", 16, status="failed", metrics={})),
+        of("pretrained", cell("skipped", 16, status="skipped", metrics={})),
+        of("pretrained", cell("huge", 16, values=[1e301, 1e301])),
         of("initialized", cell(d=16, n=128, target="gaussian")),
         *(of("bare", cell("linear", None, n=n)) for n in (256, 512, 1024)),
     ]
     rows = summarise(records)[0]
     paper = read_reference(
-        csv_file(tmp_path / "p.csv", "pretrained,64,16,skyformer,0,0", "pretrained,64,16,failed,1,0")
+        csv_file(
+            tmp_path / "p.csv",
+            "pretrained,64,16,skyformer,0,0",
+            *(f"pretrained,64,16,{name},1,0" for name in ("failed", "lost")),
+        )
     )
     figures = []
     paper_figure(rows, Drawing(collected=figures), tmp_path, references=[paper])
@@ -176,6 +183,8 @@ def test_a_grid_of_weights_and_lengths_has_empty_panels_and_a_paper_may_say_0(tm
             axis = Figure().add_subplot()
             figure.draw(axis, group)
             assert axis.get_visible() == bool(group)
+            assert not any(value > 1e300 for line in axis.lines for value in line.get_ydata() if value is not None)
+    assert "skipped" not in figures[0].legend
     entries = [(row["method"], row["paper"], row["ratio"]) for row in reference_rows(rows, [paper])]
     assert entries == [("skyformer", 0.0, None), ("skyformer:gamma=1.0", 0.0, None)]
     assert not paper_figure([row for row in rows if row["d"] is None], Drawing(), tmp_path)

@@ -1,8 +1,13 @@
 """``attnprobe inject``: drift by hand, padded batches, losses, budgets from a file, records, tables and refusals."""
 
+import functools
 import json
 import math
+import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +21,17 @@ from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
-from attnprobe.experiments.inject.rows import inject_rows, inject_summary
+from attnprobe.experiments.inject.language import batch_of
+from attnprobe.experiments.inject.measure import InjectCells
+from attnprobe.experiments.inject.plan import _text_of
+from attnprobe.experiments.inject.rows import inject_points, inject_rows, inject_summary, predictors
 from attnprobe.experiments.inject.view import DRIFTS
+from attnprobe.methods import METHODS
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
+from attnprobe.run.cells import OPENING
+from attnprobe.run.plan import MethodRequest
+from attnprobe.timings import Timings
 
 SAME = 5e-6  # relative, in float32, over a few layers
 LAYERS, HEADS, N = 3, 4, 40
@@ -27,9 +39,26 @@ LOSSES = {"loss", "loss_own", "loss_change", "kl", "top1_agreement", "logits_dri
 
 
 def makers():
-    from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from transformers import (
+        BertForMaskedLM,
+        BertModel,
+        DistilBertConfig,
+        DistilBertForMaskedLM,
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        GPT2Config,
+        GPT2LMHeadModel,
+        GPTNeoXConfig,
+        GPTNeoXForCausalLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+        T5Config,
+        T5Model,
+    )
 
+    t5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_heads": HEADS}
     sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3}
+    distilbert = {"dim": 32, "hidden_dim": 48, "n_layers": LAYERS, "n_heads": HEADS, "max_position_embeddings": 64}
     llama = {"hidden_size": 32, "num_hidden_layers": LAYERS, "intermediate_size": 48, "max_position_embeddings": 64}
     llama |= {"num_attention_heads": HEADS, "num_key_value_heads": 2}
     gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64}
@@ -38,13 +67,21 @@ def makers():
         "bare": lambda: BertModel(bert_config(max_position_embeddings=64)),
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**sizes, **gpt2)),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)),
+        "distilbert": lambda: DistilBertForMaskedLM(DistilBertConfig(**sizes, **distilbert)),
+        "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, **llama)),
+        "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**sizes, **llama, head_dim=8, sliding_window=64)),
+        "t5": lambda: T5Model(T5Config(vocab_size=len(VOCABULARY), **t5)),
         "half": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)).to(torch.bfloat16),
     }
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Directories of tiny models with a head that predicts words; ``bare`` has none and ``half`` is bfloat16."""
+    """Directories of tiny models with a head that predicts words.
+
+    ``bare`` has none and ``half`` is bfloat16. The blocks of ``neox`` add attention and the MLP at once, so none is
+    verified. ``gemma2`` caps its scores. The forward of ``distilbert`` takes no ``use_cache``.
+    """
     folder = tmp_path_factory.mktemp("models")
     return {name: str(save(seeded(make), folder / name)) for name, make in makers().items()}
 
@@ -100,7 +137,7 @@ def ids_of(texts, count=N, start=0):
     return torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
 
 
-@pytest.mark.parametrize("model", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("model", ["bert", "gpt2", "llama", "distilbert"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
     """In padded batches of lines of unequal length too."""
@@ -109,7 +146,7 @@ def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
     for actual in map(metrics, records):
         assert 0 < actual["drift"] < SAME and actual["logits_drift"] < SAME and actual["local_error"] < SAME
         assert actual["kl"] < SAME and actual["top1_agreement"] == 1 and abs(actual["loss_change"]) < SAME
-        assert ("perplexity" in actual) == (model != "bert") and ("embedding_cosine" in actual) == (model == "bert")
+        assert ("perplexity" in actual) == (model in ("gpt2", "llama")) != ("embedding_cosine" in actual)
 
 
 def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, texts):
@@ -235,6 +272,52 @@ def test_per_head_replaces_one_head_at_a_time(ask, models, texts):
             )
 
 
+def test_per_head_has_the_heads_budgets_of_a_file(ask, models, texts, tmp_path):
+    path = budgets_file(tmp_path / "b.json")
+    layer, *heads = map(metrics, ask(budgets=path, layer=(1,), per_head=True).records)
+    whole, ids = opened(models["bert"]).base_model, ids_of(texts)
+    own = whole(ids).last_hidden_state
+    for head, found in enumerate(heads):
+        budget = {(1, number): 8 + 4 * head if number == head else None for number in range(HEADS)}
+        with injected(whole, "skyformer", budget, layer=[1], sampler="iid"):
+            got = whole(ids).last_hidden_state
+        assert found["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-3)
+    assert sum(head["local_error"] for head in heads) / HEADS == pytest.approx(layer["local_error"], rel=1e-5)
+    assert not any("spectral_error" in found for found in (layer, *heads))  # of one budget alone
+
+
+def test_without_a_matrix_there_is_no_error_of_one(ask, monkeypatch):
+    """Of a method that gives outputs alone, and of scores with a cap, which only exact attention takes."""
+    entry = METHODS["vmean"]
+    bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
+    monkeypatch.setitem(METHODS, "vmean", replace(entry, function=bare))
+    for model, method in (("bert", "vmean"), ("gemma2", "softmax")):
+        records = ask(model, out=model, methods=(method,), layer=(1,), per_head=True).records
+        assert {record["status"] for record in records} == {"ok"} and len(records) > 1
+        for found in map(metrics, records):
+            assert "spectral_error" not in found and (found["local_error"] > 1e-3) == (method == "vmean")
+
+
+def test_the_work_of_cells_knows_the_model_that_is_opened_and_its_words(models, texts, tmp_path, monkeypatch):
+    spec = {"model": models["llama"], "text": texts["words"], "device": "cpu", "methods": ("window:causal=true",)}
+    cells = InjectCells(InjectRequest(**spec, n=(N,), d=(8,), out=str(tmp_path / "r")), print, Timings())
+    [place] = cells.places
+    [cell] = cells.by_place[place]
+    with_words, _ = cells.work(place, cell)
+    cells.sources[0].config.architectures = None
+    assert cells.work(place, cell)[0] < with_words
+    monkeypatch.delitem(sys.modules, "transformers.modeling_utils", raising=False)
+    assert cells.work_of_opening(cells.places) == OPENING > cells.work_of_opening([])
+
+
+def test_a_block_that_is_not_verified_has_no_residual_error(ask):
+    records = ask("neox", methods=("window:causal=true",), per_layer=True).records
+    assert len(records) == 1 + LAYERS
+    for record in records:
+        assert not any("residual" in name for name in (*record, *record["metrics"]))
+        assert metrics(record)["row_error"] > 1e-2 and metrics(record)["drift"] > 1e-2
+
+
 def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
     actual = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
     ids, model = ids_of(texts), opened(models["bert"]).base_model
@@ -316,6 +399,19 @@ def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_pat
     outcome = measure_errors(ErrorRequest(**spec, n=(N,), d=(8,), matrix=False, out=str(tmp_path / "e"))).outcome
     [expected] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
     assert record["local"]["0"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_dtype_that_no_configuration_states_is_float32(ask, models, tmp_path):
+    model = shutil.copytree(models["bert"], tmp_path / "bert")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if name != "dtype"}))
+    [record] = ask(spec={"model": str(model)}, model_dtype="auto").records
+    assert record["model_dtype"] == "float32" and metrics(record)["drift"] > 1e-3
+
+
+def test_a_text_of_special_tokens_alone_hides_one_of_them(ask):
+    [record] = ask(n=(2,), d=(1,), methods=("skyformer", "softmax")).records[1:]
+    assert metrics(record)["drift"] < SAME and "loss" in record["metrics"]
 
 
 @pytest.mark.parametrize(
@@ -447,6 +543,12 @@ def test_a_file_of_budgets_brings_no_code_to_run(inject, tmp_path, contents, nam
     assert not (tmp_path / "executed").exists() and not (tmp_path / "r").exists()
 
 
+def test_an_option_of_a_file_of_budgets_is_one_option():
+    assert _text_of(MethodRequest("window", {"sinks": 4})) == "window:sinks=4"
+    with pytest.raises(UsageError, match="an option's value has a comma"):
+        _text_of(MethodRequest("window", {"sinks": "4,./evil.py:f"}))
+
+
 def test_budgets_of_an_own_method_run_where_it_is_named_and_unchanged(run, inject, models, texts, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     where = ("--model", models["bert"], "--text", texts["words"], "--n", N)
@@ -461,6 +563,10 @@ def test_budgets_of_an_own_method_run_where_it_is_named_and_unchanged(run, injec
         f"text: {texts['words']}\nn: {N}\nbudgets: {path}\nout: s\n"
     )
     assert run("sweep", "sweep.yaml")[0] == 0
+    silent = {name: value for name, value in json.loads(path.read_text()).items() if name != "method_sha256"}
+    Path("silent.json").write_text(json.dumps(silent))
+    code, _, err = inject("bert", "--budgets", "silent.json", "--method", "./own.py:f", "--out", "u")
+    assert code == 0 and "it does not say of which contents of own.py:f its budgets are" in err
     (tmp_path / "own.py").write_text(OWN.replace("softmax", "sigmoid"))
     code, _, err = inject("bert", "--budgets", path, "--method", "./own.py:f", "--out", "j")
     assert code == 2 and "has changed since" in err and not (tmp_path / "j").exists()
@@ -624,10 +730,6 @@ def test_a_gate_of_a_layer_needs_layers_by_themselves(run, models, texts):
 
 
 def test_a_method_that_is_not_finite_is_a_row_and_exit_4(inject, monkeypatch):
-    from dataclasses import replace
-
-    from attnprobe.methods import METHODS
-
     def lost(qkv, d, **options):
         actual = METHODS["vmean"].function(qkv, d, **options)
         return replace(actual, output=actual.output * math.nan)
@@ -667,12 +769,58 @@ def test_the_summary_names_the_layers_and_correlates():
         _, drift, local = zip(*points, strict=True)
         assert entry["spearman"] == pytest.approx(spearmanr(local, drift).statistic) and entry["points"] == len(points)
     assert every["method"] is None
+    lost = planted(2, None, 0.3, method="c")
+    assert inject_points(inject_rows([*records, lost])) == inject_points(inject_rows(records))
+
+
+def test_places_that_lack_one_of_the_numbers_have_no_rank():
+    def place(layer, **means):
+        row = {"layer": layer, "predicts": None, "d": 4, "method": "a", "options": {}}
+        return row | {"metrics": {name: {"mean": value} for name, value in means.items()}}
+
+    rows = [place(0, drift=0.1, local_error=0.2), place(1, drift=0.2, row_error=0.3), place(2, drift=0.3)]
+    assert [(entry["number"], entry["points"], entry["spearman"]) for entry in predictors(rows)] == [
+        ("local error", 0, None),
+        ("row error", 0, None),
+    ]
+    known = [place(layer, drift=layer, local_error=layer**2) for layer in range(4)]
+    assert [(entry["points"], entry["spearman"]) for entry in predictors(known)] == [(4, 1.0)]
+
+
+def test_rows_of_a_batch_are_padded_by_a_number_that_the_model_has():
+    for pad, filled in ((-1, 0), (None, 0), ("x", 0), (5, 5)):
+        model = SimpleNamespace(config=SimpleNamespace(pad_token_id=pad), device="cpu")
+        reading = batch_of([[1, 2], [3]], SimpleNamespace(model=model))
+        assert reading.inputs["input_ids"].tolist() == [[1, 2], [3, filled]] and reading.lengths == [2, 1]
+
+
+def test_lines_of_special_tokens_alone_are_none(ask):
+    with pytest.raises(UsageError, match="windows=1: the text .* has 0 lines of at least 1 tokens"):
+        ask(n=(2,), d=(1,), lines=True)
+
+
+def test_an_encoder_decoder_predicts_no_words_and_has_any_number_of_positions(ask):
+    [record] = ask("t5", methods=("softmax",)).records
+    assert record["predicts_not"] == "a t5 model has no head here" and metrics(record)["drift"] < SAME
+    assert not LOSSES & record["metrics"].keys()
 
 
 @pytest.mark.parametrize(("layers", "there"), [("0-1", False), ("all", True)])
 def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, there):
     code, out, _ = inject("bert", "--method", "vmean", "--per-layer", "--layer", layers, "--legend")
     assert code == 0 and ("Spearman" in out) == there == (" ρ\n" in out)
+
+
+def test_logits_in_chunks_give_what_they_give_at_once(monkeypatch):
+    own, got = (
+        Outputs(torch.ones(8, 2), torch.randn(7, 9, generator=torch.Generator().manual_seed(i))) for i in (0, 1)
+    )
+    whole = model_drift(own, got, torch.arange(7), causal=True, encoder=False)
+    for rows in (1, 3, 6, 7):
+        monkeypatch.setattr("attnprobe.experiments.inject.drift.CHUNK", 9 * rows)
+        drift, steps = model_drift(own, got, torch.arange(7), causal=True, encoder=False)
+        assert drift == pytest.approx(whole[0], rel=1e-12) and steps["kl"] == pytest.approx(whole[1]["kl"], rel=1e-12)
+        assert {name: len(values) for name, values in steps.items()} == dict.fromkeys(steps, 7)
 
 
 def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
