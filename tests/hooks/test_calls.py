@@ -12,11 +12,11 @@ from transformers.utils import logging
 from attnprobe import capture
 from attnprobe.block import Block
 from attnprobe.errors import SourceError
-from attnprobe.hooks.blocks import watched
+from attnprobe.hooks.blocks import _first, watched
 from attnprobe.hooks.call import AttentionCall
-from attnprobe.hooks.capture import _end
-from attnprobe.hooks.interface import call_of, eager_of, quiet, switched
-from attnprobe.hooks.masks import Pattern, split_mask
+from attnprobe.hooks.capture import _end, capture_layers
+from attnprobe.hooks.interface import _configurations, call_of, eager_of, quiet, switched
+from attnprobe.hooks.masks import Pattern, pattern_of, split_mask
 from attnprobe.hooks.rope import rope_of
 
 
@@ -201,3 +201,64 @@ def test_a_rope_is_that_of_the_kind_of_the_layer(p, given, kinds, expected, monk
         config = SimpleNamespace(rope_parameters=given, layer_types=kinds)
 
     assert rope_of(Module(), 0, p) == expected
+
+
+# --- what is captured, and where a forward ends
+
+
+def test_a_call_with_a_window_of_its_mask_is_local_and_keeps_its_block_with_its_queries():
+    assert call(pattern=Pattern(left=1, right=0)).local and call(window=9).local and not call().local
+    block = Block(torch.ones(3, 6), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    some = call(pattern=Pattern(right=0), block=block).at(torch.tensor([1, 3]))
+    assert some.block.size.tolist() == [[2.0, 4.0]] and call().at(torch.tensor([1])).block is None
+
+
+def test_one_query_behind_a_cache_sees_no_later_key():
+    assert call(n_q=1).causal and call(n_q=1, pattern=Pattern(right=0)).causal
+    assert not call(n_q=1, pattern=Pattern(right=1)).causal and not call(n_q=2).causal
+
+
+def test_heads_with_the_same_mask_have_its_pattern():
+    causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+    assert str(pattern_of(causal.expand(1, 3, 4, 4))) == "causal"
+    assert str(pattern_of(torch.cat([causal, causal.mT], 1))) == "custom"
+
+
+def test_a_configuration_without_one_of_its_parts_is_passed_over():
+    inner = SimpleNamespace(sub_configs={})
+    config = SimpleNamespace(sub_configs={"text": None, "vision": None}, text=inner, vision=None)
+    model = SimpleNamespace(modules=lambda: [SimpleNamespace(config=config), SimpleNamespace()])
+    assert list(_configurations(model)) == [config, inner]
+
+
+def test_whole_numbers_are_no_stream():
+    whole, real = torch.zeros(1, 2, 3, dtype=torch.int64), torch.zeros(1, 2, 3)
+    assert _first((whole,), {}) is None and _first((real,), {}) is real and _first((), {"x": real}) is real
+
+
+def test_what_qkv_of_a_source_refuses():
+    bert, bart = tiny_models.build("BERT"), tiny_models.build("BART")
+    padded, pair = tiny_models.inputs(bert), tiny_models.inputs(bart, padded=False)
+    pair["decoder_input_ids"] = pair["decoder_input_ids"][:, :9]
+    for model, inputs, layer, says in (
+        (bert, padded, 0, "m is refused at layer 0: masked attention is not supported, only full"),
+        (bart, pair, 3, "m is refused at layer 3: 9 queries, 24 keys: self-attention is needed"),
+        (
+            bert,
+            {"input_ids": padded["input_ids"]},
+            9,
+            "m: layer 9 was never reached; the forward made 2 attention calls",
+        ),
+    ):
+        with pytest.raises(SourceError, match=says):
+            capture_layers(model, "m", (layer,), lambda model=model, inputs=inputs: model(**inputs))
+
+
+def test_a_forward_ends_where_the_last_block_is_known_to_be_none():
+    """Blocks of GPT-NeoX add attention and the MLP at once: none is found before the next layer attends."""
+    model = tiny_models.build("GPT-NeoX", num_hidden_layers=4, use_parallel_residual=True)
+    ended = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda *_: ended.append(1))
+    [captured] = capture_layers(model, "m", (0,), lambda: model(**tiny_models.inputs(model, padded=False))).values()
+    assert captured.block is None and len(ended) == 1

@@ -270,6 +270,7 @@ def test_wrong_names_list_what_is_there(write, tensors):
         ({"v": torch.zeros(3, 10, 4, dtype=torch.int64)}, "v is stored as I64, not as one of float64"),
         ({"q": torch.full((3, 10, 4), float("nan"))}, "q: the value at head 0, token 0, column 0 is nan"),
         ({"v": torch.full((3, 10, 4), float("inf"))}, "v: the value at head 0, token 0, column 0 is inf"),
+        ({"all_queries": torch.zeros(3, 9, 4)}, "all_queries has shape (3, 9, 4), not (3, 10, 4)"),
         ({"mask": torch.ones(10)}, "mask: needs shape (10,), dtype bool"),
         ({"mask": torch.ones(9, dtype=torch.bool)}, "mask: needs shape (10,), dtype bool"),
         ({"mask": torch.zeros(10, dtype=torch.bool)}, "mask: no valid token"),
