@@ -17,9 +17,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.cli import COMMANDS, cli, main
+from attnprobe.cli import COMMANDS, _help_hint, cli, main
 from attnprobe.cli.factory import options_in, told_before
 from attnprobe.cli.names import method_list
+from attnprobe.cli.output import shard_of_command
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.methods import METHODS, by_family
 from attnprobe.run import provenance
@@ -485,6 +486,27 @@ def test_methods_lists_and_explains(run):
 def test_methods_of_packages_are_listed(monkeypatch):
     monkeypatch.setattr("attnprobe.cli.names.plugins", lambda: {"mine": None})
     assert "\nof installed packages\n  mine\n" in method_list()
+    monkeypatch.setattr("attnprobe.cli.names.plugins", dict)
+    assert "of installed packages" not in method_list()
+
+
+def test_a_method_of_no_year_has_none_in_its_row(run, tmp_path):
+    (tmp_path / "own.py").write_text("def f(q, k, v, d, scale):\n    return v\n")
+    code, out, err = run("methods", "./own.py:f", "--format", "json")
+    [row] = json.loads(out)["rows"] if code == 0 else [err]
+    assert not row["year"] and row["paper"]
+    line = run("methods", "./own.py:f", "--format", "md")[1].splitlines()[-1]
+    assert f" {row['paper']} " in line and "(0)" not in line
+
+
+def test_help_of_every_option_is_no_answer_while_a_shell_completes(capsys):
+    command = cli.get_command(click.Context(cli), "error")
+    assert command.make_context("error", ["--help-all"], resilient_parsing=True).command is command
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_without_a_command_names_no_help():
+    assert _help_hint(click.ClickException("x")) == "" and shard_of_command() is None
 
 
 @pytest.mark.parametrize(
@@ -492,6 +514,7 @@ def test_methods_of_packages_are_listed(monkeypatch):
     [
         ("attnprobe error --method skyformer,nystromformer-", "plain,skyformer,nystromformer-kmeans"),
         ("attnprobe error --method ./mine.p", "file,./mine.p"),
+        ("attnprobe error --method mine.py", "file,mine.py"),
         ("attnprobe error --method nosuch", ""),
     ],
 )

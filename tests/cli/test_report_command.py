@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +19,11 @@ from safetensors.torch import save_file
 from thinned import others_slow
 
 import attnprobe
+from attnprobe.cli import output, report
 from attnprobe.methods import METHODS
+from attnprobe.records import ownership
 from attnprobe.report import open_run, views
+from attnprobe.tables.view import Figure
 
 
 def qkv_file(path, seed=0):
@@ -351,6 +355,43 @@ def test_a_folder_that_is_no_run_is_one_line_and_exit_2(run, tmp_path, files, sa
     code, out, err = run("report", "r")
     assert code == 2 and says in one_line(err) and not out
     assert not (tmp_path / "r/tables").exists()
+
+
+def test_fields_of_csv_are_chosen_by_their_names(run, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    code, out, _ = run("report", "r", "--format", "csv", "--columns", "method,n")
+    assert code == 0 and out.splitlines()[0] == "method,n"
+    code, out, err = run("report", "r", "--format", "csv", "--columns", "metod")
+    assert code == 2 and "did you mean 'method'" in one_line(err) and not out
+
+
+def test_figures_that_a_run_left_nothing_for_are_named(run, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    code, _, err = run("report", "r", "--plot", "maps,errors")
+    assert code == 0 and "no figure of maps: this run left nothing to draw it from" in err
+    assert "no figure of errors" not in err
+
+
+def test_runs_of_one_name_have_folders_of_their_own(tmp_path):
+    runs = [SimpleNamespace(path=tmp_path / place / "run") for place in "abc"] + [SimpleNamespace(path=Path("/"))]
+    names = [path.name for path in report._folders(runs, tmp_path)]
+    assert names == ["run", "run-again1", "run-again2", "run-again3"]
+    assert report._folders(runs[:1], tmp_path) == [tmp_path]
+
+
+def test_an_older_figure_that_may_be_the_users_stays(tmp_path, capsys):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/kind-old.svg").write_text("of anyone")
+    ownership.write_output(tmp_path, "figures/kind-new.svg", "ours")
+    listed = tmp_path / ownership.LIST
+    listed.write_text(json.dumps({**json.loads(listed.read_text()), "older": ["figures/kind-old.svg"]}))
+    figure = Figure("kind", lambda folder: [], "nothing to draw")
+    assert output._drawn(figure, tmp_path, named=True) == []
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["kind-old.svg"]
+    said = capsys.readouterr().err
+    assert "no figure: nothing to draw" in said and said.count("removed, because it shows an earlier run") == 1
 
 
 @pytest.mark.parametrize(

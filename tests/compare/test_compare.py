@@ -792,6 +792,7 @@ def test_what_was_requested_and_not_compared_is_named_first_and_fails_with_stric
     name = {"method": "v1.py:blr"}
     write("a", [cell(), cell(**name, d=8), cell(**name), cell(window=1), cell(method="vmean", d=None)])
     write("b", [cell(), cell(method="blr.py:blr"), cell(method="mss")])
+    write("d", [cell()])
     for strict, expected in (((), 0), (("--strict",), 1)):
         code, out, err = command("compare", "a", "b", *strict)
         assert code == expected and out.index("v1.py:blr") < out.index("skyformer")
@@ -802,8 +803,9 @@ def test_what_was_requested_and_not_compared_is_named_first_and_fails_with_stric
             "attnprobe: in no mean, because only in A: 2 cells",
             "attnprobe: 1 row compared: 1 same, 4 not compared",
         ]
+    write("one", [cell(), cell(window=1)])
+    assert "attnprobe: in no mean, because only in A: 1 cell" in command("compare", "one", "d")[2].splitlines()
     write("c", [cell(method="vmean", d=None), cell(), cell(window=1)])  # V-Mean and windows were not requested
-    write("d", [cell()])
     assert command("compare", "c", "d", "--strict")[0] == 0
     write("e", [cell(method="mss")])  # nothing in common
     assert command("compare", "a", "e")[0] == command("compare", "a", "e", "--strict")[0] == 2

@@ -1,12 +1,24 @@
 """The sources, layers and processes of a run, of objects made for it."""
 
+import json
+import os
+import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.run import plan
+from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.error.measure import ErrorCells
+from attnprobe.run import plan, provenance
 from attnprobe.run.cells import _of_windows
+from attnprobe.run.estimate import estimate_cells
+from attnprobe.run.folder import _has_records, _locked, _refuse_empty
+from attnprobe.run.group_work import GroupWork, _measure
+from attnprobe.run.inputs import InputKeeper
 from attnprobe.run.loop import VERSIONS, Ledger, Outcome
 from attnprobe.run.plan import parse_methods, refuse_endless
 from attnprobe.run.provenance import versions
@@ -73,3 +85,120 @@ def test_a_process_with_other_versions_is_told():
     assert told == [f"far has torch 1.0 (here {versions()['torch']}): its numbers may differ by rounding"]
     Ledger.received(ledger, (), "note", "a line")
     assert told[1] == "a line"
+
+
+def test_a_process_of_several_devices_takes_one_unless_keys_name_it():
+    @dataclass(frozen=True)
+    class Request:
+        device: str = "cuda"
+
+    opened = []
+
+    def opening(exclusive):
+        def open_cells(request, notify, timings):
+            opened.append((exclusive, request.device))
+
+        open_cells.exclusive = exclusive
+        return open_cells
+
+    for exclusive in (False, True):
+        for number in (0, 3):
+            work = SimpleNamespace(request=Request(), threads=None, devices=("cpu", "meta"), open=opening(exclusive))
+            GroupWork._opened(work, number, print)
+    assert opened == [(False, "cpu"), (False, "meta"), (True, "cuda"), (True, "cuda")]
+
+
+def test_the_inputs_of_places_whose_cells_are_done_are_not_read():
+    read, sent = [], []
+
+    def inputs(places, keeper):
+        read.append(list(places))
+        return iter([])
+
+    cells = SimpleNamespace(by_place={place: [SimpleNamespace(key=place)] for place in "ab"}, inputs=inputs)
+    cells.send = lambda *what: sent.append(what)
+    for done in ({}, {"a": None}, {"a": None, "b": None}):
+        _measure(cells, ("a", "b"), done, "r", None)
+    assert read == [["a", "b"], ["b"]] and not sent
+
+
+def test_input_statistics_that_failed_are_measured_again(monkeypatch, tmp_path):
+    records = [{"key": "a", "status": "ok"}, {"key": "b", "status": "failed"}]
+    monkeypatch.setattr("attnprobe.run.inputs.read_inputs", lambda folder: SimpleNamespace(records=records))
+    assert InputKeeper(tmp_path, "r", True, False).there == {"a"}
+    assert InputKeeper(tmp_path, "r", True, True).there == InputKeeper(tmp_path, "r", False, False).there == set()
+
+
+def test_a_folder_of_references_alone_is_no_empty_run(tmp_path):
+    def outcome(*given):
+        return Outcome(records=[{"requested": asked, "status": status, "reason": "why"} for asked, status in given])
+
+    with pytest.raises(UsageError, match="vanished while the run was writing to it"):
+        _refuse_empty(outcome(), tmp_path, True)
+    file = tmp_path / "records.jsonl"
+    for made in (False, True):
+        file.write_text("a record\n")
+        for some in ((), ((False, "skipped"),), ((True, "skipped"), (True, "ok"))):
+            _refuse_empty(outcome(*some), tmp_path, made)
+        with pytest.raises(UsageError, match="why"):
+            _refuse_empty(outcome((True, "skipped"), (False, "ok")), tmp_path, made)
+        assert file.exists() != made
+
+
+def test_a_folder_named_as_records_holds_none(tmp_path):
+    (tmp_path / "records-1.jsonl").mkdir()
+    assert not _has_records(tmp_path)
+    (tmp_path / "records.jsonl").write_text("")
+    assert not _has_records(tmp_path)
+    (tmp_path / "records.jsonl").write_text("a record\n")
+    assert _has_records(tmp_path)
+
+
+def test_a_file_system_without_locks_locks_nothing(monkeypatch, tmp_path):
+    import fcntl
+
+    def without(descriptor, how):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    [descriptor] = _locked(tmp_path, None)
+    os.close(descriptor)
+
+
+def test_a_dry_run_counts_failed_cells_where_they_are_tried_again(tmp_path):
+    q = torch.randn(3, 1, 24, 4, generator=torch.Generator().manual_seed(0))
+    save_file(dict(zip("qkv", (x.contiguous() for x in q), strict=True)), tmp_path / "x.safetensors")
+    asked = {"qkv": str(tmp_path / "x.safetensors"), "device": "cpu", "out": str(tmp_path / "r"), "matrix": False}
+    asked |= {"methods": ("linear,vmean",), "d": (4,)}
+    records = measure_errors(ErrorRequest(**asked)).outcome.records
+    records = [{**one, "status": "failed"} if one["method"] == "linear" else one for one in records]
+    (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    for again, done in ((False, {True}), (True, {False})):
+        cells = estimate_cells(ErrorCells, ErrorRequest(**asked, retry_failed=again))
+        assert {cell.done for cell in cells if cell.name == "linear"} == done
+        assert all(cell.done for cell in cells if cell.name != "linear")
+
+
+def test_what_doctor_says_of_packages_and_processors(monkeypatch):
+    for installed, right, says in (
+        (False, True, "is not installed: pip install"),
+        (True, True, "at here, sha256 as published"),
+        (True, False, "at here, sha256 WRONG: refused"),
+    ):
+        facts = {"installed": installed, "sha256_ok": right, "path": "here"}
+        monkeypatch.setattr(provenance, "packaged_weights", lambda name, facts=facts: facts)
+        assert says in provenance._state("minilm")
+    monkeypatch.setattr(provenance.Path, "read_text", lambda *_, **__: int("x"))
+    with pytest.raises(ValueError):
+        provenance._cpu_name()
+    monkeypatch.setattr(provenance.Path, "read_text", lambda *_, **__: "flags: all\n")
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "")
+    assert provenance._cpu_name() == provenance.platform.machine() and provenance.clock_mhz() is None
+
+
+def test_a_list_in_python_is_a_tuple_and_a_word_is_none():
+    for value, example in (("softmax", "('softmax',)"), (7, "(7,)")):
+        with pytest.raises(UsageError, match="methods=.*: a tuple is needed, such as " + re.escape(example)):
+            ErrorRequest(methods=value)
+    with pytest.raises(UsageError, match="methods=None: a tuple is needed, such as \\('"):
+        ErrorRequest(methods=None)

@@ -7,6 +7,7 @@ import pytest
 
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import UsageError
+from attnprobe.sweeps import yaml_file
 from attnprobe.sweeps.yaml_file import read_config
 
 
@@ -64,6 +65,7 @@ def test_values_are_those_that_the_command_line_would_give(tmp_path):
         ("command: condition\nmethod: skyformer\niterations: 9", {"methods": ("skyformer",), "iterations": 9}),
         ("plot: true", {"plots": ("errors",)}),
         ("plot: false", {"plots": ()}),
+        ("method: [{name: vmean}, {name: svd, options: {}}]", {"methods": ("vmean", "svd")}),
     ],
 )
 def test_each_command_has_its_own_options(tmp_path, text, values):
@@ -98,6 +100,9 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
         ("method: [{nam: vmean}]", 1, "did you mean 'name'?"),
         ("method: [{options: {a: 1}}]", 1, "a method is NAME"),
         ("method: [{name: vmean, options: {a: [1]}}]", 1, "takes one value"),
+        ("method: [{name: vmean, options: {a: 'b,./evil.py:f'}}]", 1, "takes one value"),
+        ("method: [{name: vmean, options: [a]}]", 1, "a method is NAME"),
+        ("method: true", 1, "text or numbers"),
         ("gates: {metric: x}", 1, "a list is needed"),
         ("gates: []", 1, "a list is needed"),
         ("1: 2", 1, "not an option name"),
@@ -161,6 +166,7 @@ PAIRS = [
     ("d: all", 1, "d: 'all' is not a whole number"),
     ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, but none is set"),
+    ("backend: ray", 1, "backend ray joins a cluster that you name"),
     ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "spectrum takes no gates"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
@@ -180,7 +186,14 @@ def test_what_cannot_go_together_is_refused_with_its_line(sweep, text, line, mes
     assert sweep(text, "--dry-run")[0] == 2
 
 
+def test_a_packaged_sweep_is_that_of_the_wheel_if_there_is_one(monkeypatch, tmp_path):
+    assert yaml_file._folder() == yaml_file.IN_CLONE
+    monkeypatch.setattr(yaml_file, "IN_WHEEL", tmp_path)
+    assert yaml_file._folder() == tmp_path
+
+
 def test_what_goes_together_across_file_and_command_line(sweep, run, monkeypatch):
+    assert sweep("qkv: qkv.safetensors\njunit: g.xml", "--fail-below", "output_cosine_min=-2", "--dry-run")[0] == 0
     code, err = sweep("qkv: qkv.safetensors", "--model", "minilm")
     assert code == 2 and err.startswith("--model and qkv exclude each other: --qkv qkv.safetensors holds Q, K and V")
     code, err = sweep("force: true", "--retry-failed")
