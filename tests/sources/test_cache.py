@@ -121,6 +121,15 @@ def test_a_capture_without_blocks_is_cached(queries, cache, model, text_file, mo
         assert one[layer].block is two[layer].block is None and torch.equal(one[layer].q, two[layer].q)
 
 
+def test_a_capture_whose_projection_is_gone_is_made_again(cache, model, text_file):
+    expected = source(model, text_file).qkv(24, [0], 0)[0]
+    [entry] = (path for path in cache.folder.glob("*.safetensors") if list(load_file(path)) == ["weight"])
+    entry.unlink()
+    again = source(model, text_file)
+    got = again.qkv(24, [0], 0)[0]
+    assert "captured" not in again.facts and torch.equal(got.block.weight, expected.block.weight)
+
+
 def test_a_file_of_what_is_cached_has_the_same_bytes(cache, model, text_file, tmp_path):
     one, two = (save_qkv(tmp_path / name, source(model, text_file), 24, [1]).read_bytes() for name in ("1", "2"))
     assert one == two

@@ -15,8 +15,9 @@ from attnprobe.block import Block
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.hooks.call import AttentionCall
 from attnprobe.sources import cache as cache_module
-from attnprobe.sources import choose, gguf_file, packaged, resolve, save_qkv, scaled, vocabulary, weights
+from attnprobe.sources import choose, gguf_file, hub, packaged, resolve, save_qkv, scaled, vocabulary, weights
 from attnprobe.sources.cache import Cache, _runs
+from attnprobe.sources.converted import _refuse_what_is_lost
 from attnprobe.sources.description import _attention, _is_causal
 from attnprobe.sources.folder import ModelFolder, Seal, looks_like_a_path
 from attnprobe.sources.model import ModelSource
@@ -24,7 +25,7 @@ from attnprobe.sources.needle import parse_needle
 from attnprobe.sources.positions import _caches, _joined_block, _table, max_positions
 from attnprobe.sources.spec import Source, SourceSpec, check_memory
 from attnprobe.sources.surveying import _row
-from attnprobe.sources.text import Text
+from attnprobe.sources.text import Text, prepared
 from attnprobe.sources.tokens import TokenStream
 
 # --- what a model source says and does
@@ -342,6 +343,43 @@ def test_a_shard_that_names_a_folder_is_refused(shard, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
     with pytest.raises(SourceError, match="a shard's name is .*, not that of a file in the same directory"):
         ModelFolder("m", tmp_path).tensors()
+
+
+def test_a_snapshot_that_lacks_a_file_is_not_the_cached_one(monkeypatch):
+    held = {"config.json": "/hub/snapshots/1/config.json"}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: held.get(file))
+    assert str(hub.cached_folder("m", "config.json")) == "/hub/snapshots/1"
+    assert hub.cached_folder("m", "config.json", "model.safetensors") is None and hub.cached_folder("m") is None
+
+
+def test_data_sets_lie_where_the_variables_say(monkeypatch, tmp_path):
+    for name in ("HF_HOME", "HF_DATASETS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, below in (("XDG_CACHE_HOME", "huggingface/datasets"), ("HF_HOME", "datasets"), ("HF_DATASETS_CACHE", "")):
+        folder = tmp_path / name / below / "a___b" / "c" / "0" / "1"
+        folder.mkdir(parents=True)
+        (folder / "x.arrow").write_text("")
+        with monkeypatch.context() as patched:
+            patched.setenv(name, str(tmp_path / name))
+            assert prepared("c", "a/b") and not prepared("d", "a/b")
+
+
+def test_words_of_a_text_that_exceed_a_made_up_vocabulary_are_unknown_and_no_fault(tmp_path):
+    bert_config(vocab_size=8).save_pretrained(tmp_path / "m")
+    (tmp_path / "t.txt").write_text("one two three four five six seven eight nine ten eleven twelve\n")
+    spec = SourceSpec(model=str(tmp_path / "m"), weights="initialized", text=str(tmp_path / "t.txt"), device="cpu")
+    assert resolve(spec, notify=lambda line: None).facts["unk_fraction"] > 0.5
+
+
+def test_rotary_positions_that_a_gguf_file_scales_are_refused():
+    plain = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 1.0, "llama.rope.scale_linear": 0}
+    plain |= {"llama.rope.scaling.original_context_length": 4096, "general.architecture": "llama"}
+    _refuse_what_is_lost(gguf_file.Header(plain, {}))
+    for name, value in (("scaling.type", "yarn"), ("scaling.factor", 8.0), ("scale_linear", 2.0)):
+        with pytest.raises(ValueError, match=f"^llama.rope.{name}: its rotary positions are scaled"):
+            _refuse_what_is_lost(gguf_file.Header({**plain, f"llama.rope.{name}": value}, {}))
+    with pytest.raises(ValueError, match="rope_freqs.weight: its rotary positions are scaled"):
+        _refuse_what_is_lost(gguf_file.Header(plain, {"rope_freqs.weight": (4,)}))
 
 
 @pytest.mark.parametrize("places", [None, ["nowhere"]])

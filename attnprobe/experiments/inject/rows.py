@@ -228,7 +228,7 @@ def _beside(cells: Sequence[Row], best: Sequence[Row]) -> Row:
     """The differences of a policy to another one on the same windows."""
     own = {name: _by_window(best, name) for name in ("kl", "loss")}
     first, windows = cells[0], [cell["window"] for cell in cells]
-    gaps = {name: [cell[name] - own[name].get(cell["window"], nan) for cell in cells] for name in own}
+    gaps = {name: [_gap(cell[name], own[name].get(cell["window"])) for cell in cells] for name in own}
     kl, least = _mean([cell["kl"] for cell in cells]), _mean([cell["kl"] for cell in best])
     return {
         **{name: first[name] for name in ("method", "options", "source", "n", "prefix", "d")},
@@ -241,7 +241,11 @@ def _beside(cells: Sequence[Row], best: Sequence[Row]) -> Row:
     }
 
 
-def _by_window(cells: Sequence[Row], name: str) -> dict[int, float]:
-    """The mean of a metric over the repeats of each window."""
+def _gap(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _by_window(cells: Sequence[Row], name: str) -> dict[int, float | None]:
+    """The mean of a metric over the repeats of each window; None if one of them lacks it."""
     groups = grouped_by(cells, "window")
-    return {group[0]["window"]: sum(cell[name] for cell in group) / len(group) for group in groups}
+    return {group[0]["window"]: _mean([cell[name] for cell in group]) for group in groups}
