@@ -102,7 +102,7 @@ def condition(matrix: Tensor, precise: bool = False) -> Condition:
     rank = int((values > values[0] / limit).sum())
     effective = float(values[0] / values[rank - 1])
     proved = certified_condition(matrix) if precise else None
-    if proved is not None and not isfinite(proved.upper):
+    if proved is not None and proved.rank < len(values):
         return Condition(None, f"singular (exact rank {proved.rank})", rank, effective, values, proved)
     value = float(values[0] / values[-1]) if proved is None else proved.value
     if rank < len(values) or value >= limit:

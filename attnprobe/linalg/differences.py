@@ -72,7 +72,6 @@ class Differences:
 
     Args:
         exact: (h, n_q, n_k). approximations: operators of the same shape.
-        dtype: of the passes; exact's own by default.
         devices: the devices that compute rows (see `in_spans`); None is exact's own, all rows at once.
     """
 
@@ -80,15 +79,14 @@ class Differences:
         self,
         exact: Operator,
         approximations: Sequence[Operator | None],
-        dtype: torch.dtype | None = None,
         devices: Sequence[torch.device | str] | None = None,
     ) -> None:
-        self.dtype = dtype or exact.dtype
-        self.exact = exact if exact.dtype == self.dtype else exact.to(self.dtype)
+        self.dtype = exact.dtype
+        self.exact = exact
         self.approximations = tuple(approximations)
         self.devices = located(devices)
         self.h, self.n_q, self.n_k = exact.shape
-        heads = 1 if self.devices is not None else block_shape(self.exact, CPU_BLOCK)[0]
+        heads = 1 if self.devices is not None else block_shape(exact, CPU_BLOCK)[0]
         self.groups = [slice(*pair) for pair in row_blocks(self.h, heads)]  # heads that a block has together
         self._fused_groups: dict[tuple[int, int], Streamed] = {}
 

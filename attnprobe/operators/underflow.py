@@ -42,7 +42,7 @@ def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
     (tensor([[1., 0.]]), tensor([[1.0000e+00, 8.1940e-40]]))
     """
     least = least_exponent(scores, scores.shape[-1])
-    if least > -math.inf and scores.numel():
+    if least > -math.inf:
         apart, largest = scores.requires_grad, scores.detach().amax(-1, keepdim=True)
         scores = scores - largest if apart else scores.sub_(largest)
         scores = torch.nn.functional.threshold(scores, least, -math.inf, inplace=not apart)

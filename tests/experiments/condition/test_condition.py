@@ -146,7 +146,25 @@ def test_a_certificate_tells_an_exactly_singular_matrix():
     matrix = torch.randn(12, 12, generator=generator(0, "rows"), dtype=torch.float64)
     matrix[3] = matrix[8]
     actual = condition(matrix, precise=True)
-    assert actual.value is None and actual.flag == "singular (exact rank 11)" and math.isinf(actual.certified.lower)
+    assert actual.value is None and actual.flag == "singular (exact rank 11)"
+    assert actual.certified.lower == actual.certified.value == math.inf
+
+
+@needs_flint
+def test_a_condition_beyond_float64_is_not_called_singular_by_a_certificate():
+    actual = condition(torch.diag(torch.tensor([1e308, 1e-308], dtype=torch.float64)), precise=True)
+    assert actual.flag == "singular (>2e15)" and actual.certified.rank == 2
+    assert actual.certified.lower > 1e308 and actual.certified.value == math.inf
+
+
+@needs_flint
+def test_a_certificate_takes_the_bits_that_its_width_needs():
+    """Integers with a condition of 2²³⁰: 256 bits invert them, but leave an interval wider than 1e-9."""
+    factor = torch.eye(54, dtype=torch.float64) - torch.ones(54, 54, dtype=torch.float64).triu(1)
+    gram = factor @ factor.mT
+    actual = certified_condition(gram @ gram)
+    assert actual.bits == 512 and actual.upper <= actual.lower * (1 + 1e-9)
+    assert math.log2(actual.value) == pytest.approx(229.9, abs=0.1)
 
 
 @needs_flint
@@ -164,6 +182,9 @@ def test_what_a_certificate_cannot_take():
     for matrix in (torch.ones(2, 3), torch.eye(257), torch.full((2, 2), float("nan"))):
         with pytest.raises(UsageError):
             certified_condition(matrix)
+    subnormal = torch.diag(torch.tensor([1.0, 5e-324], dtype=torch.float64))  # its inverse has no float64
+    with pytest.raises(UsageError, match="4096 bits do not resolve this matrix, which is not singular"):
+        certified_condition(subnormal)
 
 
 def test_without_flint_the_error_names_the_extra(monkeypatch):
