@@ -130,6 +130,8 @@ def test_a_matrix_that_is_not_finite_is_nan_and_harms_no_other():
     actual = intervals(matrices)
     assert actual.lower[0] <= 1 <= actual.upper[0] and actual.width[0] < 1e-3
     assert actual.value[1].isnan() and actual.upper[1].isnan() and actual.passes[1] == 0
+    alone = intervals(matrices[1:])
+    assert alone.lower.isnan() and alone.upper.isnan() and alone.passes[0] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])

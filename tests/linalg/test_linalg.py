@@ -353,6 +353,11 @@ def test_a_nan_of_either_sign_is_larger_than_many_numbers(sign):
     assert largest_scores(x, 3)[1].tolist() == [[7, 199, 198]]
 
 
+def test_many_scores_of_no_row_have_no_place():
+    values, places = largest_scores(torch.empty(0, 200), 3)
+    assert values.shape == places.shape == (0, 3) and places.dtype == torch.int64
+
+
 def test_gradients_reach_the_scores_that_are_taken():
     x = torch.tensor([[3.0, 5.0, 5.0, 5.0]], requires_grad=True)
     largest_scores(x, 2)[0].sum().backward()

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from attnprobe import QKV, Approximation, approximate
+from attnprobe import QKV, Approximation, Unsupported, approximate
+from attnprobe.metrics import guarantees
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.operators import Dense
 from attnprobe.rng import generator
@@ -101,3 +102,22 @@ def test_a_target_without_a_normaliser_has_no_error_of_one():
     approx = approximate("performer", inputs(), 8)
     assert approx.log_normalizer is not None
     assert set(GuaranteeReference(inputs(), "gaussian").errors(approx)) == {"output", "matrix"}
+
+
+def test_the_norms_of_repeats_are_refused_where_both_sides_are_large(monkeypatch):
+    monkeypatch.setattr(guarantees, "LARGEST", 39)
+    with pytest.raises(Unsupported, match="a matrix of 40 rows in every repeat: choose some --queries"):
+        _ = GuaranteeReference(inputs()).norm
+    few = inputs().queries(torch.arange(39))
+    expected = torch.linalg.matrix_norm(GuaranteeReference(few).dense, 2)
+    torch.testing.assert_close(GuaranteeReference(few).norm, expected)
+
+
+@pytest.mark.parametrize("n_q, n_k", [(9, 40), (40, 9)])
+def test_a_norm_is_found_from_the_shorter_side(n_q, n_k, monkeypatch):
+    sizes, solve = [], torch.linalg.eigvalsh
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda gram: sizes.append(tuple(gram.shape)) or solve(gram))
+    q, k = torch.randn(2, n_q, 6), torch.randn(2, n_k, 6)
+    reference = GuaranteeReference(QKV(q, k, k))
+    torch.testing.assert_close(reference.norm, torch.linalg.matrix_norm(reference.dense, 2))
+    assert sizes == [(2, 9, 9)]

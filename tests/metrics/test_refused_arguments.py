@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnprobe import QKV, UsageError, approximate, exact
+from attnprobe import QKV, AttnprobeError, approximate, exact
 from attnprobe.linalg.dimension import statistical_dimension
 from attnprobe.metrics.condition import core_matrices, lemma3_interval
 from attnprobe.metrics.matrix import matrix_errors
@@ -57,6 +57,14 @@ REFUSED = {
     "a needle behind the keys": (lambda: rows([2, 6]), "needle: keys 2 … 6 are not among 6"),
     "a needle that names a key twice": (lambda: rows([2, 2]), "needle: a key is named twice"),
     "a matrix of no name": (lambda: attention_matrix(INPUTS, "softmux"), "did you mean 'softmax'"),
+    "a lifted kernel of local inputs": (
+        lambda: attention_matrix(QKV(X, X, X, sliding_window=2), "lifted-softmax"),
+        "attention is local, and lifted-softmax has no local form",
+    ),
+    "a lifted kernel of causal inputs": (
+        lambda: attention_matrix(QKV(X, X, X, causal=True), "lifted-gaussian"),
+        "attention is causal, and lifted-gaussian has no causal form",
+    ),
     "a core without heads": (lambda: lemma3_interval(torch.eye(2)), r"core has shape \(2, 2\); \(h, d, d\) is needed"),
     "a core that is not square": (lambda: lemma3_interval(X), r"core has shape \(2, 6, 3\); \(h, d, d\) is needed"),
     "cores of other heads": (lambda: cores("heads"), "approx is of another Q and K than those of qkv"),
@@ -80,6 +88,6 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_it_is_refused_in_one_line(case):
     call, says = REFUSED[case]
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(AttnprobeError, match=says) as caught:
         call()
     assert "\n" not in str(caught.value)

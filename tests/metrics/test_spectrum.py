@@ -119,6 +119,16 @@ def test_leading_values_close_where_spectra_decay():
         assert leading_singular_values(Dense(matrix_with(CHOSEN[name])[None]), 20).closed, name
 
 
+def test_more_leading_values_than_a_block_has_columns_are_all_found():
+    x = torch.randn(520, 5, generator=generator(0, "tall"), dtype=F64) @ torch.randn(
+        5, 520, generator=generator(0, "wide"), dtype=F64
+    )
+    actual = leading_singular_values(Dense(x[None]), 130)
+    assert actual.values.shape == actual.error.shape == actual.upper.shape == (130,) and actual.closed
+    assert (actual.values[:5] - torch.linalg.svdvals(x)[:5]).abs().max() <= 1e-9 * actual.values[0]
+    assert actual.values[5:].max() <= 1e-6 * actual.values[0]
+
+
 def test_an_interrupted_space_has_errors_that_say_so():
     """One pass of a flat spectrum: far from the truth, and the error covers the distance to some singular value."""
     actual = leading_singular_values(Dense(matrix_with(CHOSEN["flat"])[None]), 20, max_passes=1)

@@ -19,7 +19,10 @@ def draws(*shape, dtype=torch.float32):
 @pytest.mark.parametrize("g, m, k, n", [(1, 3, 5, 7), (1, 256, 32, 257), (3, 33, 1030, 40), (2, 70, 129, 130)])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("given", [False, True])
-def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned, given):
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned, given, wide, monkeypatch):
+    """By torch and by oneDNN, which a CPU without AVX-512 has too."""
+    monkeypatch.setattr(precision, "_onednn", lambda: wide)
     a, b = draws(g, m, k, dtype=dtype), draws(g, k, n, dtype=dtype)
     if turned:  # the same entries with the other strides
         a, b = a.mT.contiguous().mT, b.mT.contiguous().mT

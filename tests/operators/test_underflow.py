@@ -35,6 +35,11 @@ def test_flat_weights_and_half_precision_are_torchs(dtype):
     assert torch.equal(softmax(scores.clone()), torch.softmax(scores, -1))
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 5), (0, 3, 5)])
+def test_no_rows_have_no_weights(shape):
+    assert softmax(torch.zeros(shape)).shape == exp_(torch.zeros(shape)).shape == shape
+
+
 def test_half_precision_has_no_least_exponent():
     assert least_exponent(torch.zeros(1, dtype=torch.float16)) == -float("inf")
     assert least_exponent(torch.zeros(1), keys=1000) > least_exponent(torch.zeros(1)) > -88

@@ -18,6 +18,7 @@ from attnprobe.operators import (
     Sparse,
     Sum,
 )
+from attnprobe.operators.compose import Rows
 from attnprobe.rng import generator
 
 F64 = torch.float64
@@ -127,6 +128,8 @@ def cases():
     yield "scaled from the left", Scaled(Dense(a), left=r), r[:, :, None] * a
     yield "scaled from the right", Scaled(Dense(a), right=c), a * c[:, None]
     yield "rows replaced", *override()
+    yield "no row replaced", RowOverride(Dense(a), torch.empty(2, 0, dtype=torch.int64), Dense(a[:, :0])), a
+    yield "some rows", Rows(Dense(a), torch.tensor([4, 0, 1, 3])), a[:, [4, 0, 1, 3]]
     yield "mosaic", *mosaic()
     yield "padded", *padded()
     for kind in (SoftmaxAttention, GaussianAttention):

@@ -10,7 +10,7 @@ import torch
 from inputs import make
 
 from attnprobe import QKV
-from attnprobe.errors import UsageError
+from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.operators import UnnormalisedAttention
 from attnprobe.rng import Streams, generator
@@ -205,6 +205,18 @@ def test_what_the_theorem_assumes_against_loops():
             sufficient = 9.822 * d_stat / coherence * log(60 / DELTA)
             assert details["sufficient"] == pytest.approx(sufficient, rel=1e-4)
             assert bool(one.met[head]) == (one.d >= sufficient) and bool(one.vacuous[head]) == (sufficient >= 60)
+
+
+def test_queries_too_far_from_every_key_have_no_ridge():
+    x = make(h=1, n=6, p=2).q
+    with pytest.raises(Unsupported, match=r"skyformer-theorem-2: ‖C‖ = 0 \(every query is too far from every key\)"):
+        check("skyformer-theorem-2", QKV(x + 1e3, x - 1e3, x))
+
+
+def test_half_precision_is_lifted_in_single():
+    qkv = make(h=1, n=6, p=2).to(dtype=torch.bfloat16)
+    one = Lifted(qkv, 0)
+    assert one.x.dtype == torch.float32 and torch.equal(one.x[:, :6], qkv.q.float())
 
 
 def test_what_the_theorem_assumes_follows_a_change_in_place():

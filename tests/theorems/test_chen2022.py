@@ -313,6 +313,9 @@ def test_the_rank_correlation_is_that_of_each_head(monkeypatch):
     monkeypatch.setattr(chen2022, "zhou2021_sparsity", lambda qkv: torch.zeros(qkv.h, qkv.n_q))
     equal = check("skeinformer-informer", qkv)[0]  # numbers that are all equal have no order
     assert equal.measured.isnan().all() and set(equal.verdicts()) == {"assumption not met"}
+    monkeypatch.undo()
+    flat = check("skeinformer-informer", qkv.replace(v=torch.zeros_like(qkv.v), k=torch.zeros_like(qkv.k)))[0]
+    assert flat.measured.isnan().all()
 
 
 def test_the_sparsity_measure_goes_with_the_row_norms():

@@ -11,7 +11,7 @@ from attnprobe import exact
 from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported
 from attnprobe.methods import METHODS
-from attnprobe.operators import Dense, Identity, LowRank
+from attnprobe.operators import Dense, Identity, LowRank, RankOne, Stacked
 from attnprobe.reference import exact_output
 from attnprobe.theorems import THEOREMS
 from attnprobe.theorems.eckart import eckart1936_distance, rank_bound
@@ -53,6 +53,8 @@ def test_the_rank_of_a_structure():
     assert rank_bound(LowRank(torch.ones(2, n, 3), narrow, torch.ones(2, 3, n))).tolist() == [1, 1]
     assert rank_bound(Identity(torch.ones(2), n)).tolist() == [n, n] == rank_bound(exact(make(n=n))).tolist()
     assert rank_bound(Dense(torch.ones(2, 4, n))).tolist() == [4, 4]
+    low = LowRank(torch.ones(1, n, 3), None, torch.ones(1, 3, n))
+    assert rank_bound(Stacked([low, RankOne(torch.ones(1, n), torch.ones(1, n))])).tolist() == [3, 1]
     rows = setting_for(make(n=24)).run("informer", 6, 0).operator
     assert rank_bound(rows).tolist() == [7, 7]  # the mean, and six exact rows
 

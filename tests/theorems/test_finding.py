@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -168,3 +169,17 @@ def test_order_statistics_cover_the_quantile(n, q):
 def test_too_few_values_bound_nothing():
     assert quantile_interval([3.0, 1.0], 0.5) == (-math.inf, math.inf)
     assert quantile_interval([float(x) for x in range(100)][::-1], 0.5) == (39.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"met": torch.tensor([True, True])}, "t: one number per head is needed"),
+        ({"sense": "below"}, "and sense='below'"),
+        ({"met": torch.tensor([1.0])}, "t: met and vacuous must be boolean"),
+        ({"vacuous": torch.tensor([0])}, "t: met and vacuous must be boolean"),
+    ],
+)
+def test_a_finding_that_cannot_be_judged_is_refused(change, says):
+    with pytest.raises(ValueError, match=says):
+        replace(of(True, False, 1.0, 2.0), **change)

@@ -5,7 +5,7 @@ import torch
 from inputs import make
 from theory_settings import check
 
-from attnprobe import approximate
+from attnprobe import Unsupported, approximate
 from attnprobe.linalg.coresets import SQUARED_TEMPERATURE, randomly_pivoted
 from attnprobe.rng import generator
 from attnprobe.theorems.schroder2026 import chen2025_trace, log_remainders, residuals
@@ -87,6 +87,13 @@ def test_the_trace_of_the_residual_is_below_twice_the_tail():
     for one in actual:
         assert one.verdicts() == ["holds"] * 2 and (one.bound < 0.5).all()
         assert (one.details["best"] < one.measured).all() and (one.lower <= one.measured).all()
+
+
+def test_the_trace_leaves_out_budgets_above_the_keys_and_refuses_them_alone():
+    qkv = make(h=1, n=12, p=2)
+    assert [one.d for one in check("wildcat-trace", qkv, budgets=(13, 12, 4, 40), seeds=range(2))] == [12, 4]
+    with pytest.raises(Unsupported, match=r"d=13 exceeds n_k=12; choose d in 1\.\.12"):
+        check("wildcat-trace", qkv, budgets=(40, 13))
 
 
 def test_pivots_find_the_few_keys_that_differ():

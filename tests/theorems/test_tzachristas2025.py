@@ -6,11 +6,12 @@ from math import log
 import pytest
 import torch
 from inputs import make
+from scipy.stats import norm
 from theory_settings import setting_for
 
 from attnprobe.operators import Scaled
 from attnprobe.theorems import THEOREMS
-from attnprobe.theorems.tzachristas2025 import gaussian_keys, largest_distance
+from attnprobe.theorems.tzachristas2025 import LEAST_KEYS, gaussian_keys, largest_distance
 
 F64 = torch.float64
 FORMS = {"all": {}, "causal": {"causal": True}, "window": {"causal": True, "sliding_window": 30}}
@@ -83,3 +84,33 @@ def test_scores_are_bounded_or_not(score, verdict):
 def test_the_largest_distance_is_that_of_all_pairs():
     x = torch.randn(2, 300, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
     assert torch.allclose(largest_distance(x), torch.cdist(x, x).amax((1, 2)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_keys_by_the_rule_are_the_literal_ones(form):
+    """Row by row over the keys that it sees; rows of few keys do not count."""
+    n, near = LEAST_KEYS + 14, LEAST_KEYS + 6
+    sizes = {"sliding_window": near} if form == "window" else {}
+    epsilon, qkv = 0.2, make(n=n).replace(**{**FORMS[form], **sizes})
+    [one] = findings_of("topk-gaussian", qkv, epsilons=(epsilon,))
+    for head in range(2):
+        needed, ruled, kurtosis = [], [], []
+        for row in range(n):
+            seen = [j for j in range(n) if not qkv.causal or (j <= row and (form == "causal" or row - j < near))]
+            if len(seen) < LEAST_KEYS:
+                continue
+            scores = qkv.scale * qkv.q[head, row] @ qkv.k[head, seen].mT
+            share, count = 0.0, 0
+            for weight in sorted(torch.softmax(scores, 0).tolist(), reverse=True):
+                count += 1
+                share += weight
+                if share >= 1 - epsilon:
+                    break
+            needed.append(count)
+            away = scores - scores.mean()
+            sigma = float(away.square().mean().sqrt())
+            ruled.append(len(seen) * float(norm.sf(sigma + norm.ppf(epsilon))))
+            kurtosis.append(float((away**4).mean()) / sigma**4 - 3)
+        assert float(one.measured[head]) == pytest.approx(sum(needed) / len(needed))
+        assert float(one.bound[head]) == pytest.approx(sum(ruled) / len(ruled), rel=1e-9)
+        assert float(one.details["kurtosis"][head]) == pytest.approx(sum(kurtosis) / len(kurtosis), rel=1e-9)

@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from attnprobe.figures.costs import Point, frontier
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
+from attnprobe.metrics import cost
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from attnprobe.operators.precision import product
 from attnprobe.qkv import QKV
@@ -140,6 +142,26 @@ def test_calls_take_turns_and_warm_up_is_not_kept():
     assert {name: len(times) for name, times in actual.items()} == {"a": 3, "b": 3}
     assert "".join(dict.fromkeys(order)) == "ab" and "ba" in "".join(order)
     assert all(time > 0 for times in actual.values() for time in times)
+
+
+@pytest.mark.parametrize("seconds, repeats", [(0.001, 5), (0.0011, 5), (0.005, 1), (0.05, 1), (2.0, 1)])
+def test_a_short_call_is_repeated_until_five_milliseconds_and_a_long_one_warms_up_once(seconds, repeats, monkeypatch):
+    now, calls, told = [0.0], [], []
+
+    def call():
+        calls.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(cost, "clock", lambda: now[0])
+    actual = interleaved({"it": call}, rounds=3, progress=lambda done, name: told.append((done, name)))
+    assert actual["it"] == pytest.approx([seconds] * 3)
+    assert len(calls) == 3 * repeats + (1 if seconds > 0.05 else 2)
+    assert told == [(done, "it") for done in range(4)]
+
+
+def test_peak_memory_is_told_by_linux_alone(monkeypatch):
+    monkeypatch.setattr(cost, "Path", lambda _: SimpleNamespace(exists=lambda: False))
+    assert peak_bytes(allocation, 1) is None
 
 
 def measured(tmp_path, name="r", **rest):

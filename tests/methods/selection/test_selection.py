@@ -441,6 +441,12 @@ def test_h2o_in_one_shot_keeps_the_largest_sums_of_exact_weights(average):
         assert set(chosen[i].nonzero()[:, 0].tolist()) == expected
 
 
+def test_every_query_that_is_not_causal_sees_every_key():
+    qkv = make(n=30)
+    summed, averaged = (sets(approximate("h2o", qkv, 8, average=one)) for one in (False, True))
+    assert torch.equal(summed, averaged)
+
+
 def test_tova_in_one_shot_keeps_what_the_last_query_before_the_segment_attends_to():
     qkv = make(n=24, h=3, score=3.0).replace(causal=True)
     chosen = sets(approximate("tova", qkv, 8, streaming=False))

@@ -369,3 +369,11 @@ def test_tri_shape_equals_its_twin_and_keeps_its_budget(first, last, d, causal):
 def test_tri_shape_without_room_for_its_last_rows_is_refused():
     with pytest.raises(Unsupported, match="leaves no window with last=100, first=4; choose d above 104"):
         approximate("tri-shape", make(n=200), 50)
+
+
+@pytest.mark.parametrize("rows", [range(20, 40), [0, 20, 63], [21]])
+def test_some_queries_of_bigbird_have_its_rows_whether_or_not_any_is_global(rows):
+    qkv, rows = make(n=64).replace(causal=True), torch.tensor(list(rows))
+    every, some = approximate("bigbird", qkv, 32), approximate("bigbird", qkv.queries(rows), 32)
+    assert torch.allclose(some.matrix().dense(), every.matrix().dense()[:, rows], atol=1e-14)
+    assert torch.allclose(some.log_normalizer(), every.log_normalizer()[:, rows])
