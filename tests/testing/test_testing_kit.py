@@ -13,17 +13,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from operator_cases import cases
 from torch import softmax
 
 import attnprobe
 from attnprobe import QKV, Approximation, method
 from attnprobe.cli.names import INDEX, NAMES, check_methods, options_of_method
-from attnprobe.errors import UsageError
+from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
-from attnprobe.operators import LowRank, Scaled
+from attnprobe.operators import LowRank, Scaled, Stacked
 from attnprobe.run.plan import parse_methods
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
+from attnprobe.testing.bands import magnitude
 from attnprobe.testing.cases import _half_the_digits, make
+from attnprobe.testing.examine import conformance_table
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 linear = method(linear_in_v=True)
@@ -217,6 +220,105 @@ def test_a_result_without_a_matrix_is_compared_by_its_output():
     case.compare(other, ours, qkv, "this")
     with pytest.raises(Fault, match="this: at head"):
         case.compare(ours, replace(other, output=other.output + 1), qkv, "this")
+
+
+SUMMED = [case for case in cases() if case[0] != "no row replaced"]
+
+
+def test_a_demand_without_columns_names_head_and_row():
+    x = torch.zeros(2, 3)
+    y = x.clone()
+    y[1, 2] = 1
+    with pytest.raises(Fault, match="this: at head 1, row 2 1 against 0"):
+        Case(get("svd")).near(y, x, torch.full_like(x, 0.5), "this")
+
+
+@pytest.mark.parametrize("name, operator, dense", SUMMED, ids=[case[0] for case in SUMMED])
+def test_the_size_of_what_is_summed_is_at_least_the_entry(name, operator, dense):
+    sizes = magnitude(operator)
+    assert sizes.shape == dense.shape and (sizes >= dense.abs() * (1 - 1e-12) - 1e-12).all()
+    both = magnitude(Stacked([operator.heads(slice(1, 2)), operator.heads(slice(0, 1))]))
+    torch.testing.assert_close(both, torch.cat([magnitude(operator.heads(slice(i, i + 1))) for i in (1, 0)]))
+
+
+def reading(keys):
+    """A method that states this number of keys of every head."""
+
+    def run(qkv, d):
+        read = torch.full((qkv.h,), float(keys))
+        return Approximation(None, qkv.v[:, :1].expand(-1, qkv.n_q, -1).clone(), diagnostics={"realised_d": read})
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "fault, only, status, says",
+    [
+        (reading(7), "diagnostics", "failed", "realised_d=[7.0] of d=1"),
+        (reading(0.5), "diagnostics", "failed", "realised_d=[0.5] of d=1"),
+        (reading(6), "diagnostics", "ok", None),
+        (tagged("diagnostic", lambda v: v), "diagnostic", "skipped", "it does not count the entries that it visits"),
+        (tagged("own_scale", lambda v: v), "scale", "skipped", "it says own_scale"),
+        (tagged("uses_values", lambda v: v), "linear", "skipped", "it says that it looks at V"),
+    ],
+)
+def test_what_is_judged_of_diagnostics_and_of_what_a_method_says(fault, only, status, says):
+    [verdict] = examine(fault, only=[only])
+    assert verdict.status == status and (verdict.reason is None if says is None else says in verdict.reason), verdict
+
+
+def test_lengths_that_a_method_refuses_are_skipped_with_its_reason():
+    def square(q, v):
+        if q.shape[1] != v.shape[1]:
+            raise Unsupported("as many queries as keys are needed")
+        return v
+
+    def never(q, v):
+        raise Unsupported("not today")
+
+    assert check_method(square, only=["shapes"])[0].status == "ok"
+    for name in ("shapes", "finite"):
+        [verdict] = check_method(never, only=[name])
+        assert (verdict.status, verdict.cases) == ("skipped", 0) and "not today" in verdict.reason
+
+
+def test_a_fault_that_does_not_come_again_says_so():
+    calls = []
+
+    def once(v):
+        calls.append(v)
+        if len(calls) == 1:
+            raise ValueError("at first")
+        return v
+
+    [verdict] = examine(once, only=["finite"], fixed={"n": 5})
+    assert (verdict.status, verdict.reason) == ("failed", "fails only now and then") and verdict.case["n"] == 5
+
+
+@pytest.mark.parametrize("tries, n", [(0, 20), (1, 1)])
+def test_a_case_is_made_smaller_as_often_as_is_allowed(tries, n, monkeypatch):
+    monkeypatch.setattr(sys.modules["attnprobe.testing.examine"], "TRIES", tries)
+    [verdict] = examine(FAULTS["nonnegative"], only=["nonnegative"])
+    assert verdict.status == "failed" and (verdict.case["h"], verdict.case["p"]) == (2, 8)
+
+
+def test_a_field_that_no_case_has_is_named():
+    with pytest.raises(UsageError, match="unknown field of a case 'sead'; did you mean 'seed'"):
+        examine("svd", fixed={"sead": 3})
+
+
+def test_targets_are_told_apart_and_repeated_and_a_function_has_no_command():
+    rows = [
+        {"property": "scale", "target": one, "status": "ok", "cases": 1, "says": "s"} for one in ("softmax", "gaussian")
+    ]
+    refused = {"property": "budget", "target": "softmax", "status": "skipped", "reason": "none", "says": "b"}
+    failed = {**rows[0], "status": "failed", "reason": "r", "case": {"n": 2}, "replay": None}
+    text = conformance_table([*rows, refused, failed])
+    assert "✓ scale (gaussian)  1 case " in text and "1 does not apply" in text and "  smallest case: n=2" in text
+    assert "again:" not in text and "scale (" not in conformance_table(rows[:1])
+    failing = method(targets=("softmax", "gaussian"))(lambda v: v.log())
+    [_, verdict] = examine(failing, only=["finite"])
+    assert verdict.target == "gaussian" and verdict.replay is None
 
 
 WRONG = """
