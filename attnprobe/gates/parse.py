@@ -90,11 +90,12 @@ def _gate(entry: object, where: str, gated: Gated) -> Gate:
     for key in entry:
         if key not in keys:
             raise UsageError(f"{where}: {unknown('key', str(key), keys)}")
-    if "metric" not in entry:
+    metric = _text(entry, "metric", where)
+    if metric is None:
         raise UsageError(f"{where}: no metric; choose from {', '.join(metrics)}")
-    metric, stat = _text(entry, "metric", where), _text(entry, "stat", where) or "mean"
-    if metric is None or metric not in metrics:
-        raise UsageError(f"{where}: {unknown('metric', str(metric), metrics)}")
+    stat = _text(entry, "stat", where) or "mean"
+    if metric not in metrics:
+        raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
     if stat not in STATISTICS:
         raise UsageError(f"{where}: {unknown('statistic', stat, STATISTICS)}")
     most, least = _number(entry, "max", where), _number(entry, "min", where)
