@@ -11,7 +11,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.view import summarise
 from attnprobe.gates.check import Gate, GateResult, check
-from attnprobe.gates.parse import parse_gate, parse_gates
+from attnprobe.gates.parse import impossible_reason, parse_gate, parse_gates
 from attnprobe.gates.results import gates_markdown, gates_table, junit_xml
 
 
@@ -390,3 +390,19 @@ def test_a_reference_answers_to_no_gate_where_rows_do_not_say_what_was_requested
     one = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
     reference = {**one, "method": "vmean", "reference": True, "metrics": {"delta": {"mean": 9.0, "count": 2}}}
     assert [result.name for result in check([reference, one], [Gate("delta", max=1)])] == ["delta.mean <= 1: x d=8"]
+
+
+def test_a_gate_of_no_row_has_none_for_its_place_in_markdown():
+    text = gates_markdown([GateResult(Gate("bad_rows", max=0), "", None, "no row of a requested method to compare")])
+    assert text[0] == "### ✗ 1 of 1 gates failed" and "| none |" in text[4]
+
+
+def test_a_place_that_no_row_has_is_told():
+    records = [cell(d=None)]
+    assert messages(records, Gate("bad_rows", max=0, d=(8,))) == ["no row with d=8; the rows have none"]
+
+
+def test_a_method_is_not_missed_where_settings_name_none():
+    gate = Gate("output_spectral", max=1, method="skyformer")
+    assert impossible_reason(gate, {"windows": 2}, {}) is None
+    assert "the method 'skyformer' is not measured" in impossible_reason(gate, {"methods": ["svd"]}, {})

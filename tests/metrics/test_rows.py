@@ -231,6 +231,26 @@ def test_padded_rows_are_not_numbers_and_the_others_those_of_the_valid_tokens():
     expected = row_metrics(exact(inner), approximate("window", inner, 8), inner, needle=torch.tensor([3]))
     for name, values in actual.items():
         assert values[:, :4].isnan().all() and torch.allclose(values[:, 4:], expected[name], equal_nan=True), name
+    without = row_metrics(exact(qkv), approximate("window", qkv, 8), qkv)
+    assert {*actual} - {*without} == {name for name in actual if name.startswith("needle")}
+    assert all(torch.equal(values.nan_to_num(), actual[name].nan_to_num()) for name, values in without.items())
+
+
+def test_a_matrix_of_all_tokens_is_not_compared_with_that_of_the_valid_ones():
+    qkv = make(n=20).replace(mask=torch.arange(20) >= 4)
+    approx = approximate("window", qkv, 8)
+    whole = replace(approx, operator=Dense(approx.matrix().dense()))
+    actual, expected = row_metrics(exact(qkv), whole, qkv), row_metrics(exact(qkv), approx, qkv)
+    assert actual["tv"].isnan().all() and torch.equal(actual["row_error"][:, 4:], expected["row_error"][:, 4:])
+
+
+def test_an_output_alone_is_compared_under_sinks():
+    qkv = make(n=20).replace(**FORMS["sinks"])
+    approx = approximate("window", qkv, 8)
+    alone = row_metrics(exact(qkv), Approximation(None, approx.output), qkv)
+    assert torch.equal(alone["row_error"], row_metrics(exact(qkv), approx, qkv)["row_error"])
+    with pytest.raises(UsageError, match="heads have sinks of their own, and the approximation states no normaliser"):
+        row_metrics(exact(qkv), replace(approx, log_normalizer=None), qkv)
 
 
 def test_what_cannot_be_compared_is_refused():

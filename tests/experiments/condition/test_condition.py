@@ -16,7 +16,7 @@ from showing import view_of
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
-from attnprobe.experiments.condition import ConditionRequest, measure_conditions
+from attnprobe.experiments.condition import ConditionRequest, measure, measure_conditions
 from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.experiments.condition.view import conditions_summary, correlation_notes
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
@@ -175,6 +175,14 @@ def test_every_row_counts_towards_gershgorins_radius(row):
     table = [[arb(1), arb(-2), arb(3)] for _ in range(4)]
     table[row][1] = arb(-9, 0.5)  # a ball: its largest absolute value is 9.5
     assert float(_largest_row(table)) == pytest.approx(13.5, rel=1e-8) and float(_largest_row(table)) >= 13.5
+
+
+@needs_flint
+@pytest.mark.parametrize("matrix, flag", [(torch.zeros(3, 3), "zero"), (torch.full((3, 3), torch.inf), "not finite")])
+def test_a_matrix_without_a_condition_has_no_certificate(matrix, flag):
+    numbers = measure._numbers(matrix, precise=True)[1]
+    assert (numbers["cond"], numbers["flag"], numbers["rank"]) == (None, flag, 0)
+    assert (numbers["cond_lower"], numbers["cond_upper"]) == (None, None)
 
 
 @needs_flint

@@ -17,6 +17,7 @@ from attnprobe import QKV, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.audit.measure import Tally
 from attnprobe.linalg.exceedance import bias_z, exact_p_values, verdicts
+from attnprobe.methods.estimators import base
 from attnprobe.methods.estimators.magicpig import _codes, at_least_two
 from attnprobe.metrics.guarantees import GuaranteeReference
 from attnprobe.rng import generator
@@ -278,6 +279,16 @@ def test_a_later_call_is_that_of_new_inputs(rows, causal):
         expected = approximate("magicpig", fresh(qkv), d, seed=seed, **options)
         assert torch.equal(actual.output, expected.output)
         assert torch.equal(actual.sampling.inclusion, expected.sampling.inclusion)
+
+
+@pytest.mark.parametrize("kept, few", [(20 * 80, True), (20 * 80 - 1, False)])
+def test_scores_of_many_keys_are_made_again_and_are_the_same(kept, few, monkeypatch):
+    monkeypatch.setattr(base, "KEPT", kept)
+    qkv = inputs().queries(torch.arange(60, 80))
+    made, scores = [], base._scores
+    monkeypatch.setattr(base, "_scores", lambda *args: made.append(args[1:]) or scores(*args))
+    first, again = (approximate("magicpig", qkv, 16).output for _ in range(2))
+    assert torch.equal(first, again) and len(made) == (2 if few else 4)
 
 
 def test_a_change_in_place_is_seen():

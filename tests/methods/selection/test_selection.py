@@ -485,6 +485,14 @@ def rotation(position, p, base):
     return turn
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_first_tokens_that_are_all_of_them_are_kept_in_their_order(causal):
+    """No query is left behind them, so that there is nothing to expect."""
+    qkv = make(n=30, h=2, p=6, score=3.0).replace(causal=causal)
+    turned, plain = (approximate("expected", qkv, 9, rope=rope, first=30) for rope in (50.0, None))
+    assert torch.equal(sets(turned), sets(plain)) and torch.isfinite(turned.output).all()
+
+
 def test_expected_attention_before_rope_is_that_of_queries_without_it():
     """The paper's Gaussian of unrotated queries, turned by the mean rotation of the next 512 positions."""
     n, p, base, first, d = 30, 6, 50.0, 2, 9
