@@ -203,7 +203,7 @@ def pass_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> N
 
     def normal() -> Callable[[], Tensor]:
         qkv, op = inputs_and_operator(n, heads, sizes, device)
-        matrices = Differences(exact(qkv), [op], getattr(torch, dtype))
+        matrices = Differences(exact(qkv).to(getattr(torch, dtype)), [op])
         x = torch.randn(heads, n, COLUMNS, device=device).to(matrices.dtype)
         return lambda: matrices.normal(x, torch.arange(heads))
 
@@ -229,7 +229,7 @@ def fused_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> 
 
     def normal() -> Callable[[], Tensor]:
         qkv, op = inputs_and_operator(n, heads, sizes, device)
-        matrices = Differences(exact(qkv), [op], torch.float64)
+        matrices = Differences(exact(qkv).to(torch.float64), [op])
         x = torch.randn(heads, n, COLUMNS, device=device).double()
         return by_triton(lambda: matrices.normal(x, torch.arange(heads)), device)
 

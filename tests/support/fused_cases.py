@@ -105,7 +105,7 @@ def facts(dtype: torch.dtype, device: str) -> dict[str, Any]:
     broken = q.clone()
     broken[0, 3, 2] = float("nan")
     rows = torch.isnan((SoftmaxAttention(broken, k, 0.25) @ x)[0]).all(-1)
-    passes = Differences(op, [None], torch.float64)
+    passes = Differences(op.to(torch.float64), [None])
     passes.normal(torch.ones(1, 130, 2, dtype=torch.float64, device=device), torch.tensor([0]))
     return {
         "fused": is_fused(op),
