@@ -327,6 +327,16 @@ def test_the_smallest_budget_against_a_scan(seeds):
             assert (certain is None) or seeds == 40
 
 
+def test_the_smallest_budget_is_the_same_where_no_kernel_is_held(monkeypatch):
+    qkv = make(h=2, n=30, p=2, score=0.5)
+    held = check("skyformer-theorem-2-budget", qkv, epsilons=(0.05, 0.3), seeds=range(3))
+    monkeypatch.setattr(lifted, "EXACT_TOKENS", 29)
+    streamed = check("skyformer-theorem-2-budget", qkv, epsilons=(0.05, 0.3), seeds=range(3))
+    assert not Lifted(qkv, 0).holds and len(held) == len(streamed) == 2
+    for one, other in zip(held, streamed, strict=True):
+        assert torch.equal(one.measured, other.measured)
+
+
 def test_quadrature_agrees_with_what_is_exact():
     qkv = make(h=2, n=80, p=4)
     exact, estimated = (check("skyformer-theorem-2", qkv, seeds=range(1), quadrature=how) for how in (False, True))
