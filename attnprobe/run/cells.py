@@ -217,8 +217,7 @@ class Cells(Generic[R, C, I]):
 
     def opens_model(self, place: Place) -> bool:
         """Whether the inputs of a place come from a forward of a model, and not from the cache."""
-        if place.layer is None:
-            return False
+        assert place.layer is not None  # cells of places without a layer have a method of their own
         return self.sources[place.source].needs_forward(place.group.n, place.layer, place.group.window)
 
     def queries(self, place: Place) -> int:

@@ -11,6 +11,8 @@ from paths import GOLDEN
 from attnprobe.experiments import experiment, shape_of
 from attnprobe.experiments.base import Recorded
 from attnprobe.experiments.bench.timing import disturbances, timed_rows
+from attnprobe.experiments.error.papers import Reference, Value
+from attnprobe.experiments.inject.view import _interval
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 
@@ -292,6 +294,9 @@ def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
 def test_error_of_another_metric_is_drawn_beside_the_relative_one():
     _, figures, _ = shown("error", golden("error"), metric="output_frobenius")
     assert list(figures) == ["error-output_spectral_relative", "error-output_frobenius", "cost-output_frobenius"]
+    paper = Reference("p.csv", (Value("pretrained", 24, 4, "skyformer", 1.0, 0.0),))
+    _, figures, _ = shown("error", golden("error"), metric="output_frobenius", references=[paper])
+    assert "papers-output_frobenius" in figures and "papers-output_spectral" not in figures
 
 
 def test_error_rows_that_say_the_same_twice_have_neither_tv_nor_kl():
@@ -459,6 +464,24 @@ def test_inject_decode_draws_the_steps_of_all_layers_together():
         if stem in plain:
             assert [len(rows) for _, rows in figures[stem].panels] == [len(rows) for _, rows in plain[stem].panels]
     assert "inject-steps-n16" in plain
+
+
+def test_inject_decode_draws_bytes_of_policies_that_diverge():
+    """A divergence of 0 has no logarithm; a method that states no change of the loss has no point of it."""
+
+    def changed(record):
+        given = {"topk": {}, "window": {"loss_change": None}, "softmax": {"kl": [0.0]}}[record["method"]]
+        return with_metrics(record, **given) if record["status"] == "ok" else record
+
+    _, figures, _ = shown("inject", map(changed, golden("inject-decode")))
+    figure = figures["inject-bytes-n16"]
+    assert list(figure.legend) == ["topk", "window"]
+    drawn = {name: {(row["method"], row["d"]) for row in rows} for name, rows in figure.panels}
+    assert drawn == {
+        "KL divergence": {("topk", 3), ("topk", 6), ("window", 6)},
+        "change of the loss": {("topk", 3), ("topk", 6)},
+    }
+    assert _interval(None, 3) == _interval({"mean": 1.0, "se": None}, 3) == ""
 
 
 def test_inject_of_single_heads_has_no_drift_of_layers():

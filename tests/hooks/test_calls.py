@@ -15,7 +15,7 @@ from attnprobe.errors import SourceError
 from attnprobe.hooks.blocks import _first, watched
 from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import _end, capture_layers
-from attnprobe.hooks.interface import _configurations, call_of, eager_of, quiet, switched
+from attnprobe.hooks.interface import _configurations, bypassing, call_of, eager_of, quiet, switched
 from attnprobe.hooks.masks import Pattern, pattern_of, split_mask
 from attnprobe.hooks.rope import rope_of
 
@@ -229,6 +229,31 @@ def test_a_configuration_without_one_of_its_parts_is_passed_over():
     config = SimpleNamespace(sub_configs={"text": None, "vision": None}, text=inner, vision=None)
     model = SimpleNamespace(modules=lambda: [SimpleNamespace(config=config), SimpleNamespace()])
     assert list(_configurations(model)) == [config, inner]
+
+
+def test_attention_around_and_inside_what_was_called_does_not_bypass_it():
+    class Attention(torch.nn.Module):
+        pass
+
+    model = torch.nn.Module()
+    model.outer, model.other, model.plain = Attention(), Attention(), torch.nn.Linear(2, 2)
+    model.outer.inner = Attention()
+    for called, found in (((), ["outer.inner", "other"]), (["outer"], ["other"]), (["outer.inner"], ["other"])):
+        assert sorted(path for path, _ in bypassing(model, called)) == sorted(found)
+
+
+def test_patterns_in_words():
+    words = {
+        "full": {},
+        "causal": {"right": 0},
+        "causal sliding-window (4)": {"left": 3, "right": 0},
+        "sliding-window (4)": {"left": 3, "right": -1},
+        "sliding-window (6)": {"left": 3, "right": 2},
+        "custom": {"right": -1},
+    }
+    assert {text: str(Pattern(**parts)) for text, parts in words.items()} == {text: text for text in words}
+    valid = torch.tensor([[True, False]])
+    assert [str(Pattern(keys=valid, **parts)) for parts in ({}, {"right": 0})] == ["padding", "causal with padding"]
 
 
 def test_whole_numbers_are_no_stream():

@@ -198,6 +198,7 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
     reads = cells("reads", 0.3, 0.4, n=32, metrics={"kv_read": [8.0] * 4})
     del reads[0]["metrics"]["visited_fraction"]  # which its layers share
     records = [*FIVE, *softmax, *reads, *cells("softmax", 0.8, 1e-7, None, n=32)]
+    records += cells("vmean", 0.0, 1.0, None, n=16, requested=False, reference=True)  # alone, which is no panel
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
     uprights = {}
     for title, panel in figures[0].panels:
@@ -230,7 +231,8 @@ def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monk
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     line = [*cells("line", 0.2, 0.002, 8), *cells("line", 0.4, 1e-8, 16)]
     records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None), *cells("zero", 0.3, 0.0, None)]
+    records += cells("huge", 0.3, 1e302, None)
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
     named = [label for label in figures[0].legend if "below" in label]
     assert named == ["line (d = 16 below, 3e-08)", "exact (below, 3e-07)", "zero (below, 0)"]
-    assert "line" not in figures[0].legend and "exact" not in figures[0].legend
+    assert not {"line", "exact", "huge"} & figures[0].legend.keys()

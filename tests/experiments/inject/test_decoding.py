@@ -429,10 +429,11 @@ def test_a_plan_gives_every_head_its_keys_at_the_same_total(planned, ask):
 
 
 def test_policies_that_cannot_be_planned_leave_the_others_their_plans(ask):
-    """One whose queries the prompt lacks, and one that keeps the whole prompt and chooses at each step."""
-    records = ask(methods=("snapkv", "topk", "knorm"), d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
+    """One whose queries the prompt lacks, one that chooses at each step, and one that has budgets of its own."""
+    methods = ("snapkv", "topk", "h2o:streaming=false,allocation=ada", "knorm")
+    records = ask(methods=methods, d=(5,), plan="residual", plan_windows=1, greedy_steps=0)
     by = {(record["method"], record["options"].get("plan")): record for record in records}
-    assert len(by) == 4 + 1 + 4 and ("topk", None) in by
+    assert len(by) == 4 + 1 + 1 + 4 and ("topk", None) in by and ("h2o", None) in by
     for plan in (None, "residual", "shuffled"):
         assert "observe=64 exceeds the prompt of 15" in by["snapkv", plan]["reason"]
     assert sum(sum(by["knorm", "residual"]["planned"].values(), [])) == 5 * LAYERS * 2
@@ -528,6 +529,20 @@ def test_hidden_states_that_are_zero_have_no_drift_or_none_that_is_known():
     assert math.isnan(model_drift(zero, one, None, causal=False, encoder=False)[0]["drift"])
 
 
+def test_prompts_of_the_default_length_are_refused_too(run, models, text):
+    for d, says in (("600", "knorm: d=600 exceeds the prompt of 256 tokens"), ("0.5", "n=512 needs 496 tokens")):
+        code, _, err = run(
+            "inject", "--model", models["llama"], "--text", text, "--phase decode --method knorm", "--d", d
+        )
+        assert code == 2 and says in err, err
+
+
+def test_a_method_that_cannot_decode_is_a_skipped_row_beside_others(ask):
+    by = {record["method"]: record for record in ask(methods=("lsh-qk", "topp:p=0.5"), d=(PREFIX,), layer=(2,))}
+    assert by["lsh-qk"]["status"] == "skipped" and "lsh-qk cannot decode: a row depends" in by["lsh-qk"]["reason"]
+    assert metrics(by["topp"])["lost_mass"] > 0  # all keys are exact attention with p = 1 alone
+
+
 def test_a_share_of_the_whole_prompt_is_its_number_of_tokens():
     assert _budgets("0.5, 4,10", "d") == (0.5, 4, 10)
     with pytest.raises(UsageError, match="d=1.00 is the whole prompt; choose a share below 1, or its number of tokens"):
@@ -614,6 +629,9 @@ def test_a_file_of_a_plan_runs_as_the_plan(planned, ask, tmp_path):
     with pytest.raises(UsageError, match="--plan makes them: choose one"):
         ask(out="p", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path), plan="mass")
     smaller = {**contents, "model": "another", "budgets": contents["budgets"][:1]}
+    path.write_text(json.dumps({**contents, "n": 64}))  # another length is told
+    [other] = ask(out="q", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))
+    assert metrics(other)["kl"] == metrics(again[0])["kl"]
     path.write_text(json.dumps({**contents, "weights": "initialized"}))
     with pytest.raises(UsageError, match="its budgets are for weights initialized; here it is pretrained"):
         ask(out="m", methods=InjectRequest.methods, d=InjectRequest.d, budgets=str(path))

@@ -409,6 +409,13 @@ def test_a_dtype_that_no_configuration_states_is_float32(ask, models, tmp_path):
     assert record["model_dtype"] == "float32" and metrics(record)["drift"] > 1e-3
 
 
+def test_a_tokenizer_without_a_mask_token_hides_no_words(ask, models, tmp_path):
+    model = shutil.copytree(models["bert"], tmp_path / "bert")
+    (model / "vocab.txt").write_text((model / "vocab.txt").read_text().replace("[MASK]", "[M]"))
+    [record] = ask(spec={"model": str(model)}).records
+    assert "has no mask token" in record["predicts_not"] and not LOSSES & record["metrics"].keys()
+
+
 def test_a_text_of_special_tokens_alone_hides_one_of_them(ask):
     [record] = ask(n=(2,), d=(1,), methods=("skyformer", "softmax")).records[1:]
     assert metrics(record)["drift"] < SAME and "loss" in record["metrics"]
@@ -446,6 +453,10 @@ def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
 def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
     mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True).records
     same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16)).records
+    named = ask(out="n", budgets=budgets_file(tmp_path / "n.json", prompt=7), methods=("skyformer:sampler=iid",))
+    assert [record["key"] for record in named.records] == [mixed[0]["key"]] and named.records[0]["budgets"][
+        "mean"
+    ] == 14
     plain = ask(out="p", methods=("skyformer:sampler=iid",), d=(8, 12, 16, 20), per_layer=True).records
     expected = {(r["d"], r["layer"]): r for r in plain}
     assert metrics(same[0]) == pytest.approx(metrics(expected[16, None]), rel=1e-4)
@@ -678,6 +689,8 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
         (("--windows", 99), "choose at most"),
         (("--budgets", "b.json", "--d", 8), "--d and --budgets exclude each other"),
         (("--budgets", "b.json", "--method", "mss"), "budgets belong to skyformer:sampler=iid, but --method names mss"),
+        (("--budgets", "b.json", "--method", "skyformer"), "skyformer:sampler=iid, but --method names skyformer"),
+        (("--d", "0.5"), "d=0.5 is a share of a prompt: it needs --phase decode"),
         (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
         (("--fail-above", "top1_agreement=1"), "larger is better there"),
         (("--fail-above", "drif=1"), "did you mean 'drift'"),

@@ -94,7 +94,8 @@ def test_processes_that_die_before_they_can_begin_end_the_run():
     crew = Scripted(*[(0, DEAD)] * FALSE_STARTS)
     with pytest.raises(UsageError, match="jobs: its process .* SIGKILL before it could begin, 3 times; see why"):
         listened(crew, "a")
-    crew = Scripted(*[(0, DEAD)] * (FALSE_STARTS - 1), (0, READY), (0, DEAD), (0, DEAD), (0, READY), (0, END))
+    almost = [(0, DEAD)] * (FALSE_STARTS - 1)
+    crew = Scripted(*almost, (0, READY), (0, DEAD), *almost, (0, READY), (0, END))
     assert [one[0] for one in listened(crew, "a")] == ["began", "died", "began", "received"]
 
 
