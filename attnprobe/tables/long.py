@@ -44,23 +44,33 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dic
         return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
     import numpy as np
 
-    x = np.array([value for value, _ in valid])
+    x = [value for value, _ in valid]
+    ordered = sorted(x)
     by_window: dict[Hashable, list[float]] = {}
     for value, window in valid:
         by_window.setdefault(window, []).append(value)
+    error = math.nan
     with np.errstate(over="ignore", invalid="ignore"):
-        means = np.array([np.mean(group) for group in by_window.values()])
-        p10, median, p90 = np.quantile(x, [0.1, 0.5, 0.9])
-        error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+        if len(by_window) > 1:
+            means = np.array([np.mean(group) for group in by_window.values()])
+            error = means.std(ddof=1) / math.sqrt(len(means))
         return {
-            "mean": finite(x.mean()),
+            "mean": finite(float(np.mean(x))),
             "se": finite(error),
-            "median": finite(median),
-            "p10": finite(p10),
-            "p90": finite(p90),
-            "max": finite(x.max()),
-            "count": len(valid),
+            "median": finite(_finite_quantile(ordered, 0.5)),
+            "p10": finite(_finite_quantile(ordered, 0.1)),
+            "p90": finite(_finite_quantile(ordered, 0.9)),
+            "max": ordered[-1],
+            "count": len(x),
         }
+
+
+def _finite_quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of numpy to the last bit, which takes fifty times as long for a few values."""
+    place = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    part = place - math.floor(place)
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def fragile_statistics(
