@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan
@@ -56,7 +57,8 @@ DRIFT_METRICS = {
     "needle_rank": "the mean place of these tokens among all words by p~, from 1",
 }
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
-CHUNK = 2**22  # numbers of logits that are compared at once in float64
+CHUNK = 2**18  # numbers of logits that are compared at once in float64: they stay in the cache
+KEPT = 2**22  # numbers of logits whose distributions are kept, for all methods
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,16 @@ class Words:
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits.double()
-        self.size = float(self.logits.square().sum())
         self.log_p = self.logits.log_softmax(-1)
         self.p = self.log_p.exp()
         self.likeliest = logits.argmax(-1)
+
+    def at(self, places: slice) -> Words:
+        """The distributions at some places."""
+        some = copy(self)
+        for name, values in vars(self).items():
+            setattr(some, name, values[places])
+        return some
 
 
 def model_drift(
@@ -190,11 +198,12 @@ def _predictions(own: Outputs, got: Tensor, words: Tensor) -> tuple[dict[str, fl
     sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
     steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
     rows = max(1, CHUNK // got.shape[1])
+    kept = own.words if got.numel() <= KEPT else None
     for start in range(0, len(words), rows):
         part = slice(start, start + rows)
-        exact, given = own.words if len(words) <= rows else Words(own.logits[part]), got[part].double()
+        exact, given = Words(own.logits[part]) if kept is None else kept.at(part), got[part].double()
         sums["gap"] += float((given - exact.logits).square_().sum())
-        sums["size"] += exact.size
+        sums["size"] += float(exact.logits.square().sum())
         compared = _compared(exact, given, words[part])
         for name, values in compared.items():
             sums[name] += float(values.sum())
