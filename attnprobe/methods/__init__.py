@@ -35,7 +35,7 @@ from ..qkv import QKV
 from ..reference import sink_share
 from ..rng import Streams
 from . import coresets, estimators, features, hashing, kernels, nystrom, reference, sampling, selection, sketch, sparse  # noqa: F401  (their methods register)
-from .base import Approximation
+from .base import Approximation, Counted
 from .kernels import working_dtype
 from .lookup import get, is_method
 from .option import Option
@@ -160,6 +160,10 @@ def _with_sinks(entry: Method, result: Approximation, logits: Tensor) -> Approxi
 
 def _count_lost_rows(result: Approximation) -> Approximation:
     """``result`` with ``bad_rows`` (h,): the larger of the method's own count and the number of non-finite rows."""
-    lost = result.lost_rows()
-    counted = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
-    return replace(result, diagnostics={**result.diagnostics, "bad_rows": torch.maximum(counted.to(lost), lost)})
+
+    def diagnostics() -> dict[str, Tensor]:
+        lost = result.lost_rows()
+        counted = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
+        return {**result.diagnostics, "bad_rows": torch.maximum(counted.to(lost), lost)}
+
+    return replace(result, diagnostics=Counted(diagnostics))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation as Approximation
+from ..approximation import Counted as Counted
 from ..operators import CausalFeatures, LowRank, Operator, RowOverride, Rows, SoftmaxAttention, Windows
 from ..operators.windowed import window_sums, windowed_features
 from ..qkv import QKV

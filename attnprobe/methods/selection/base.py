@@ -19,7 +19,7 @@ from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
-from ..base import Approximation, per_head
+from ..base import Approximation, Counted, per_head
 from ..registry import register
 from ..sparse_softmax import key_costs, sparse_softmax
 
@@ -78,7 +78,7 @@ def attend(qkv: QKV, selection: Selection) -> Approximation:
     """
     operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
     scored = {"scored": per_head(qkv.h, selection.scored / qkv.n_q)}
-    diagnostics = {**key_costs(qkv, selection.index, selection.group), **scored}
+    diagnostics = Counted(lambda: {**key_costs(qkv, selection.index, selection.group), **scored})
     keys_of_rows = partial(_keys_of_rows, qkv, selection)
     return Approximation.of(
         operator,
