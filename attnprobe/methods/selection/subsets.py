@@ -234,31 +234,34 @@ def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) 
     if given is None:
         raise Unsupported(f"keys are evicted token by token, and {NOT_GIVEN}; choose streaming=false")
     row_of = {place: row for row, place in enumerate(qkv.query_positions.tolist())}
-    k, queries = qkv.k.detach(), given.q.detach()
-    cache = torch.full((qkv.h, d), -1, device=qkv.device)
-    keys = k.new_zeros(qkv.h * d, qkv.p)  # of the tokens in the cache
-    weights = k.new_zeros(qkv.h, d)
-    first = d * torch.arange(qkv.h, device=qkv.device)[:, None]  # the first slot of each head
-    index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+    share = {"head": 1, "group": qkv.group, "layer": qkv.h}[sets]  # heads with the same set
+    k, queries = (x.detach().transpose(0, 1) for x in (qkv.k, given.q))  # (n, h, p)
+    cache = torch.full((qkv.h // share, d), -1, device=qkv.device)  # of each set
+    keys = k.new_zeros(qkv.h * d, qkv.p)  # of the tokens in the cache of each head
+    keys_of_heads = keys.view(qkv.h, d, -1).mT
+    weights = k.new_zeros(qkv.h // share, d)
+    first = d * torch.arange(qkv.h, device=qkv.device).view(-1, share)  # the first slot of each head
+    index = torch.empty(qkv.h // share, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     for i in range(max(row_of) + 1):
-        slot = torch.full_like(first, i)
-        if i >= d:
+        if i < d:
+            slot = torch.full((qkv.h // share, 1), i, device=qkv.device)
+        else:
             older = weights.masked_fill(cache >= i - recent, float("inf")) if recent else weights
             slot = older.argmin(1, keepdim=True)
         cache.scatter_(1, slot, i)
-        keys.index_copy_(0, (first + slot)[:, 0], k[:, i])
+        keys.index_copy_(0, (first + slot).view(-1), k[i])
         if i in row_of:
             index[:, row_of[i]] = cache
-        row = queries[:, i, None] @ keys.view(qkv.h, d, -1).mT  # several times faster than a column on a CPU
-        scores = qkv.scale * row[:, 0]
+        scores = torch.bmm(queries[i, :, None], keys_of_heads)  # rows: on a CPU several times faster than columns
+        scores = scores.view(-1, share, d).mul_(qkv.scale)
         if i < d - 1:
-            scores = scores.masked_fill(cache < 0, float("-inf"))
-        new = joint(scores.softmax(-1), qkv, sets)
+            scores.masked_fill_(cache[:, None] < 0, float("-inf"))
+        new = scores.softmax(-1).mean(1)
         if accumulate:
             weights.scatter_(1, slot, 0).add_(new)
         else:
             weights = new
-    return Selection(index, 1, 0.0)
+    return Selection(index.repeat_interleave(share, 0), 1, 0.0)
 
 
 def _queries(qkv: QKV, rows: Tensor) -> QKV:
