@@ -11,6 +11,7 @@ from torch import Tensor
 from ..block import Block
 from ..errors import Unsupported
 from ..groups import folded, unfolded
+from ..operators.blocks import reach
 from ..qkv import QKV
 from .masks import FULL, Pattern
 
@@ -146,19 +147,23 @@ class AttentionCall:
     def output_blocks(self, first: int = 0) -> Iterator[tuple[int, int, Tensor, float]]:
         """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0.
 
-        Blocks that end before the row ``first`` are left out.
+        Blocks that end before the row ``first`` are left out. Keys that come after all rows of a block are not read.
         """
         k, v = self.k.double(), self.v.double()
         for start, stop in blocks(self.q, k, bytes_each=8):
             if stop <= first:
                 continue
+            n_k, queries = k.shape[2], slice(start, stop)
+            in_order = self.causal and self.positions is None
+            seen = reach(stop - 1 + n_k - self.q.shape[2], n_k) if in_order else n_k
+            visible, bias = rows_of(self.visible, queries), rows_of(self.bias, queries)
             rows, largest = exact_rows(
-                self.q[:, :, start:stop].double(),
-                k,
-                v,
+                self.q[:, :, queries].double(),
+                k[:, :, :seen],
+                v[:, :, :seen],
                 self.scale,
-                visible=rows_of(self.visible, slice(start, stop)),
-                bias=rows_of(self.bias, slice(start, stop)),
+                visible=None if visible is None else visible[..., :seen],
+                bias=None if bias is None else bias[..., :seen],
                 softcap=self.softcap,
                 sinks=self.sinks,
             )

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..arguments import checked
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import reason
+from ..operators.blocks import reach
 from .blocks import Blocks, Finished, watched
 from .call import AttentionCall, blocks
 from .interface import Selection, bypassed, call_of, eager_of, put, switched
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 NAME = "attnprobe_capture"
-KEYS = 384  # keys that MKL sums at once
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 _active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=None)
@@ -363,12 +363,12 @@ def _query_rows(x: Any, n_q: int, n_k: int, index: slice | Tensor, end: int) -> 
 def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:
     """The number of first keys that the query rows need: a mask that lets each see itself hides all later ones.
 
-    It is a multiple of `KEYS`, so sums over fewer keys add the same numbers in the same order.
+    It is a `reach`, so sums over fewer keys add the same numbers in the same order.
     """
     if mask is None or mask.dim() != 4 or mask.shape[-2:] != (n_q, n_k) or n_q != n_k:
         return n_k
     last = index.stop if isinstance(index, slice) else 1 + max(index.tolist(), default=n_k - 1)
-    end = min(-(-last // KEYS) * KEYS, n_k)
+    end = reach(last - 1, n_k)
     later, own = mask[..., index, end:], mask.diagonal(dim1=-2, dim2=-1)[..., index]
     if mask.dtype == torch.bool:
         causal = not bool(later.any()) and bool(own.all())

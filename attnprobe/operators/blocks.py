@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+KEYS = 384  # that MKL sums at once: without later ones it adds the same numbers in the same order
 GATHERED_ENTRIES = 2**18  # numbers gathered at once on a CPU: they stay in the cache
 LEAST_ROWS = 128  # of a head in a block on another device, before heads are made apart: fewer leave it idle
 OF_ALL, OF_FREE = 64, 8  # a block has at most a 64th of a device's memory, and an 8th of what is free
@@ -106,6 +107,16 @@ def head_blocks(of: Matrices, cpu: int) -> Iterator[tuple[slice, int, int]]:
     for first, last in row_blocks(h, heads):
         for start, stop in row_blocks(n_q, rows):
             yield slice(first, last), start, stop
+
+
+def reach(last: int, n_k: int, step: int | None = None) -> int:
+    """The number of first keys up to ``last``, a multiple of ``step``, of `KEYS` by default, or all.
+
+    >>> reach(0, 1000), reach(384, 1000), reach(999, 1000)
+    (384, 768, 1000)
+    """
+    step = step or KEYS
+    return min(n_k, (last // step + 1) * step)
 
 
 def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from ..errors import UsageError
 from ..groups import tokens
 from .base import Operator
-from .blocks import row_blocks, row_groups
+from .blocks import reach, row_blocks, row_groups
 from .precision import ordered_sums, product
 
 STREAMED = 20  # columns that a CPU reads one after another in the time in which it gathers one
@@ -134,20 +134,22 @@ class SparseBlock:
         """``y_i · x_j`` for y (g, m, r, c), x (g, n_k, c) and the columns j of each row, (g, m, r, u)."""
         if not self.dense:
             return y @ self._gathered(x).mT
-        every = product(y.flatten(1, 2), x.mT).unflatten(1, y.shape[1:3])  # (g, m, r, n_k)
+        seen = x[:, : self._reach(x.shape[1])]
+        every = product(y.flatten(1, 2), seen.mT).unflatten(1, y.shape[1:3])  # (g, m, r, reach)
         return every.gather(3, self._of_rows(y.shape[2]))
 
     def product(self, weight: Tensor, x: Tensor) -> Tensor:
         """``Σ_j w_ij x_j`` for weights (g, m, r, u) of the columns j of each row and x (g, n_k, c), (g, m · r, c)."""
         if not self.dense:
             return (weight @ self._gathered(x)).flatten(1, 2)
-        return product(self._dense(weight, x.shape[1]), x)
+        seen = x[:, : self._reach(x.shape[1])]
+        return product(self._dense(weight, seen.shape[1]), seen)
 
     def add_transposed(self, out: Tensor, weight: Tensor, y: Tensor) -> None:
         """Add ``Σ_i w_ij y_i`` of y (g, m, r, c) to the columns j of ``out`` (g, n_k, c)."""
         if self.dense:
-            reach = self._reach(out.shape[1])
-            out[:, :reach] += product(self._dense(weight, reach).mT, y.flatten(1, 2))
+            seen = out[:, : self._reach(out.shape[1], 64)]
+            seen += product(self._dense(weight, seen.shape[1]).mT, y.flatten(1, 2))
             return
         terms = weight.mT @ y  # (g, m, u, c)
         first = out.shape[1] * torch.arange(len(out), device=out.device)[:, None, None]
@@ -158,10 +160,9 @@ class SparseBlock:
         """The rows of x (g or g_kv, n_k, c) at the columns, (g, m, u, c)."""
         return tokens(x, self.columns.flatten(1)).unflatten(1, (self.columns.shape[1], -1))
 
-    def _reach(self, n_k: int) -> int:
-        """The number of columns up to the block's last one, a multiple of 64 or all: causal rows see the first ones."""
-        last = int(self.columns.max())
-        return min(n_k, (last // 64 + 1) * 64) if last >= 0 else min(n_k, 64)
+    def _reach(self, n_k: int, step: int | None = None) -> int:
+        """The number of columns up to the block's last one, see `reach`: causal rows see the first ones."""
+        return reach(max(0, int(self.columns.max())), n_k, step)
 
     def _of_rows(self, group: int) -> Tensor:
         """The columns of each row, (g, m, r, u)."""

@@ -54,7 +54,7 @@ def test_a_bool_mask_has_no_bias():
 
 
 def test_only_a_mask_of_all_pairs_hides_later_keys(monkeypatch):
-    monkeypatch.setattr("attnprobe.hooks.capture.KEYS", 1)
+    monkeypatch.setattr("attnprobe.operators.blocks.KEYS", 1)
     causal = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
     assert _end(causal, 4, 4, slice(0, 2)) == 2
     deaf = causal.clone()

@@ -51,7 +51,7 @@ MAY = {
     "methods": CORE | {"environment", "files", "grammar", "metadata"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
-    "hooks": {"arguments", "block", "errors", "grammar", "groups", "qkv"},
+    "hooks": {"arguments", "block", "errors", "grammar", "groups", "operators", "qkv"},
     "sources": {
         *("arguments", "block", "environment", "files", "metadata", "qkv", "rng", "errors", "timings", "grammar"),
         "hooks",

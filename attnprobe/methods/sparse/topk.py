@@ -9,10 +9,10 @@ import torch
 
 from ...linalg.order import largest_scores
 from ...operators import SoftmaxAttention, Sparse
-from ...operators.blocks import head_blocks
+from ...operators.blocks import head_blocks, reach
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head
+from ..base import Approximation, Counted, per_head
 from ..registry import register
 from ..sparse_softmax import key_costs
 
@@ -66,12 +66,14 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
     log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
     visible = qkv.visible
-    exact = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
-    for heads, start, stop in head_blocks(exact, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
-        scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
-        seen = qkv.n_k
+    every_key = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
+    for heads, start, stop in head_blocks(every_key, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
+        exact, seen = every_key, qkv.n_k
         if visible is not None and qkv.device.type == "cpu":  # a GPU would have to be waited for to know
             seen = max(d, int(visible.last[start:stop].max()) + 1)
+            if renormalize:  # else all keys are summed
+                exact = SoftmaxAttention(qkv.q, qkv.shared_k[:, : reach(seen - 1, qkv.n_k)], qkv.scale, visible)
+        scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
         largest, index[heads, start:stop] = largest_scores(scores[..., :seen], d)
         shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
         numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
@@ -79,6 +81,6 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         weights[heads, start:stop] = numerator / total
         log_sums[heads, start:stop] = (shift + total.log())[..., 0]
     every = {"visited": per_head(qkv.h, qkv.n_q * qkv.n_k), "scored": per_head(qkv.h, qkv.n_k)}
-    diagnostics = {**key_costs(qkv, index), **every}
+    diagnostics = Counted(lambda: {**key_costs(qkv, index), **every})
     operator = Sparse(index, weights, qkv.n_k)
     return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)
