@@ -381,11 +381,9 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     w = w.double()
     left = _times(exact.p, free)  # (b, m)
     mass, lost = rows.sum(p), left.sum(-1)
-    less = mass < lost
-    if less.device.type != "cpu" or less.any():  # a GPU would have to be waited for
-        left = _times(exact.p, free ^ less[:, None])
+    left = _rest_where(mass < lost, exact.p, left)
     least = exact.ordered.gather(1, (exact.ordered.shape[1] - keys.clamp(min=1))[:, None])[:, 0]
-    good = rows.sum(log_p >= rows.repeated(least - TIED))
+    good = rows.count(log_p >= rows.repeated(least - TIED))
     log_w, log_mean = w.log(), (p + w).div_(2).log_()  # NaN for a negative weight
     more = w - p
     of_p = log_p.clamp(min=LEAST).sub_(log_mean).mul_(p)
@@ -396,7 +394,7 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
         "smaller": _product(left, v),
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
-        "good": good,
+        "good": good.double(),
         "js": rows.sum(of_p.sub_(of_w)),
         "kl": rows.sum(log_w.sub_(log_p).mul_(w).sub_(more)),
         "tv": rows.sum(more.abs_()),
@@ -424,22 +422,38 @@ def _times(p: Tensor, free: Tensor) -> Tensor:
     return p * free if p.device.type != "cpu" else torch.from_numpy(p.numpy() * free.numpy())
 
 
+def _rest_where(rows: Tensor, p: Tensor, left: Tensor) -> Tensor:
+    """``left`` with the other entries of ``p`` in some rows (b,); on a CPU in its memory, and only these are read."""
+    if rows.device.type != "cpu":
+        return torch.where(rows[:, None], p - left, left)
+    if rows.any():
+        np.subtract(p.numpy(), left.numpy(), out=left.numpy(), where=rows.numpy()[:, None])
+    return left
+
+
 class _Runs:
     """The numbers at ``place``, ascending places of a matrix (b, m), as one run of numbers for each row."""
 
     def __init__(self, place: Tensor, b: int, m: int) -> None:
-        starts = torch.searchsorted(place, torch.arange(b + 1, device=place.device) * m)
-        self.counts, self.starts, self.total = starts.diff(), starts[:-1], len(place)
+        self.ends = torch.searchsorted(place, torch.arange(b + 1, device=place.device) * m)
+        self.counts, self.total = self.ends.diff(), len(place)
+        if place.device.type == "cpu":
+            self.filled = self.counts.numpy() > 0
+            self.starts = self.ends.numpy()[:-1][self.filled]
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of each run in float64, (b,); the number of those that are true for bool x."""
+        """The sum of each run in float64, (b,)."""
         if x.device.type != "cpu":
-            return torch.segment_reduce(x.double(), "sum", lengths=self.counts)
-        numbers = x.numpy()
-        sums, filled = np.zeros(len(self.counts)), self.counts.numpy() > 0
-        dtype = np.int64 if numbers.dtype == bool else None
-        sums[filled] = np.add.reduceat(numbers, self.starts.numpy()[filled], dtype=dtype)
+            return torch.segment_reduce(x, "sum", lengths=self.counts)
+        sums = np.zeros(len(self.counts))
+        sums[self.filled] = np.add.reduceat(x.numpy(), self.starts)
         return torch.from_numpy(sums)
+
+    def count(self, x: Tensor) -> Tensor:
+        """The number of true ones of bool x in each run, (b,) int64."""
+        if x.device.type != "cpu":
+            return torch.segment_reduce(x.double(), "sum", lengths=self.counts).long()
+        return torch.from_numpy(np.searchsorted(np.flatnonzero(x.numpy()), self.ends.numpy())).diff()
 
     def repeated(self, x: Tensor) -> Tensor:
         """The number of each row (b,), once for each number of its run; on a CPU by numpy, which is faster."""
