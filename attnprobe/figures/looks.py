@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, PURPLE, BROWN = "#E69F00", "#56B4E9", "#550077", "#883300"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, PURPLE, BROWN)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")  # that of the first method of each colour
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 DASHES: tuple[Any, ...] = ("-", "--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)))  # of the methods of one colour in a panel
 CURVE, POINT = 1.6, 5.0  # points of the width of a method's curve, and of its markers
 GREY = "#444444"  # of V-Mean, bounds and guides
@@ -24,55 +24,63 @@ YARDSTICKS: Mapping[str, Look] = {
     "svd": {"color": "#7a7a7a", "marker": "D", "linestyle": "-."},
     "random": {"color": "#999999", "marker": "v", "linestyle": ":"},
 }
-USUAL = {  # the colour of a method; the first of a figure has it
-    name: colour
-    for colour, names in {
-        BLUE: "skyformer vattention efficient expected",
-        VERMILION: "nystromformer linformer-jlt lsh-qk snapkv",
-        GREEN: "linformer mss thinformer magicpig window block-topk",
-        PINK: "performer nystromformer-kmeans hyper tova",
-        ORANGE: "informer mss-literal linear kdeformer topk vertical-slash",
-        SKY: "bigbird prototype amm h2o moba",
-        PURPLE: "skeinformer spectral-shift performer-relu quest keydiff",
-        BROWN: "longformer reformer wildcat kernelized knorm",
-    }.items()
-    for name in names.split()
+HOMES = {  # the methods of a colour; the place in a row chooses the marker
+    BLUE: "skyformer vattention efficient expected nsa",
+    VERMILION: "nystromformer linformer-jlt lsh-qk snapkv moba topp",
+    GREEN: "linformer mss thinformer magicpig window block-topk",
+    PINK: "performer nystromformer-kmeans hyper tova flexprefill",
+    ORANGE: "informer mss-literal linear kdeformer topk vertical-slash",
+    SKY: "bigbird prototype amm h2o xattention",
+    PURPLE: "skeinformer spectral-shift performer-relu quest keydiff dsa-oracle",
+    BROWN: "longformer reformer wildcat kernelized knorm tri-shape",
+}
+HOME: Mapping[str, tuple[str, str]] = {  # colour and marker of a method, of which no two are equal
+    name: (colour, MARKERS[(row + place) % len(MARKERS)])
+    for row, (colour, names) in enumerate(HOMES.items())
+    for place, name in enumerate(names.split())
 }
 
 
-def looks_of(*panels: Sequence[tuple[str, str]]) -> dict[str, Look]:
+def looks_of(run: Iterable[tuple[str, str]], *panels: Sequence[tuple[str, str]]) -> dict[str, Look]:
     """The colour, marker and line of the methods of a figure, each by its name and its label ``NAME[:k=v,…]``.
 
-    Up to 8 methods have different colours. Of more, those of one panel do, and where a panel has more than 8, methods
-    of one colour differ by their dashes. Methods of one colour have different markers. A method has its colour of
-    `USUAL` if that is free, else one of `COLOURS` that is free and usual for the fewest others. Those in most panels
-    choose first, then those of `USUAL` in its order. Yardsticks always look the same.
+    A method has its colour and marker of `HOME`. Where two methods of one panel have one home, the first in the order
+    of `HOME` has it; the other takes the colour that is free there, and home of the fewest others. Methods that are in
+    most panels choose first. A run of up to 8 methods is one panel: they look the same in all its figures. Where a
+    panel has more than 8, methods of one colour differ by their dashes. Methods of one colour have different markers.
+    Yardsticks always look the same.
+
+    Args:
+        run: all methods of the run. panels: those of each panel of the figure; by default one of all methods.
 
     >>> {label: look["color"] for label, look in looks_of([("performer", "performer"), ("tova", "tova")]).items()}
     {'performer': '#CC79A7', 'tova': '#0072B2'}
     """
+    every = dict.fromkeys(run)
+    panels = panels or ([*every],)
     groups = [{method for method in panel if method[1] not in YARDSTICKS} for panel in panels]
-    every = set(chain(*groups))
-    if len(every) <= len(COLOURS):
-        groups = [every]
-    looks = {label: {**YARDSTICKS[label]} for _, label in chain(*panels) if label in YARDSTICKS}
-    order = [*USUAL]
+    measured = {method for method in every if method[1] not in YARDSTICKS}
+    if len(measured) <= len(COLOURS):
+        groups = [measured]
+    looks = {label: {**YARDSTICKS[label]} for _, label in chain(every, *panels) if label in YARDSTICKS}
+    order = [*HOME]
 
     def turn(method: tuple[str, str]) -> tuple[int, int, str]:
         often = sum(method in group for group in groups)
-        return -often, order.index(method[1]) if method[1] in USUAL else len(order), method[1]
+        return -often, order.index(method[1]) if method[1] in HOME else len(order), method[1]
 
-    for name, label in sorted(every, key=turn):
+    for name, label in sorted(set(chain(*groups)), key=turn):
+        home, marker = HOME.get(name, (None, None))
         beside = set(chain(*(group for group in groups if (name, label) in group)))
         there = [looks[other]["color"] for _, other in beside if other in looks]
-        wanted = [USUAL.get(other) for other, _ in beside]
+        wanted = [HOME[other][0] for other, _ in beside if other in HOME]
         every_colour = [look["color"] for look in looks.values()]
         ranks = {
-            colour: (there.count(colour), colour != USUAL.get(name), wanted.count(colour), every_colour.count(colour))
+            colour: (there.count(colour), colour != home, wanted.count(colour), every_colour.count(colour))
             for colour in COLOURS
         }
         colour = min(ranks, key=ranks.__getitem__)
-        first = COLOURS.index(colour)
+        first = MARKERS.index(marker or MARKERS[COLOURS.index(colour)])
         used = [look["marker"] for look in looks.values() if look["color"] == colour]
         marker = min([*MARKERS[first:], *MARKERS[:first]], key=used.count)
         looks[label] = {"color": colour, "marker": marker, "linestyle": DASHES[there.count(colour) % len(DASHES)]}

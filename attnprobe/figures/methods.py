@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
 from .kit import logarithmic
-from .looks import COLOURS, CURVE, POINT, escaped, looks_of, sentence
+from .looks import CURVE, POINT, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 CROSS = "diverged or failed"
@@ -63,28 +63,24 @@ def _inside(values: Iterable[float | None], high: float) -> list[float]:
     return [value for value in map(drawable, values) if 0 < value <= high and value < HUGE]
 
 
-def styles_of(*panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
+def styles_of(run: Sequence[Fields], *panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
-        panels: the rows of each panel of a figure.
+        run: all rows of the run. panels: the rows of each panel of a figure; by default one of all rows.
     """
-    rows = list(chain(*panels))
+    rows = list(chain(*panels)) if panels else run
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
-    looks = looks_of(*[[(row["method"] or "", method_label(row)) for row in panel] for panel in panels])
+    looks = looks_of(_methods(run), *map(_methods, panels))
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
     return styles
 
 
-def styles_of_named(rows: Sequence[Fields], named: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The looks of some methods: those that they have beside all others of the rows, if the colours suffice for all."""
-    methods = [row for row in rows if not row.get("reference")]
-    few = len(set(map(text_label, methods))) <= len(COLOURS)
-    shown = methods if few else [row for row in methods if text_label(row) in named]
-    return {label: style for label, style in styles_of(shown).items() if label in named}
+def _methods(rows: Sequence[Fields]) -> list[tuple[str, str]]:
+    return [(row["method"] or "", method_label(row)) for row in rows]
 
 
 def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,7 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.looks import COLOURS
-from attnprobe.figures.methods import cross_out, floor, lowest, outside, scale, styles_of, styles_of_named
+from attnprobe.figures.methods import cross_out, floor, lowest, outside, scale
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -368,24 +367,6 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     steps = axis.lines[-1].get_xydata().tolist()
     assert steps == [[point.cost, point.error] for point in best]
     costs.cloud(axis, [], styles, limits)
-
-
-def test_a_method_keeps_its_colour_where_others_are_not_drawn():
-    rows = [
-        {"method": name, "options": {}, "d": 8, "family": "x", "status": "ok", "metrics": {}}
-        for name in ("tova", "performer", "window")
-    ]
-    every = styles_of(rows)
-    assert styles_of_named(rows, {"performer"}) == {"performer": every["performer"]}
-    assert every["performer"]["color"] == styles_of(rows[1:2])["performer"]["color"]
-
-
-def test_among_more_methods_than_colours_only_the_named_ones_take_some():
-    rows = [
-        {"method": f"m{number}", "options": {}, "d": 8, "family": "x", "status": "ok", "metrics": {}}
-        for number in range(len(COLOURS) + 1)
-    ]
-    assert styles_of_named(rows, {"m3", "m5"}) == styles_of([rows[3], rows[5]])
 
 
 def test_an_axis_without_a_value_begins_at_0():

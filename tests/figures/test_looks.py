@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
 from attnprobe.figures.kit import EMPTY, Scale, heat_map
-from attnprobe.figures.looks import COLOURS, USUAL, YARDSTICKS, looks_of
+from attnprobe.figures.looks import COLOURS, HOME, YARDSTICKS, looks_of
 from attnprobe.figures.methods import MOST_IN_PANEL, MOST_OF_FAMILY, family_panels, parts, styles_of, text_label
 from attnprobe.methods import METHODS
 
@@ -70,18 +70,39 @@ def test_colours_differ_for_every_reader_on_white_and_in_dark_mode(sight, dark):
     assert min(abs(lab(shown(colour), SIGHTS["normal"])[0] - page) for colour in COLOURS) > 28
 
 
-def test_usual_colours_are_of_methods():
-    assert set(USUAL) <= set(METHODS) and set(USUAL.values()) == set(COLOURS)
-    assert not set(USUAL) & set(YARDSTICKS)
+def test_every_method_has_a_home_of_its_own_or_is_a_yardstick():
+    assert sorted([*HOME, *YARDSTICKS]) == sorted(METHODS)
+    assert len(set(HOME.values())) == len(HOME)
+
+
+def test_in_the_panels_of_all_methods_each_has_its_home():
+    """So do those of fewer methods, unless two of one panel have the same."""
+    looks = styles_of(every_row(), *(panel for _, panel in family_panels(every_row())))
+    assert {name: (looks[name]["color"], looks[name]["marker"]) for name in HOME} == HOME
+
+
+def test_methods_of_a_run_look_the_same_in_each_of_its_figures():
+    """Skyformer and vattention have one home; nine methods are more than there are colours."""
+    run = [row(name) for name in ("skyformer", "vattention", "tova")]
+    every = styles_of(run)
+    assert styles_of(run, run[1:2]) == {"vattention": every["vattention"]}
+    assert every["vattention"]["color"] != HOME["vattention"][0]
+    run += [row(name) for name in ("nystromformer", "linformer", "informer", "bigbird", "skeinformer", "longformer")]
+    assert styles_of(run, run[1:2])["vattention"]["color"] == HOME["vattention"][0]
+
+
+def test_a_method_that_moves_keeps_its_marker():
+    seen = looks_of([("skyformer", "skyformer"), ("vattention", "vattention")])
+    assert seen["vattention"]["marker"] == HOME["vattention"][1]
 
 
 def test_any_two_methods_have_different_colours_and_one_its_usual_one():
     for pair in combinations(METHODS, 2):
         seen = colours(*pair)
         assert len(set(seen.values())) == 2, pair
-        named = [name for name in pair if name in USUAL]
-        assert not named or any(seen[name] == USUAL[name] for name in named), pair
-    assert all(colours(name) == {name: USUAL[name]} for name in USUAL)
+        named = [name for name in pair if name in HOME]
+        assert not named or any(seen[name] == HOME[name][0] for name in named), pair
+    assert all(colours(name) == {name: HOME[name][0]} for name in HOME)
 
 
 @pytest.mark.parametrize("labels", [["mine.py:f", "mine.py:g"], ["skyformer:gamma=1", "skyformer:gamma=2"]])
@@ -89,13 +110,13 @@ def test_methods_of_the_user_and_with_options_take_free_colours(labels):
     papers = ["skyformer", "nystromformer", "performer", "linformer", "informer", "bigbird"]
     seen = colours(*papers, *labels)
     assert len(set(seen.values())) == 8
-    assert {name: seen[name] for name in papers} == {name: USUAL[name] for name in papers}
-    assert colours("skyformer:gamma=1") == {"skyformer:gamma=1": USUAL["skyformer"]}
+    assert {name: seen[name] for name in papers} == {name: HOME[name][0] for name in papers}
+    assert colours("skyformer:gamma=1") == {"skyformer:gamma=1": HOME["skyformer"][0]}
 
 
 @pytest.mark.parametrize("late", [["knorm", "hyper"], ["vattention", "efficient"]])
 def test_who_comes_too_late_for_its_colour_takes_none_that_another_wants(late):
-    usual = {name: USUAL[name] for name in ("longformer", "performer", "skyformer", "nystromformer", "linformer")}
+    usual = {name: HOME[name][0] for name in ("longformer", "performer", "skyformer", "nystromformer", "linformer")}
     assert usual.items() <= colours(*late, *usual).items()
 
 
@@ -132,7 +153,7 @@ def every_row(*more):
 
 def test_methods_of_one_panel_have_different_colours_and_no_two_look_the_same():
     panels = family_panels(every_row(row("mine.py:f", "user")))
-    styles = styles_of(*(panel for _, panel in panels))
+    styles = styles_of([one for _, panel in panels for one in panel], *(panel for _, panel in panels))
     for _, panel in panels:
         labels = {text_label(one) for one in panel} - set(YARDSTICKS)
         assert len({styles[label]["color"] for label in labels}) == len(labels)

@@ -11,7 +11,7 @@ from ...figures.costs import Point, cloud, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import family_panels, styles_of, styles_of_named, text_label, where
+from ...figures.methods import family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -48,6 +48,7 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
     figures: list[Panels] = []
     places = grouped_by(rows, "source", "layer", "target")
     several = len({group[0]["layer"] for group in places}) > 1
+    methods = [row for row in rows if row["method"] != EXACT]
     for group in places:
         timed = [row for row in group if row["seconds"]]
         tag = (f"-layer{group[0]['layer']}" if several else "") + file_tag(group[0]["source"])
@@ -55,9 +56,9 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
             for cost in ("seconds", "peak_bytes"):
                 priced = [row for row in timed if row["d"] in (None, d) and row[cost]]
                 if len({row["n"] for row in priced}) > 1:
-                    figures.append(_growth(priced, cost, d, tag))
+                    figures.append(_growth(methods, priced, cost, d, tag))
         for of_length in grouped_by(timed, "n"):
-            figures += [_pareto(of_length, tag)] if sum(map(_is_drawn, of_length)) > 1 else []
+            figures += [_pareto(methods, of_length, tag)] if sum(map(_is_drawn, of_length)) > 1 else []
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -66,12 +67,12 @@ def _where(rows: Sequence[Row]) -> str:
     return where(rows, "heads").removesuffix(".") + backward + "."
 
 
-def _growth(rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
+def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
     """One cost against n: a panel, or one for each family of many methods."""
     heading, factor, label = COSTS[cost]
     methods = [row for row in rows if not row["reference"]]
     panels = family_panels(methods)
-    styles = styles_of(*(panel for _, panel in panels))
+    styles = styles_of(run, *(panel for _, panel in panels))
     labels = {}  # the legend's, with exponents
     for group in gathered(methods, text_label):
         slope = exponent({row["n"]: row[cost] for row in group})
@@ -136,7 +137,7 @@ def _is_drawn(row: Row) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(rows: Sequence[Row], tag: str) -> Panels:
+def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
@@ -148,7 +149,7 @@ def _pareto(rows: Sequence[Row], tag: str) -> Panels:
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
     named, others = prominent((clouds[cost], limits[cost]) for cost in COSTS)
-    styles = styles_of_named([row for row in rows if row["method"] != EXACT], named)
+    styles = styles_of(run, [row for row in points if text_label(row) in named])
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, limits[cost])

@@ -9,13 +9,15 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import COLOURS, GREY, USUAL, escaped
+from ...figures.looks import CURVE, GREY, escaped
 from ...figures.methods import styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row, quantiles, rank_correlation, unbounded
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
+
+Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 EXACT = ("A", "B", "C")
 NAMES = {
@@ -29,20 +31,10 @@ NAMES = {
     "N0": r"$N$ at $\gamma=0$",
     "N": r"$N$ (with $\gamma$)",
 }
-OTHER = (COLOURS[4], "v")
-MATRICES = {  # colour and marker; a core of one method has that method's, with and without a ridge, filled with one
-    "A": (GREY, "o"),
-    "B": (GREY, "o"),
-    "C": (GREY, "o"),
-    "A_S": (USUAL["nystromformer"], "s"),
-    "SAS": (COLOURS[6], "d"),
-    "SCS": (USUAL["skyformer"], "o"),
-    "SCS+ridge": (USUAL["skyformer"], "o"),
-    "N0": (COLOURS[2], "^"),
-    "N": (COLOURS[2], "^"),
-}
-ORDER = [*MATRICES]
-HOLLOW = ("SCS", "N0")  # cores without their ridge
+MARKERS = dict(zip(NAMES, ("o", "o", "o", "s", "d", "v", "o", "<", "^"), strict=True))
+OTHER = "X"  # marker of a matrix that is not in `NAMES`
+ORDER = [*NAMES]
+NOT_INVERTED = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
 BROWN = "#7a5c3a"  # words on that band
 RHO = 0.1  # of a panel's height: a line of text
@@ -54,15 +46,16 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
     """Draw the condition numbers: a figure for each (source, n, d), with a panel for each layer.
 
     ``condition-nN-dD``: one dot per head and window on a logarithmic axis, and a bar at the median. Singular matrices
-    have a separate band. Cores have their method's colour, those with Lemma 3's scaling are triangles.
+    have a separate band. Cores have their method's colour.
     ``condition-error-nN-dD``: condition number of each inverted core against the method's error.
-    ``condition-iterations-nN-dD``: residual of the Schulz iteration per step, median and p10 – p90 over heads, with a
-    mark at step six.
+    ``condition-iterations-nN-dD``: residual of the Schulz iteration per step: median over heads, and p10 – p90 of the
+    cores that methods invert, with a mark at step six.
 
     Returns:
         The files' paths.
     """
     figures: list[Panels] = []
+    styles = styles_of([_budgetless(row) for row in rows if row["method"]])
     for group in grouped_by([row for row in rows if row.get("matrix") is not None], "source", "n"):
         source, n = group[0]["source"], group[0]["n"]
         for d in list(dict.fromkeys(row["d"] for row in group if row["d"] is not None)) or [None]:
@@ -72,13 +65,13 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
             budget = "" if d is None else f" at d = {d}"
             inverted = [row for row in measured if row["inverted"] and row["error"] is not None]
             iterated = [row for row in at if "residuals" in row]
-            figures += [_conditions(measured, tag, budget)] if measured else []
-            figures += [_errors(inverted, tag, budget)] if inverted else []
-            figures += [_iterations(iterated, tag, budget)] if iterated else []
+            figures += [_conditions(measured, styles, tag, budget)] if measured else []
+            figures += [_errors(inverted, styles, tag, budget)] if inverted else []
+            figures += [_iterations(iterated, styles, tag, budget)] if iterated else []
     return draw_figures(figures, drawing, out_dir)
 
 
-def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
+def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
     """Dots per head: a line for each matrix, a panel for each layer."""
     lines = gathered(rows, _key)
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
@@ -94,7 +87,6 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
-    styles = styles_of([_budgetless(row) for row in rows if row["inverted"]])
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
         "A method's name stands at its first core. Full dots: exact, or inverted by the method. Empty: not inverted.",
@@ -105,7 +97,7 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         _axis(axis, top, singular)
         for group in gathered(panel, _key):
-            _strip(axis, places[_key(group[0])], group, top, styles.get(text_label(_budgetless(group[0]))))
+            _strip(axis, places[_key(group[0])], group, top, _colour(group[0], styles))
         axis.set_yticks(range(len(labels)), labels)
         axis.set_ylim(len(labels) - 0.45, -1.15)
         axis.tick_params(axis="y", length=0)
@@ -124,19 +116,14 @@ def _conditions(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     )
 
 
-def _strip(axis: Any, line: int, group: Sequence[Row], top: float, style: Mapping[str, Any] | None) -> None:
-    """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median.
-
-    Args:
-        style: of the method whose core the matrix is, if it inverts one: the matrix has its colour.
-    """
+def _strip(axis: Any, line: int, group: Sequence[Row], top: float, colour: str) -> None:
+    """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
     matrix = group[0]["matrix"]
-    colour, marker = MATRICES.get(matrix, OTHER)
-    colour = colour if style is None else style["color"]
     face = colour if group[0].get("inverted") or matrix in EXACT else "white"
     heights = [line + 0.42 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
-    dots: dict[str, Any] = {"linestyle": "", "marker": marker, "markersize": 4.2, "markerfacecolor": face}
+    dots: dict[str, Any] = {"linestyle": "", "marker": MARKERS.get(matrix, OTHER), "markersize": 4.2}
+    dots |= {"markerfacecolor": face}
     axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **dots)
     middle = quantiles(unbounded(row["cond"] for row in group))["median"]
     if math.isfinite(middle):
@@ -150,12 +137,10 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float, style: Mappin
         axis.text(top ** BAND[2], line, f"{len(ranges)}/{len(group)}", **look)
 
 
-def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
+def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
     """Condition of each inverted core against the method's error, a dot per head."""
-    styles = styles_of([_budgetless(row) for row in rows])
     looks = {
-        _label(row, True): {**styles[text_label(_budgetless(row))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
-        for row in rows
+        _label(row, True): {**styles[text_label(row)], "linestyle": "", "markersize": 4.5, "alpha": 0.8} for row in rows
     }
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] for row in rows])
@@ -193,7 +178,7 @@ def _errors(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     )
 
 
-def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
+def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
     """Residual per step: a line for each core, a panel for each layer, and for each method if several share cores."""
     from matplotlib.ticker import MaxNLocator
 
@@ -203,7 +188,8 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
     every = max(1, (last + 1) // 8)
     least = min(_drawn(x) for row in rows for x in row["residuals"]["p10"])
     caption = [
-        "Residual of the Schulz iteration on each core, step by step: median over heads, with a band from p10 to p90.",
+        "Residual of the Schulz iteration on each core, step by step: median over heads. Full, with a band from p10 to "
+        "p90: the core that the method inverts. Empty: not inverted.",
         f"Dotted: the six steps that the methods take. {where(rows)}",
     ]
 
@@ -211,24 +197,23 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
         return f"layer {row['layer']}" + (f", {method_label(row)}" if several else "")
 
     def look(row: Row) -> dict[str, Any]:
-        colour, marker = MATRICES.get(row["matrix"], OTHER)
-        hollow = row["matrix"] in HOLLOW
-        face = {"linestyle": "--", "markerfacecolor": "white"} if hollow else {"linestyle": "-"}
-        return {"color": colour, "marker": marker, "linewidth": 1.6, "markersize": 4, **face}
+        line = {"linestyle": "-", "linewidth": CURVE} if row["inverted"] else NOT_INVERTED
+        return {"color": _colour(row, styles), "marker": MARKERS.get(row["matrix"], OTHER), "markersize": 4, **line}
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for number, row in enumerate(panel):
             low, middle, high = ([_drawn(x) for x in row["residuals"][name]] for name in ("p10", "median", "p90"))
             steps = range(len(middle))
-            axis.fill_between(steps, low, high, color=look(row)["color"], alpha=0.08, linewidth=0)
+            if row["inverted"]:
+                axis.fill_between(steps, low, high, color=look(row)["color"], alpha=0.12, linewidth=0)
             axis.plot(steps, middle, markevery=(number * every // len(panel), every), **look(row))
         logarithmic(axis, "y")
         axis.set_ylim(least / 3, 30)
         axis.set_xlim(0, last)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.axvline(SIX, color=GREY, linewidth=1.0, linestyle=":")
-        words = {"fontsize": "small", "color": GREY, "ha": "right", "va": "center", "rotation": 90}
-        axis.text(SIX, math.sqrt(least), "six steps", **words)
+        words = {"fontsize": "small", "color": GREY, "ha": "right", "va": "bottom", "rotation": 90}
+        axis.text(SIX, 0.03, "six steps", transform=axis.get_xaxis_transform(), **words)
 
     return Panels(
         f"condition-iterations-{tag}",
@@ -245,6 +230,11 @@ def _iterations(rows: Sequence[Row], tag: str, budget: str) -> Panels:
 def _label(row: Row, several: bool) -> str:
     name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
     return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
+
+
+def _colour(row: Row, styles: Styles) -> str:
+    """The colour of the method whose core the matrix is; grey for an exact matrix."""
+    return styles[text_label(row)]["color"] if row["method"] else GREY
 
 
 def _budgetless(row: Row) -> Row:

@@ -21,7 +21,6 @@ from ...figures.methods import (
     panel_title,
     scale,
     styles_of,
-    styles_of_named,
     text_label,
     where,
 )
@@ -243,8 +242,8 @@ def cost_figure(
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
 
     named, others = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
-    styles = styles_of_named([row for row in shown if row["method"] != SOFTMAX], named)
-    yardsticks = styles_of(references)
+    styles = styles_of(rows, [row for row in points if text_label(row) in named])
+    yardsticks = styles_of(rows, references)
     errors = _errors(records, metric) if _are_many(records) else {}
 
     def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:

@@ -32,6 +32,7 @@ from ...figures.methods import (
     where,
 )
 from ...figures.panels import Panels, draw_figures
+from ...records.file import LOWER_BOUND
 from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family, mark
@@ -39,7 +40,7 @@ from ...tables.table import gathered
 
 Styles = Mapping[str, Mapping[str, Any]]  # by label
 
-SPAN = 1e2  # of the panels of families above V-Mean's error
+SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
 BESIDE = 0.12  # of a doubling of d: the most between bars of one d
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
@@ -47,6 +48,7 @@ DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
+BEYOND_EDGE = "An arrow: beyond the axis, which ends at 100 times V-Mean's error; a number is a median beyond it."
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -80,14 +82,14 @@ def error_figure(
     families = list(dict.fromkeys(map(family, methods)))
     place = {name: index for index, name in enumerate(families)}
     plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
-    styles = styles_of(plotted)
+    styles = styles_of(rows, plotted)
     dots = len(budgets) < 2
     order = list(dict.fromkeys(map(_corner, rows)))
     corners = sorted(gathered(plotted, _corner), key=lambda group: order.index(_corner(group[0])))
     if dots:
         figures = [_dots(corners, limits, name, budgets, styles)]
     elif len(family_panels(plotted)) > 1:
-        figures = [_families(group, limits, name, budgets) for group in corners]
+        figures = [_families(rows, group, limits, name, budgets) for group in corners]
     else:
         figures = [_lines(corners, limits, name, budgets, styles)]
     return draw_figures(figures, drawing, out_dir)
@@ -98,12 +100,12 @@ def _dots(
 ) -> Panels:
     """A line for each method at one budget."""
     rows = [row for group in corners for row in group]
-    values = _values([*rows, *limits], name)
-    notes = _notes(rows, name, lowest(values))
+    values, high = _values([*rows, *limits], name), _end(rows, name)
+    notes = _notes(rows, name, lowest(values, high))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        dot_panel(axis, panel, _at(limits, panel[0]), name, styles, notes)
-        scale(axis, values, dots=True)
+        dot_panel(axis, panel, _at(limits, panel[0]), name, styles, notes, high)
+        scale(axis, values, dots=True, high=high)
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
@@ -112,7 +114,7 @@ def _dots(
     return Panels(
         f"error-{name}",
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
-        _caption(name, rows, limits, budgets, styles, True),
+        [*_caption(name, rows, limits, budgets, styles, True), *([BEYOND_EDGE] * math.isfinite(high))],
         [(panel_title(group[0], budgets), group) for group in corners],
         draw,
         symbol(name),
@@ -126,7 +128,8 @@ def _lines(
 ) -> Panels:
     """A line for each method, a panel for each place. A row of panels that is a layer or source has its own scale."""
     rows = [row for group in corners for row in group]
-    notes = _notes(rows, name, lowest(_values([*rows, *limits], name)))
+    high = _end(rows, name)
+    notes = _notes(rows, name, lowest(_values([*rows, *limits], name), high), high)
     lengths = {row["n"] for row in rows}
     rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
 
@@ -134,8 +137,8 @@ def _lines(
         return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles))
-        scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name))
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), high)
+        scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name), high=high)
 
     return Panels(
         f"error-{name}",
@@ -151,17 +154,19 @@ def _lines(
     )
 
 
-def _families(rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int]) -> Panels:
-    """A panel for each family of one place, all on one scale."""
+def _families(
+    run: Sequence[Row], rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int]
+) -> Panels:
+    """A panel for each family of the rows of one place, all on one scale."""
     panels = family_panels(rows)
-    styles = styles_of(*(panel for _, panel in panels))
+    styles = styles_of(run, *(panel for _, panel in panels))
     references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
     values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
     notes = _notes(rows, name, lowest(values, high), high)
     marked = flagged(rows)
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, bands=False)
+        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, high)
         scale(axis, values, high=high)
         return {
             legend_text(label, marked) + notes.get(label, ""): line
@@ -185,9 +190,11 @@ def _families(rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Se
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float | None]:
-    """What an axis of errors holds: all medians and quantiles, and the maxima near them."""
-    statistics = [row["metrics"][name] for row in rows if has(row, name)]
-    values = [stats.get(key) for stats in statistics for key in ("p10", "median", "p90")]
+    """What an axis of errors holds: medians, and of requested methods quantiles, and the maxima near them."""
+    methods = [row for row in rows if not row.get("reference") and row["method"] != LOWER_BOUND]
+    statistics = [row["metrics"][name] for row in methods if has(row, name)]
+    values = [row["metrics"][name]["median"] for row in rows if has(row, name)]
+    values += [stats.get(key) for stats in statistics for key in ("p10", "p90")]
     most = BEYOND * max((value for value in map(drawable, values) if value == value), default=math.inf)
     return [*values, *(min(drawable(stats.get("max")), most) for stats in statistics)]
 
@@ -234,10 +241,17 @@ def _median(row: Row, name: str) -> float:
 
 
 def _highest(rows: Sequence[Row], name: str) -> float:
-    """The end of the panels of families: a factor of 100 above V-Mean's error, or above the middle of all."""
+    """The end of the panels of families: 100 times V-Mean's error, or the middle of all."""
     middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
     middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
     return middles[len(middles) // 2] * SPAN or math.inf
+
+
+def _end(rows: Sequence[Row], name: str) -> float:
+    """`_highest`, if a method's p90 is above it: one that diverges does not squeeze the others."""
+    high = _highest(rows, name)
+    most = max(drawable(row["metrics"][name]["p90"]) for row in rows if has(row, name))
+    return high if most > high else math.inf
 
 
 def _notes(rows: Sequence[Row], name: str, low: float, high: float = math.inf) -> dict[str, str]:
@@ -257,10 +271,12 @@ def line_panel(
     styles: Styles,
     budgets: Sequence[int],
     bands: bool,
+    high: float,
 ) -> dict[str, Any]:
     """Error against budget: a line per method with its band, or with bars side by side.
 
-    A tick is the maximum. A hollow marker is a row with bad rows. Returns the line of each method.
+    A tick is the maximum. A hollow marker is a row with bad rows. ``high`` is the end of the axis. Returns the line of
+    each method.
     """
     from matplotlib.lines import Line2D
 
@@ -282,13 +298,13 @@ def line_panel(
             lines[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif points:
             d = [(budget or 0) * shift for budget, _ in points]
-            low, middle, high = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
+            p10, middle, p90 = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
             if bands and len(d) > 1:
-                axis.fill_between(d, low, high, color=style["color"], alpha=0.14, linewidth=0)
-                for edge in (low, high):
+                axis.fill_between(d, p10, p90, color=style["color"], alpha=0.14, linewidth=0)
+                for edge in (p10, p90):
                     axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
             else:
-                axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
+                axis.vlines(d, p10, p90, color=style["color"], alpha=0.4, linewidth=1.8)
             bad = [mark(row) == "!" for row in group if has(row, name)]
             filled = [place for place, one in enumerate(bad) if not one]
             (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
@@ -299,7 +315,7 @@ def line_panel(
                     axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
         for row in group:
             if crossed(row, name):
-                value = _median(row, name) if has(row, name) else None
+                value = _median(row, name) if has(row, name) and _median(row, name) <= high else None
                 lines.setdefault(label, Line2D([], [], **style))
                 cross_out(axis, shift * (row["d"] or budgets[0]), value, style["color"])
     best = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
@@ -309,9 +325,18 @@ def line_panel(
 
 
 def dot_panel(
-    axis: Any, rows: Sequence[Row], bounds: Sequence[Row], name: str, styles: Styles, notes: Mapping[str, str]
+    axis: Any,
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    styles: Styles,
+    notes: Mapping[str, str],
+    high: float,
 ) -> None:
-    """One budget: a line per method with its median, p10 – p90 and maximum; ``notes`` stand behind names."""
+    """One budget: a line per method with its median, p10 – p90 and maximum; ``notes`` stand behind names.
+
+    An arrow at the edge is a method whose p90 is above ``high``, the end of the axis; a median above it is named.
+    """
     labels = [label for label, style in styles.items() if style["marker"]]
     for position, label in enumerate(labels):
         style = styles[label]
@@ -323,8 +348,15 @@ def dot_panel(
                 face = HOLLOW if mark(row) == "!" else {}
                 axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
+                if stats["p90"] > high:
+                    edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
+                    axis.plot([1.0], [position], marker=">", markersize=6, **edge)
+                if stats["median"] > high:
+                    words = {"ha": "right", "va": "center", "fontsize": "small"}
+                    axis.text(0.95, position, f"{stats['median']:.1e}", **words, **edge)
             if crossed(row, name):
-                x, y = (position, None) if stats is None else (_median(row, name), position)
+                seen = stats is not None and _median(row, name) <= high
+                x, y = (_median(row, name), position) if seen else (position, None)
                 cross_out(axis, x, y, style["color"], dots=True)
     marked = flagged(rows)
     axis.set_yticks(range(len(labels)), [legend_text(label, marked) + notes.get(label, "") for label in labels])

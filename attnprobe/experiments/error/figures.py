@@ -178,7 +178,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         return []
     lengths = len({row["d"] for row in shown if row["d"] is not None})
     groups = _parts(shown, lengths > 1)
-    styles = styles_of(*(group for _, group in groups))
+    styles = styles_of(rows, *(group for _, group in groups))
     flags = flagged(shown)
     names = [name for name in PANELS if _has(shown, name)]
     crowded = len(styles) > len(COLOURS) + 1  # colours come again, beside V-Mean's: each panel has its legend

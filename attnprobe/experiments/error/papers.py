@@ -214,13 +214,13 @@ def paper_figure(
     Returns:
         The files' paths; none if fewer than two budgets were measured and no paper's value belongs to them.
     """
-    rows = [row for row in rows if _mean(row, metric) is not None or crossed(row, metric)]
+    run, rows = rows, [row for row in rows if _mean(row, metric) is not None or crossed(row, metric)]
     rows = sorted(rows, key=lambda row: bool(row.get("reference")))
     references = references if metric == METRIC else ()
     budgets = {row["d"] for row in rows if row["d"] is not None and _mean(row, metric) is not None}
     if not budgets or (len(budgets) < 2 and not any(paper_values(row, references, rows) for row in rows)):
         return []
-    styles = styles_of(rows)
+    styles = styles_of(run, rows)
     papers = any(paper_values(row, references, rows) for row in rows)
     means = [row for row in rows if _mean(row, metric) is not None]
     notes = outside(means, lambda row: [_mean(row, metric)], lowest(_drawn(rows, rows, metric, references)))

@@ -16,6 +16,7 @@ from ...tables.long import Row, rank_correlation
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, mean
 
+Styles = Mapping[str, Mapping[str, Any]]  # by label
 # draws a method's rows on an axis; returns what its legend says besides, and its line
 Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
@@ -40,26 +41,27 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
         The files' paths; none if no layer stands alone and nothing was decoded.
     """
     figures: list[Panels] = []
+    looks = styles_of(rows, *(panel for _, panel in family_panels(rows)))
     decoded = [row for row in rows if row["steps"] is not None and row["layer"] is None]
     for group in grouped_by(decoded, "source", "n", "prefix"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
-        figures.append(_steps(group, f"inject-steps-{tag}"))
+        figures.append(_steps(group, looks, f"inject-steps-{tag}"))
         read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > 0]
         if len({mean(row, "read_bytes") for row in read}) > 1:
-            figures.append(_bytes(read, group, f"inject-bytes-{tag}"))
+            figures.append(_bytes(read, looks, f"inject-bytes-{tag}"))
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
         if any(row["layer"] is not None for row in group):
-            figures.append(_profile(group, f"inject-layers-{tag}"))
-            figures += [_local(points, group, f"inject-local-{tag}")] if points else []
+            figures.append(_profile(group, looks, f"inject-layers-{tag}"))
+            figures += [_local(points, looks, f"inject-local-{tag}")] if points else []
     return draw_figures(figures, drawing, out_dir)
 
 
-def _steps(rows: Sequence[Row], stem: str) -> Panels:
+def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The KL divergence of decoding up to each step, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
-    looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles_of(rows).items()}
+    looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles.items()}
     every = [value for row in rows for value in _means_so_far(row)]
     notes = outside(rows, _means_so_far, lowest(every))
 
@@ -96,12 +98,10 @@ def _means_so_far(row: Row) -> list[float]:
     return means
 
 
-def _bytes(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
-    """KL divergence and change of the loss against bytes, with bars of a standard error, in the colours of every row's
-    method.
-    """
+def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
+    """KL divergence and change of the loss against bytes, with bars of a standard error."""
     labels = {text_label(row) for row in rows}
-    looks = {label: look for label, look in styles_of(every).items() if label in labels}
+    looks = {label: look for label, look in styles.items() if label in labels}
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
     divergences = [mean(row, "kl") for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
@@ -139,7 +139,7 @@ def _bytes(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
     )
 
 
-def _profile(rows: Sequence[Row], stem: str) -> Panels:
+def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The drift of each layer alone, and of all layers."""
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
@@ -156,7 +156,7 @@ def _profile(rows: Sequence[Row], stem: str) -> Panels:
         axis.set_xticks([*spots.values()], [*map(str, layers), "all"])
         axis.axvline(len(layers) - 0.35, color="#cccccc", linewidth=0.8, zorder=0)
         axis.set_xlim(-0.4, len(layers) + 0.7)
-        return _drawn(axis, panel, rows, rows, plot)
+        return _drawn(axis, panel, rows, styles, plot)
 
     return Panels(
         stem,
@@ -173,8 +173,8 @@ def _profile(rows: Sequence[Row], stem: str) -> Panels:
     )
 
 
-def _local(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
-    """Local error against drift, a point for each layer, in the colours of every row's method."""
+def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
+    """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     word = "" if rho is None else f" Over all {len(rows)} points it is {rho:+.2f}."
     errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
@@ -188,7 +188,7 @@ def _local(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         logarithmic(axis)
         axis.set_xlim(min(errors) / 1.6, max(errors) * 1.6)
-        return _drawn(axis, panel, rows, every, plot)
+        return _drawn(axis, panel, rows, styles, plot)
 
     return Panels(
         stem,
@@ -206,9 +206,9 @@ def _local(rows: Sequence[Row], every: Sequence[Row], stem: str) -> Panels:
     )
 
 
-def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], every: Sequence[Row], plot: Plot) -> dict[str, Any]:
-    """Draw each method of a panel, on the scale of the rows and in the colours of every one; returns the legend."""
-    styles, lowest, own = styles_of(*(group for _, group in family_panels(every))), _lowest(rows), {}
+def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], styles: Styles, plot: Plot) -> dict[str, Any]:
+    """Draw each method of a panel, on the scale of the rows; returns the legend."""
+    lowest, own = _lowest(rows), {}
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:

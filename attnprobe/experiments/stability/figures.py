@@ -44,13 +44,13 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
     for task, group in zip(tasks, places, strict=True):
         stem = f"stability-{task}" + (file_tag(group[0]["source"]) if tasks.count(task) > 1 else "")
         trained = [row for row in group if row["per_step"]]
-        figures += [_figure(trained, stem)] if trained else []
+        figures += [_figure(rows, trained, stem)] if trained else []
     return draw_figures(figures, drawing, out_dir)
 
 
-def _figure(rows: Sequence[Row], stem: str) -> Panels:
+def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     """A panel for each quantity, a line for each method."""
-    first, styles, seeds = rows[0], styles_of(rows), len({row["seed"] for row in rows})
+    first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     caption = [
         "Step by step: means over the seeds, geometric for τ and condition numbers. Bars are their range.",

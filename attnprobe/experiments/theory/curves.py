@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -47,8 +47,9 @@ def theory_curves(points: Sequence[Row]) -> list[Panels]:
         figures.append(_dimension(dimension))
         figures += [_tokens(dimension)] if len({point["n"] for point in dimension}) > 1 else []
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
+    looks = _looks(errors)
     for of_length in grouped_by(errors, "n"):
-        figures += [_failure(group) for group in gathered(of_length, lambda point: str(point["at"].get("of")))]
+        figures += [_failure(group, looks) for group in gathered(of_length, lambda point: str(point["at"].get("of")))]
     collapse = [point for point in points if point["theorem"] == "rank-collapse"]
     if len({point["layer"] for point in collapse}) > 1:
         figures.append(_collapse(collapse))
@@ -143,12 +144,12 @@ def _tokens(points: Sequence[Row]) -> Panels:
     )
 
 
-def _failure(points: Sequence[Row]) -> Panels:
+def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> Panels:
     """The share of errors above ε, a line for each method and budget."""
     of, n = points[0]["at"].get("of"), points[0]["n"]
     what = f"whose {of} is off by more than ε" if of in ("matrix", "output") else "whose error exceeds ε"
     title = f"Share of seeds and heads {what}"
-    looks = _looks(points)
+    looks = {name: every[name] for name in map(_at_budget, points)}
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _at_budget):

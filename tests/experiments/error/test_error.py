@@ -351,6 +351,22 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, pages):
     )
 
 
+@pytest.mark.parametrize("d", [(16,), (16, 32)])
+def test_a_method_that_diverges_does_not_squeeze_the_others(tmp_path, pages, d):
+    """In dots an arrow has its median beside it, in lines the legend has it; others set the axis."""
+    methods = {"skyformer": [0.2, 0.3], "performer": [0.8, 0.9], "linformer": [1e6, 3e6]}
+    records = [cell("vmean", None, [0.7, 0.7])]
+    records += [cell(name, budget, values) for name, values in methods.items() for budget in d]
+    error_figure(*summarise(records), Drawing(), tmp_path)
+    (axis,) = pages[0].axes
+    high = (axis.get_xlim if len(d) == 1 else axis.get_ylim)()[1]
+    assert 0.9 < high < 2
+    arrows = [line.get_ydata().tolist() for line in axis.lines if line.get_marker() == ">"]
+    words = [text.get_text() for text in (axis.texts if len(d) == 1 else pages[0].legends[0].get_texts())]
+    assert arrows == ([[2]] if len(d) == 1 else [])
+    assert ("2.0e+06" if len(d) == 1 else "linformer (above, 2e+06)") in words
+
+
 @pytest.mark.parametrize("format", ["table", "md"])
 def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
     name = "δ"
