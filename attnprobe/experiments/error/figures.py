@@ -181,11 +181,15 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     styles = styles_of(rows, *(group for _, group in groups))
     flags = flagged(shown)
     names = [name for name in PANELS if _has(shown, name)]
+    errors = [y for row in shown for _, y in _curve(row, "row_error")]  # panels have one scale
     crowded = len(styles) > len(COLOURS) + 1  # colours come again, beside V-Mean's: each panel has its legend
 
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> Mapping[str, Any]:
         name, group = panel
         own = {}
+        if not _has(group, name):  # the place beside an error without mass
+            axis.set_visible(False)
+            return own
         for row in group:
             if points := _curve(row, name):
                 (line,) = axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
@@ -195,12 +199,13 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         if name == "mass":
             axis.set_ylim(-0.03, 1.03)
         else:
-            values = [y for row in group for _, y in _curve(row, name)]
-            scale(axis, values, high=HUGE)
-            axis.set_ylim(top=1.3 * max(values, default=1.0))
+            scale(axis, errors, high=HUGE)
+            axis.set_ylim(top=1.3 * max(errors))
         return own if crowded else {}
 
-    panels = [(title, (name, group)) for title, group in groups for name in names if _has(group, name)]
+    filled = [(title, (name, group)) for title, group in groups for name in names if _has(group, name)]
+    paired = len(names) == 2 and 2 * len(filled) != 3 * len(groups)  # if one of two parts has mass, three are a row
+    panels = [(title, (name, group)) for title, group in groups for name in names] if paired else filled
     figure = Panels(
         "positions",
         "Mass and row error over position: means",
@@ -209,7 +214,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         draw,
         "position of the query",
         legend={} if crowded else {legend_text(label, flags): style for label, style in styles.items()},
-        columns=2 if len(panels) == 2 * len(groups) else None,
+        columns=2 if paired else None,
         sharing={"sharex": True},
     )
     return draw_figures([figure], drawing, out_dir)

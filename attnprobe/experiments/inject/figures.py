@@ -116,6 +116,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
         if metric == "kl":
             scale(axis, divergences)
+        axis.set_xlabel("MiB of the prompt that a step reads")  # of both panels: a title is not read as the label above
         logarithmic(axis, "x")
 
     return Panels(
@@ -131,9 +132,8 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             for metric, name in names.items()
         ],
         draw,
-        "MiB of the prompt that a step reads",
-        "nats",
-        {label + notes[label]: look for label, look in looks.items()},
+        y="nats",
+        legend={label + notes[label]: look for label, look in looks.items()},
         sharing={"sharex": True},
         columns=1,
     )
