@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from time import process_time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..experiments.base import Experiment
 from ..timings import duration
 from .progress import progress_bar
-from .streams import answer
+from .streams import BEGAN, answer
 
 if TYPE_CHECKING:
     from ..run.estimate import CellEstimate
@@ -23,14 +23,14 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     """Print the cells of a request, a line per weights, n and layer, with an estimate of time and memory.
 
     The time until the run starts is measured: this command imports the same modules and resolves the same sources. All
-    times are those of the processor, so that other programs on the machine do not count.
+    times are by the clock, with the other programs that run on the machine now.
     """
-    from ..run.estimate import estimate_cells, in_gflops, seconds_of, speed
+    from ..run.estimate import estimate_cells, speed
 
     opened = experiment.cells
     with progress_bar("listing the cells") as (progress, notify):
         cells = estimate_cells(opened, request, notify, progress)
-    start = process_time()
+    start = monotonic() - BEGAN
     answer(plan_table(cells))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in cells), default=0)
@@ -41,10 +41,11 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     done = "" if request.out is None else f", {len(cells) - len(left)} done in {request.out}"
     answer(f"{share}{len(cells)} cells{done}")
     if left:
-        pace = speed()
+        now = speed()
+        seconds = start + sum(cell.work for cell in left) / now.products
         answer(
-            f"about {duration(start + seconds_of(cells, pace))}, {duration(start)} of it before the first cell, at "
-            f"{in_gflops(pace)} measured now; {memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
+            f"about {duration(seconds)} ({now.in_words}), {duration(start)} of it before the first cell; "
+            f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )
 
 

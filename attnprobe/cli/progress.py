@@ -12,7 +12,8 @@ from ..grammar.foreign import one_line
 from ..timings import duration
 from .streams import note
 
-LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
+LOG_FIRST = 15.0  # seconds until the first line where stderr is no terminal
+LOG_EVERY = 60.0  # seconds between later lines
 BAR = 20  # characters
 LEAST = 0.01  # the share of a run that has a rate
 
@@ -49,7 +50,7 @@ class Pace:
 
 @contextmanager
 def progress_bar(first: str = "preparing") -> Iterator[tuple[Report, Notify]]:
-    """``(report, notify)``: a bar on a terminal, one line a minute in a log.
+    """``(report, notify)``: a bar on a terminal; in a log a line after some seconds, then one a minute.
 
     Args:
         first: what the bar says before the first report.
@@ -60,14 +61,14 @@ def progress_bar(first: str = "preparing") -> Iterator[tuple[Report, Notify]]:
 
 @contextmanager
 def _log() -> Iterator[tuple[Report, Notify]]:
-    pace, last = Pace(), monotonic()
+    pace, due = Pace(), monotonic() + LOG_FIRST
 
     def report(done: float, total: int, label: str) -> None:
-        nonlocal last
+        nonlocal due
         state = pace.state(done, total)
-        if monotonic() - last > LOG_EVERY:
-            last = monotonic()
-            note(f"{state} of {total} cells, now {label}")
+        if label and monotonic() > due:  # the end has none
+            due = monotonic() + LOG_EVERY
+            note(f"{state.strip()}; now {label}")
 
     yield report, note
 

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any
 
 import click
 
 from ..grammar.foreign import one_line, printable, undiverted
+
+BEGAN = monotonic()  # this process
 
 _waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for an end", default=None)
 

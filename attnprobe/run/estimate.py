@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import thread_time
+from statistics import fmean
+from time import perf_counter
 
 import torch
 
@@ -14,7 +15,8 @@ from .costs import Work
 from .folder import held_already, named_folder
 from .topics.running import RunRequest
 
-PRODUCTS = 24  # timed for the speed of the machine
+SAMPLE = 0.25  # seconds in which the speed of the machine is measured
+BUSY = 1.4  # times the best product: a mean beyond it is the work of other programs
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
@@ -72,29 +74,34 @@ def estimate_cells(
     return estimates
 
 
-def seconds_of(cells: list[CellEstimate], speed: float) -> float:
-    """The estimated seconds of the unfinished cells at a speed."""
-    return sum(cell.work for cell in cells) / speed
+@dataclass(frozen=True)
+class Speed:
+    """How fast this machine is now, beside the other programs that run on it.
 
-
-def speed() -> float:
-    """Multiply-adds per second of a float32 product of 512 x 512 matrices: the best of some, for about 60 ms.
-
-    The time is that of the processor in this thread, so that other programs on the machine do not count.
+    Attributes:
+        products: float32 multiply-adds per second. busy: whether other programs take a good part of it.
     """
+
+    products: float
+    busy: bool
+
+    @property
+    def in_words(self) -> str:
+        """The state of the machine.
+
+        >>> Speed(1e10, busy=True).in_words
+        'busy machine'
+        """
+        return "busy machine" if self.busy else "idle machine"
+
+
+def speed() -> Speed:
+    """The speed of float32 products of 512 x 512 matrices, by the clock: other programs on the machine count."""
     x = torch.randn(512, 512)
-    times = []
-    for _ in range(PRODUCTS):
-        begin = thread_time()
+    torch.mm(x, x)  # starts the threads
+    times: list[float] = []
+    while sum(times) < SAMPLE:
+        begin = perf_counter()
         torch.mm(x, x)
-        times.append(thread_time() - begin)
-    return 512.0**3 / min(times)
-
-
-def in_gflops(speed: float) -> str:
-    """A speed in words; a multiply-add is two operations.
-
-    >>> in_gflops(17.6e9)
-    '35 GFLOP/s'
-    """
-    return f"{2e-9 * speed:.0f} GFLOP/s"
+        times.append(perf_counter() - begin)
+    return Speed(512.0**3 / fmean(times), busy=fmean(times) > BUSY * min(times))

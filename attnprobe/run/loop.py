@@ -15,7 +15,7 @@ from ..records.file import plain
 from ..sources import Source
 from ..timings import Timings, duration
 from .cells import Cells, Done, OpenCells, Place, Progress, bundles, record_of
-from .estimate import in_gflops, speed
+from .estimate import speed
 from .folder import Outcome, run_folder
 from .group_work import VERSIONS, GroupWork
 from .inputs import InputKeeper, keeper_of
@@ -26,7 +26,7 @@ from .topics.running import RunRequest
 from .where.backends import Alone, Crew, Limit
 from .where.sites import site_of
 
-LONG = 60.0  # seconds from which on a run says how long it takes
+LONG = 20.0  # seconds from which on a run says how long it takes
 SLOWEST = 1e9  # multiply-adds a second of any machine: less work takes less time, and no speed is measured
 
 
@@ -79,11 +79,8 @@ def measure_cells(
                 timings=timings,
             )
             work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
-            if work > LONG * SLOWEST and (seconds := work / (pace := speed())) > LONG:
-                notify(
-                    f"about {duration(seconds)} for {len(ledger.work)} cells, at {in_gflops(pace)} measured now; "
-                    "--dry-run lists them"
-                )
+            if work > LONG * SLOWEST and (seconds := work / (now := speed()).products) > LONG:
+                notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({now.in_words}); --dry-run lists them")
             made = (cells, timings) if site.alone else None
             groups = GroupWork(open_cells, request, name, place, site.threads, site.devices, made)
             folder.outcome = ledger.measured_by(site.backend, groups)

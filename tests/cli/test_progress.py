@@ -17,7 +17,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
 from attnprobe.run.costs import OPENING
-from attnprobe.run.estimate import CellEstimate, estimate_cells
+from attnprobe.run.estimate import CellEstimate, Speed, estimate_cells
 
 
 @pytest.fixture
@@ -104,28 +104,33 @@ def test_the_bar_fits_a_narrow_terminal(columns):
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_a_log_has_a_line_a_minute_and_a_terminal_its_notes(tty, monkeypatch, capsys):
+def test_a_log_has_an_early_line_and_one_a_minute_and_a_terminal_its_notes(tty, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr("attnprobe.cli.progress.monotonic", lambda: now[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
     with progress_bar() as (report, notify):
-        for second in (1.0, 61.0, 62.0):
+        for second in (1.0, 2.0, 16.0, 75.0, 77.0):
             now[0] = second
             report(second, 100, f"cell {second:g}")
+        now[0] = 300.0
+        report(100.0, 100, "")
         notify("one\nnote")
     err = capsys.readouterr().err
     assert "attnprobe: one note\n" in err
     said = [line for line in err.splitlines() if "cell" in line]
-    assert tty or said == ["attnprobe: 61 % of 100 cells, now cell 61"]
+    assert tty or said == [
+        "attnprobe: 16 %, about 84 s left; now cell 16",
+        "attnprobe: 77 %, about 23 s left; now cell 77",
+    ]
 
 
 def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes = []
     request = ErrorRequest(qkv=str(file), device="cpu", out=str(tmp_path / "r"), matrix=False)
-    monkeypatch.setattr(loop, "speed", lambda: 1e6)
+    monkeypatch.setattr(loop, "speed", lambda: Speed(1e6, busy=True))
     monkeypatch.setattr(loop, "SLOWEST", 1e6)
     measure_errors(request, notify=notes.append)
-    said = r"about [\d.]+ (min|h) for \d+ cells, at 0 GFLOP/s measured now; --dry-run lists them"
+    said = r"about [\d.]+ (min|h) for \d+ cells \(busy machine\); --dry-run lists them"
     assert [line for line in notes if re.fullmatch(said, line)]
     notes.clear()
     measure_errors(request, notify=notes.append)

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from shutil import rmtree
 from time import sleep
 
@@ -236,20 +237,27 @@ def test_a_limit_leaves_the_alarm_as_it_was(raises):
 WAIT = 0.05  # seconds, ten times those of a product
 
 
-def test_the_time_in_which_other_programs_run_does_not_count(monkeypatch):
-    product = torch.mm
+@pytest.mark.parametrize("waits", [(), (1, 2, 3)])
+def test_the_time_in_which_other_programs_run_counts(waits, monkeypatch):
+    """Of four products three wait for other programs, or none."""
+    product, calls = torch.mm, count()
 
     def delayed(x, y):
-        sleep(WAIT)
+        if next(calls) % 4 in waits:
+            sleep(WAIT)
         return product(x, y)
 
     monkeypatch.setattr(torch, "mm", delayed)
-    assert speed() > 512**3 / WAIT
+    measured = speed()
+    if waits:
+        assert measured.busy and 0 < measured.products < 512**3 / (0.6 * WAIT)
+    else:
+        assert measured.products > 512**3 / (0.6 * WAIT)
 
 
-def test_a_dry_run_says_its_speed(run, qkv):
+def test_a_dry_run_says_whether_the_machine_is_busy(run, qkv):
     code, out, _ = run("error", "--qkv", qkv, "--d", 8, "--dry-run")
-    assert code == 0 and " of it before the first cell, at " in out and " GFLOP/s measured now; " in out
+    assert code == 0 and re.search(r"^about .* \((busy|idle) machine\), .* of it before the first cell; ", out, re.M)
 
 
 @pytest.mark.parametrize(
