@@ -83,6 +83,8 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args[0] not in COMMANDS:
+            if ctx.resilient_parsing:  # a shell completes a line with an unknown command
+                return None, None, []
             raise click.UsageError(f"no such command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 

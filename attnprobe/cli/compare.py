@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import as_shown, check_shown, output_of, shown_options
+from .options import as_shown, check_shown, output_of, shown_options, write_section
 
 EPILOG = """\b
 Examples:
@@ -45,11 +45,9 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {name: title for title, names in GROUPS.items() for name in names}
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         for title in (*GROUPS, "Help"):
-            params = [one for one in options if groups.get(one.name or "", "Help") == title]
-            with formatter.section(title):
-                formatter.write_dl([row for one in params if (row := one.get_help_record(ctx)) is not None])
+            params = [one for one in self.get_params(ctx) if groups.get(one.name or "", "Help") == title]
+            write_section(formatter, ctx, title, params)
 
 
 @click.command("compare", cls=Grouped, epilog=EPILOG)

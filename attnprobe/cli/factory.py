@@ -23,7 +23,7 @@ from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
 from ..timings import Timings
 from .names import check_given, complete_methods
-from .options import check_shown, click_settings, kinds_from, request_and_output
+from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
 from .output import (
     draw,
     drawn_kinds,
@@ -170,13 +170,8 @@ class MeasuringCommand(click.Command):
         for group in (*GROUPS, REST):
             params = [param for param in self.get_params(ctx) if groups.get(param.name, REST) == group]
             shown = [one for one in params if HELP_ALL in ctx.meta or one.name in ordinary or group == REST]
-            options = [one for one in shown if isinstance(one, click.Option)]
-            rows = [row for param in options if (row := param.get_help_record(ctx)) is not None]
-            if group == GROUPS[0]:
-                rows.insert(0, ("METHOD", "The same as --method METHOD."))
-            if rows:
-                with formatter.section(group):
-                    formatter.write_dl(rows)
+            names = [("METHOD", "The same as --method METHOD.")] if group == GROUPS[0] else []
+            write_section(formatter, ctx, group, shown, names)
             if rest := [one.opts[0] for one in params if one not in shown]:
                 further.append((group, " ".join(rest)))
         if further:

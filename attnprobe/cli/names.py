@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 from ..environment import plugins
 from ..errors import UsageError, unknown
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
-from ..grammar.lists import SELECTION, check_device, file_and_function, is_file_of_text, parts
+from ..grammar.lists import SELECTION, available_ones, check_device, file_and_function, is_file_of_text, parts
 from ..run.topics.reading import Reading, Tensors
 from ..run.topics.running import RunRequest
 
@@ -91,10 +92,16 @@ INDEX = {
     },
 }
 NAMES = tuple(name for family in INDEX.values() for name in family)
+# of `spectrum --of`, and the layers and heads of packaged weights; a test compares both
+MATRICES = ("softmax", "unnormalised", "gaussian", "lifted-softmax", "lifted-gaussian", "output")
+PACKAGED = {"minilm": (6, 12), "smollm2": (30, 9)}
 
 
-def check_methods(texts: Iterable[str]) -> None:
+def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[str] = ()) -> None:
     """Refuse an unknown method or option of a method as `attnprobe.run.plan.parse_methods` does, but at once.
+
+    Args:
+        what: a name is called in the message. beside: other names that are possible.
 
     Raises:
         UsageError: it names the nearest one.
@@ -113,30 +120,54 @@ def check_methods(texts: Iterable[str]) -> None:
         else:
             method = name
             file = file_and_function(name)
-            elsewhere = name in ("", "all") or name.startswith(SELECTION) or file is not None
+            elsewhere = name in ("", "all", *beside) or name.startswith(SELECTION) or file is not None
             if file is not None:
                 with reading(file[0], UsageError, NO_METHOD):
                     path_of(file[0]).stat()
-            known = elsewhere or name in NAMES or name in _registered()
+            known = elsewhere or name in NAMES or name in _registered("methods.registry", "METHODS")
             if not known and name not in (installed := plugins()):
-                raise unknown("method", name, sorted([*NAMES, *installed]))
+                raise unknown(what, name, [*beside, *sorted([*NAMES, *installed])])
         option, equals, value = (options or "").partition("=")
         if option and equals and method in NAMES:
             _refuse_option(method, option, value)
 
 
 def check_given(request: RunRequest) -> None:
-    """Refuse what is given and is not there before torch is imported: methods, a text, tensors, a device.
+    """Refuse what is given and is not there before torch is imported: methods, matrices, theorems, a text, tensors, a
+    device, and layers and heads of packaged weights.
 
     Raises:
         UsageError, SourceError: it names the nearest one, or the way out.
     """
     check_methods(getattr(request, "methods", None) or ())
+    check_methods(getattr(request, "of", ()), "matrix or method", MATRICES)
+    _check_theorems(getattr(request, "theorems", ()))
     if isinstance(request, Tensors) and request.qkv is not None:
         qkv_file(request.qkv)
     if isinstance(request, Reading) and request.text is not None and is_file_of_text(request.text):
         text_file(request.text)
     check_device(request.device)
+    if isinstance(request, Reading) and request.model in PACKAGED:
+        for what, count in zip(("layer", "head"), PACKAGED[request.model], strict=True):
+            chosen = getattr(request, what, None)
+            if isinstance(chosen, tuple):
+                available_ones(chosen, what, range(count))
+
+
+def _check_theorems(texts: Iterable[str]) -> None:
+    """Refuse an unknown theorem as `attnprobe.theorems.get_theorem` does, but at once."""
+    names = [name for text in texts for name in map(str.strip, text.split(",")) if name not in ("", "all")]
+    if names:
+        known = theorem_names()
+        for name in names:
+            if name not in known and name not in _registered("theorems.finding", "THEOREMS"):
+                raise unknown("theorem", name, known)
+
+
+def theorem_names() -> list[str]:
+    """The theorems, as their files register them."""
+    files = sorted((Path(__file__).parent.parent / "theorems").glob("*.py"))
+    return [name for file in files for name in re.findall(r'^@theorem\(\s*"([^"]+)"', file.read_text("utf-8"), re.M)]
 
 
 def _refuse_option(method: str, option: str, value: str) -> None:
@@ -150,10 +181,9 @@ def _refuse_option(method: str, option: str, value: str) -> None:
         raise unknown(f"value of {method}:{option}", value, taken[option])
 
 
-def _registered() -> Container[str]:
-    """The methods that this process has registered, if it has imported the registry."""
-    registry = sys.modules.get("attnprobe.methods.registry")
-    return () if registry is None else registry.METHODS
+def _registered(module: str, table: str) -> Container[str]:
+    """The methods or theorems that this process has registered, if it has imported their module."""
+    return getattr(sys.modules.get(f"attnprobe.{module}"), table, ())
 
 
 def options_of_method(method: str) -> dict[str, tuple[str, ...]]:

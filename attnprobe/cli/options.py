@@ -79,6 +79,21 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     return request, output
 
 
+def write_section(
+    formatter: click.HelpFormatter,
+    ctx: click.Context,
+    title: str,
+    params: Iterable[click.Parameter],
+    first: Sequence[tuple[str, str]] = (),
+) -> None:
+    """A section of a command's help with the options among its parameters, after the lines ``first``."""
+    options = [one for one in params if isinstance(one, click.Option)]
+    rows = [*first, *(row for one in options if (row := one.get_help_record(ctx)) is not None)]
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
 def output_of(**texts: Any) -> Output:
     """The output options of a command with `shown_options`.
 

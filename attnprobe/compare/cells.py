@@ -12,10 +12,10 @@ from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..grammar.lists import parts, short_name
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
+from ..tables.labels import TELLING
 from ..tables.numbers import method_label, short_hashes
 
 Key = tuple[Any, ...]
-TELLING = ("model_sha256", "qkv_sha256", "text_sha256", "weights")  # facts of sources, the most telling first
 MOST_FACTS = 4  # that a refusal names
 
 

@@ -16,6 +16,7 @@ from ..tables.labels import identity, source_labels
 from ..tables.long import Row
 from ..tables.methods import ROUNDING, YARDSTICKS, label
 from ..tables.numbers import method_label, short_hashes, significant
+from ..tables.results import student_reach
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
@@ -48,21 +49,23 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     lone = [table_of(_caption(group[0]), group, [*PLACE, *ALONE]) for group in alone]
     first = sum(group[0]["verdict"] == "undecided" for group in alone)
     tables = lone[:first]
+    metrics = dict.fromkeys(row["metric"] for row in rows if row["metric"] is not None)
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
         columns = [*PLACE, *_value_columns(group), _difference_column(group), *TESTED]
-        tables.append(table_of(_caption(group[0]), group, columns, _reasons(group)))
+        tables.append(table_of(_caption(group[0]), group, columns, _reasons(group, named=len(metrics) > 1)))
     return tables + lone[first:]
 
 
-def _reasons(rows: Sequence[Row]) -> list[str]:
-    """The reasons behind verdicts; budgets of one method with one reason share a line."""
+def _reasons(rows: Sequence[Row], named: bool) -> list[str]:
+    """The reasons behind verdicts; budgets of one method with one reason share a line. ``named``: say the metric."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row["reason"]:
             key = SIGNS.get(row["verdict"], "–"), method_label(row), row["reason"]
             budgets.setdefault(key, []).append("" if row["d"] is None else str(row["d"]))
     at = {key: f" d={', '.join(every)}" if all(every) else "" for key, every in budgets.items()}
-    return [f"{mark} {name}{at[mark, name, reason]}: {reason}" for mark, name, reason in budgets]
+    of = f"{rows[0]['metric']}, " if named else ""
+    return [f"{mark} {of}{name}{at[mark, name, reason]}: {reason}" for mark, name, reason in budgets]
 
 
 def comparison_legend(rows: Sequence[Row]) -> list[str]:
@@ -178,7 +181,8 @@ def _difference_column(rows: Sequence[Row]) -> Column:
 
 
 def _difference(row: Row) -> str:
-    return significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}")
+    half = "" if row["se"] is None else f" ± {significant(student_reach(row['se'], row['windows']), 2)}"
+    return significant(row["difference"], 3) + half
 
 
 def _interval(row: Row) -> str:
@@ -211,7 +215,7 @@ TESTED: tuple[Column, ...] = (
 )
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
-WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
+WITH_ERROR = Column("B − A ± 95 %", _difference, short="difference")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", "{reason}"))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
 
@@ -222,7 +226,7 @@ METRIC = "output_spectral_relative"
 def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
     """Sentences for each (source, layer, n, target) with two requested methods or more.
 
-    It compares their mean relative errors (see `compare_runs`): of two methods the second with the first at the budgets
+    It compares their mean relative errors (see `compare_runs`): of two methods the better with the other at the budgets
     that they share; of more, at each budget the best with the next. Yardsticks and methods with bad rows are then left
     out, as from bold. p-values are corrected together. Two errors of rounding are not compared.
     """
@@ -233,12 +237,13 @@ def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
 
     lines: dict[tuple[Any, ...], list[str]] = {}
     for group in gathered([one for one in records if one.get("requested") and one.get("d") is not None], place):
-        budgets: dict[str, set[int]] = {}
-        for record in group:
-            budgets.setdefault(method_label(record), set()).add(record["d"])
-        pairs = _best_pairs(group) if len(budgets) > 2 else []
-        if len(budgets) == 2 and set.intersection(*budgets.values()):
-            pairs = ["=".join(budgets)]
+        methods = gathered(group, method_label)
+        shared = set.intersection(*({record["d"] for record in method} for method in methods))
+        pairs = _best_pairs(group) if len(methods) > 2 else []
+        if len(methods) == 2 and shared:
+            both = [[record for record in method if record["d"] in shared] for method in methods]
+            both.sort(key=_mean_error, reverse=True)  # the better one is the subject of the sentence
+            pairs = ["=".join(method_label(method[0]) for method in both)]
         with suppress(UsageError):  # methods that a pair cannot tell apart
             rows = compare_runs(group, group, [METRIC], pairs=pairs).compared if pairs else []
             told = [row for row in rows if None in (row["a"], row["b"]) or max(row["a"], row["b"]) > ROUNDING]
@@ -253,12 +258,17 @@ def _best_pairs(records: Sequence[Fields]) -> list[str]:
     for alike in gathered(records, lambda record: record["d"]):
         means = {}
         for method in gathered(alike, method_label):
-            errors: list[Any] = [head for record in method for head in record["metrics"].get(METRIC) or [None]]
-            if all(map(_competes, method)) and all(one is not None and math.isfinite(one) for one in errors):
-                means[_side(method[0])] = fmean(errors)
+            if all(map(_competes, method)) and math.isfinite(mean := _mean_error(method)):
+                means[_side(method[0])] = mean
         best = sorted(means, key=means.__getitem__)[:2]
         pairs += ["=".join(reversed(best))] if len(best) == 2 else []
     return pairs
+
+
+def _mean_error(records: Sequence[Fields]) -> float:
+    """The mean error over heads, windows and repeats; infinite if one is not finite or is missing."""
+    errors: list[Any] = [head for record in records for head in record["metrics"].get(METRIC) or [None]]
+    return fmean(math.inf if one is None or not math.isfinite(one) else one for one in errors)
 
 
 def _side(record: Fields) -> str:

@@ -119,6 +119,18 @@ def numbers(text: str, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(every))
 
 
+def positive_numbers(text: str, what: str) -> tuple[int, ...]:
+    """A list of whole numbers and ranges above 0, such as budgets.
+
+    Raises:
+        UsageError: as `numbers`, or 0.
+    """
+    values = numbers(text, what)
+    if 0 in values:
+        raise UsageError(f"{what}=0 is not positive; choose 1 or more")
+    return values
+
+
 def lengths(text: str, what: str) -> tuple[int, ...]:
     """A list of numbers of tokens, at least 2 each.
 

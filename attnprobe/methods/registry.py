@@ -55,7 +55,7 @@ TAGS = {
     "causal": "has a causal form, in which no later token moves an earlier row",
     "prefill": "no later key has weight in causal attention, but later queries choose the keys of earlier ones",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
-    "decodes": "a row of its causal form is its result for one query and the keys up to it, as in decoding",
+    "decodes": "a row of its causal form, or behind a prompt, is its result for one query alone, as in decoding",
     "local": "has a form for a sliding window of the model: keys outside of it have no weight",
 }
 

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
-# in the order in which they are tried
-TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
+# facts that tell sources apart, the most telling first
+TELLING = (
+    *("scale_inputs", "weights", "weights_seed", "model_sha256", "qkv_sha256", "text_sha256", "tokenizer_sha256"),
+    *("positions", "dtype"),
+)
 MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)", "smollm2": "SmolLM2 (135M-Instruct, 4-bit weights)"}
 WEIGHTS = {"initialized": "random weights", "initialized-qkv": "pretrained but random W_Q, W_K, W_V"}
 TEXTS = {"embedded": "the English prose in the package", "wikitext-2": "Wikitext-2"}
@@ -56,7 +59,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
     for key, facts in sources.items():
         words = (facts[name] for name in ("weights", "qkv", "task") if facts.get(name))
         labels[key] = str(next(words, "unknown source"))
-    others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES, "weights"})
+    others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES})
     for name in (*TELLING, *others):
         before = dict(labels)
         for key in sources:

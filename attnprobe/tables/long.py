@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
 from .labels import with_source
+from .results import student_reach
 from .table import grouped_by
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
-CONFIDENCE = 0.95  # of an interval of a mean over few repeats
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
@@ -185,13 +185,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
     reach = student_reach(spread, count)
     return mean - reach, mean + reach
-
-
-def student_reach(se: float, count: int) -> float:
-    """Half of the 95 % interval of a mean of ``count`` values, at least 2, with the standard error ``se``."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * se
 
 
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .table import Table
 
 SIGNS = {  # before the first cell of a line, or before a value
-    "!": "bad rows",
+    "!": "bad rows, whose sum is not positive or is rounding; numbers without ≈ hold on every machine",
     "✗": "failed or diverged",
     "–": "skipped",
     OPEN: "rounding decides it, or its interval is wide",

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from ..files import Fields
 from .numbers import method_label, significant
 
+CONFIDENCE = 0.95  # of an interval of a mean over few repeats
+
 K = TypeVar("K", bound=Hashable)
 
 NEAR = 0.05  # two values without standard errors that differ by no more, relative to the smaller, are a tie
@@ -47,6 +49,13 @@ class Value:
         if self.error is None or other.error is None:
             return apart <= NEAR * min(abs(self.value), abs(other.value))
         return apart <= math.hypot(self.error, other.error)
+
+
+def student_reach(se: float, count: int) -> float:
+    """Half of the 95 % interval of a mean of ``count`` values, at least 2, with the standard error ``se``."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * se
 
 
 def best_of(values: Mapping[K, Value]) -> list[K]:

@@ -162,6 +162,8 @@ def causal_rows(case: Case) -> None:
 
 @claim("decodes", scores=(1.0,))
 def decodes(case: Case) -> None:
+    if not case.method.is_causal:
+        return _reads_prompt(case)
     qkv = case.qkv().replace(causal=True)
     all_rows, least = case.run(qkv), case.budget or 1
     for step in sorted({min(least, qkv.n - 1), qkv.n // 2, qkv.n - 1}):
@@ -174,6 +176,18 @@ def decodes(case: Case) -> None:
             band,
             f"decoding at token {step}",
         )
+
+
+def _reads_prompt(case: Case) -> None:
+    """Of a policy without a causal form: each query behind a prompt has its own result, and a normaliser."""
+    qkv = case.qkv()
+    all_rows = case.run(qkv)
+    demand(all_rows.log_normalizer is not None, "no log_normalizer, by which the prompt and new tokens are joined")
+    for step in (0, qkv.n - 1):
+        at = slice(step, step + 1)
+        alone = case.run(qkv.replace(q=qkv.q[:, at]))
+        band = case.output_band(all_rows, qkv)[:, at]
+        case.near(alone.output, all_rows.output[:, at], band, f"query {step} alone, behind the same keys")
 
 
 @claim("local", scores=(1.0,))

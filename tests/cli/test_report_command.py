@@ -20,6 +20,7 @@ from thinned import others_slow
 
 import attnprobe
 from attnprobe.cli import output, report
+from attnprobe.experiments.spectrum.record import SpectrumRecord
 from attnprobe.methods import METHODS
 from attnprobe.records import ownership
 from attnprobe.report import open_run, views
@@ -495,3 +496,15 @@ def test_a_manifest_with_options_of_anything_is_shown(value, run, tmp_path):
     Path("r/manifest.json").write_text(json.dumps(manifest))
     code, _, err = run("report", "r", "--plot", "none")
     assert code == 0, err
+
+
+def test_spectra_without_optional_fields_are_shown(run, tmp_path):
+    """As another program may write them: the schema asks for the values alone."""
+    kept = golden.RUNS / "spectrum"
+    shutil.copytree(kept, tmp_path / "r")
+    optional = [name for name in SpectrumRecord.__optional_keys__ if not name.endswith("values")]
+    records = [json.loads(line) for line in (kept / "records.jsonl").read_text().splitlines()]
+    lines = [json.dumps({name: fact for name, fact in one.items() if name not in optional}) for one in records]
+    (tmp_path / "r/records.jsonl").write_text("\n".join(lines) + "\n")
+    code, out, err = run("report", tmp_path / "r", "--plot", "none")
+    assert code == 0 and "values by rank" in out, err

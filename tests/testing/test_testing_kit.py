@@ -18,15 +18,27 @@ from torch import softmax
 
 import attnprobe
 from attnprobe import QKV, Approximation, method
-from attnprobe.cli.names import INDEX, NAMES, check_methods, options_of_method
+from attnprobe.cli.names import (
+    INDEX,
+    MATRICES,
+    NAMES,
+    PACKAGED,
+    check_methods,
+    options_of_method,
+    theorem_names,
+)
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
+from attnprobe.metrics.spectrum import MATRICES as matrices
 from attnprobe.operators import LowRank, Scaled, Stacked
 from attnprobe.run.plan import parse_methods
+from attnprobe.sources import SourceSpec, resolve
+from attnprobe.sources.packaged import packaged_weights
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
 from attnprobe.testing.bands import magnitude
 from attnprobe.testing.cases import _half_the_digits, make
 from attnprobe.testing.examine import conformance_table
+from attnprobe.theorems import THEOREMS
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 linear = method(linear_in_v=True)
@@ -120,6 +132,28 @@ def looking_ahead(qkv):
 def test_a_selection_that_looks_ahead_is_noticed_though_no_later_key_has_weight():
     [verdict] = examine(tagged("causal", looking_ahead), only=["causal"])
     assert verdict.status == "failed" and "change the rows before them" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("mixes", "normaliser", "why"), [(False, True, None), (True, True, "query .* alone"), (False, False, "no log_norm")]
+)
+def test_a_policy_without_a_causal_form_is_checked_behind_a_prompt(mixes, normaliser, why):
+    """It keeps the keys that its first query likes best, or by all of them together."""
+
+    def policy(q, k, v, d, scale):
+        looking = q.sum(1, keepdim=True) if mixes else torch.ones_like(q[:, :1])
+        kept = (looking @ k.mT)[:, 0].topk(d).indices[..., None]
+        keys, values = (x.gather(1, kept.expand(-1, -1, x.shape[2])) for x in (k, v))
+        scores = scale * q @ keys.mT
+        return Approximation(None, softmax(scores, -1) @ values, log_normalizer=size(scores) if normaliser else None)
+
+    def size(scores):
+        return lambda: scores.logsumexp(-1)
+
+    claimed = method(tags=("decodes",), limit=lambda n_q, n_k: n_k)(policy)
+    [verdict] = examine(claimed, only=["decodes"])
+    assert verdict.status == ("failed" if why else "ok")
+    assert why is None or re.search(why, verdict.reason)
 
 
 def test_a_method_with_any_budget_decodes_at_its_own():
@@ -430,6 +464,15 @@ def test_the_static_names_are_the_registrys():
     assert listed == [(entry.family, entry.name, f"{entry.paper} ({entry.year})") for entry in entries]
 
 
+def test_the_static_names_of_matrices_theorems_and_packaged_weights_are_right():
+    assert tuple(matrices) == MATRICES and sorted(theorem_names()) == sorted(THEOREMS)
+    for model, (layers, heads) in PACKAGED.items():
+        if not packaged_weights(model)["installed"]:
+            pytest.skip(f"{model} is not installed")
+        source = resolve(SourceSpec(model=model, text="embedded", device="cpu"))
+        assert (source.layers, source.heads) == (layers, heads)
+
+
 def test_the_options_that_are_read_from_files_are_the_registrys():
     for name, entry in (METHODS | KERNELS).items():
         taken = options_of_method(name)
@@ -473,15 +516,24 @@ def test_what_the_quick_check_does_not_judge_is_left_to_the_request(texts):
         ["bench", "--split", "tets"],
         ["check", "skyformer:gama=1"],
         ["methods", "vmaen"],
+        ["theory", "--theorem", "skyformer-lema-1"],
+        ["stability", "--task", "lstops"],
+        ["stability", "--task", "listops:bach=3"],
+        ["spectrum", "--of", "softmx"],
+        ["spectrum", "--of", "skyfomer"],
+        ["error", "--d", "0"],
+        ["inject", "--phase", "decode", "--d", "0"],
+        ["error", "--model", "minilm", "--layer", "6"],
+        ["spectrum", "--model", "smollm2", "--head", "9"],
     ],
 )
-def test_a_wrong_name_needs_no_torch(tmp_path, command):
+def test_what_is_wrong_by_itself_needs_no_torch(tmp_path, command):
     code = (
         f"import sys\nfrom attnprobe.cli import main\ntry:\n    main({command})\nexcept SystemExit as end:\n"
         "    assert end.code == 2 and not {'torch', 'numpy', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=HERE, capture_output=True, text=True)
-    assert done.returncode == 0 and "did you mean" in done.stderr, done.stderr
+    assert done.returncode == 0 and re.search("did you mean|choose from 0-|choose 1 or more", done.stderr), done.stderr
 
 
 def test_the_list_of_methods_needs_no_torch(tmp_path):
@@ -505,6 +557,7 @@ def test_the_list_of_methods_needs_no_torch(tmp_path):
         ("attnprobe spectrum --of kern", ["kernelized"]),
         ("attnprobe error --method ./mi", ["./mi"]),
         ("attnprobe new", ["new-method"]),
+        ("attnprobe unknown --m", []),
     ],
 )
 def test_the_shell_completes_names_without_torch(line, expected, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tables.long import Row
-from ...tables.methods import FAMILY, STATUS, budget, label, marked, several_families, smallest, statistic
+from ...tables.methods import FAMILY, STATUS, budget, label, marked, reach, several_families, smallest, statistic
 from ...tables.numbers import OPEN, cell_text, is_fragile, method_label, significant
 from ...tables.table import Column
 
@@ -52,6 +52,13 @@ SPREAD = "over heads, windows, repeats"
 RELATIVE = "output_spectral_relative"
 OF_OUTPUT = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 MEAN = smallest(RELATIVE)
+
+
+def _mean_error(row: Row) -> str:
+    half = reach(row, "output_spectral")
+    return cell_text(["{metrics[output_spectral][mean]:4}"], row) + (half and f" ± {half}")
+
+
 METHOD = Column("method", lambda row: marked(row, label(row)), key=True)
 BUDGET = Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
 METHOD_COLUMNS = (
@@ -67,12 +74,12 @@ METHOD_COLUMNS = (
     ),
     BUDGET,
     Column(
-        "‖E‖₂\nmean ± s.e.",
-        ("{metrics[output_spectral][mean]:4}", " ± {metrics[output_spectral][se]:2}"),
+        "‖E‖₂\nmean ± 95 %",
+        _mean_error,
         "the spectral norm of the output's error",
         spare=9,
         short="‖E‖₂",
-        more="E is the exact minus the approximate output of a head; s.e. is over text windows, none for one window",
+        more="E is the exact minus the approximate output of a head; 95 % by Student's test of windows",
         best=smallest("output_spectral"),
     ),
     Column(

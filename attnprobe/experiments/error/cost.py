@@ -191,7 +191,7 @@ def _columns(metric: str) -> list[Column]:
             short=heading,
         ),
         Column(
-            "of the line above\n[95 % interval]",
+            "ratio to the line above\n[95 % interval]",
             _of_above,
             "geometric mean of ratios, head by head",
             short="ratio",

@@ -319,7 +319,7 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
     if any(row["target"] == "gaussian" for row in rows):
         parts.append("For the target gaussian, B is C.")
     if any(_is_drawn(row) for row in rows):
-        parts.append("s.e. is of one draw of the weights (--weights-seed).")
+        parts.append("± is of one draw of the weights (--weights-seed).")
     if any(not is_zero(row) for row in bounds):
         parts.append("lower bound: the least error of rank d, zero where it is not shown.")
     return parts

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ...errors import UsageError
 from ...gates.check import Gated
-from ...grammar.lists import lengths, numbers, positives
+from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
@@ -33,7 +33,7 @@ def _budgets(text: str, what: str) -> tuple[float, ...]:
             raise UsageError(
                 f"{what}={part.strip()} is the whole prompt; choose a share below 1, or its number of tokens"
             )
-        values += positives(part, what) if "." in part else numbers(part, what)
+        values += positives(part, what) if "." in part else positive_numbers(part, what)
     return tuple(dict.fromkeys(values))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
-from ...tables.long import STATE, STATISTICS, Row, student_reach
-from ...tables.methods import YARDSTICKS, mean_of, smallest
+from ...tables.long import STATE, STATISTICS, Row
+from ...tables.methods import YARDSTICKS, mean_of, reach, smallest
 from ...tables.numbers import method_label, significant
-from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences
+from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -54,9 +55,9 @@ def _layers(row: Row) -> str:
     return f"layer {row['layer']}" if row["layer"] is not None else f"layers {_place(row)}"
 
 
-def _interval(statistics: Row | None, windows: int) -> str:
+def _interval(statistics: Row, windows: int) -> str:
     """The 95 % interval of a mean over windows; empty of fewer than 2."""
-    if statistics is None or statistics["se"] is None:
+    if statistics["se"] is None:
         return ""
     mean, reach = statistics["mean"], student_reach(statistics["se"], windows)
     return f"[{significant(mean - reach, 2)}, {significant(mean + reach, 2)}]"
@@ -82,8 +83,8 @@ DRIFT = smallest("drift")
 LOSS_CHANGE = Column(
     "loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own", best=smallest("loss_change")
 )
-OVER_WINDOWS = "s.e. over windows, each paired with exact attention"
-LOSS_ERROR = Column("± of loss", "{metrics[loss_change][se]:2}", OVER_WINDOWS)
+OVER_WINDOWS = "95 % by Student's test of windows, each paired with exact attention"
+LOSS_ERROR = Column("± of loss", partial(reach, metric="loss_change"), OVER_WINDOWS)
 
 
 def _perplexity_change(row: Row) -> float | None:
@@ -104,7 +105,7 @@ DRIFTS: tuple[Column, ...] = (
         more="‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
         best=DRIFT,
     ),
-    Column("± s.e.", "{metrics[drift][se]:2}", "of the drift", spare=6, short="s.e."),
+    Column("± of drift", partial(reach, metric="drift"), OVER_WINDOWS, spare=6),
     Column(
         "local error",
         "{metrics[local_error][mean]:3}",
@@ -190,18 +191,12 @@ PROMPTS: tuple[Column, ...] = (
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
     Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl")),
-    Column("± of KL", "{metrics[kl][se]:2}", OVER_WINDOWS),
+    Column("± of KL", partial(reach, metric="kl"), OVER_WINDOWS),
     LOSS_CHANGE,
     LOSS_ERROR,
-    Column(
-        "95 % of loss",
-        lambda row: _interval(row["metrics"].get("loss_change"), row["windows"]),
-        "Student's interval of the loss change, over windows",
-        spare=3,
-    ),
     Column("same steps", "{metrics[first_divergence][mean]:3}", "first steps with the same likeliest word", spare=2),
     Column("needle loss", "{metrics[needle_loss_change][mean]:3}", "of the answer's tokens, change in nats"),
-    Column("± of needle", "{metrics[needle_loss_change][se]:2}", OVER_WINDOWS),
+    Column("± of needle", partial(reach, metric="needle_loss_change"), OVER_WINDOWS),
     Column("needle rank", "{metrics[needle_rank][mean]:3}", "mean place of the answer's tokens by p~, from 1"),
     Column("lost mass", "{metrics[lost_mass][mean]:3}", "the exact weight of unseen keys", spare=1),
     Column(
@@ -303,7 +298,9 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
         tables.append(table_of(f"drift · {where}", drifts, DRIFTS, notes, rivals=_rivals, tested=tested))
         if group[0]["prefix"] is not None:
             done = [row for row in of_layers(group) if row["status"] == "ok"]
-            tables.append(table_of(f"words after the prompt · {where}", done, PROMPTS, rivals=_rivals, tested=tested))
+            notes = _unknown_mass(done)
+            caption = f"words after the prompt · {where}"
+            tables.append(table_of(caption, done, PROMPTS, notes, rivals=_rivals, tested=tested))
         which = predictors(group)
         if which:
             notes = [f"the damage of a place is its {'KL' if which[0]['damage'] == 'kl' else 'drift'}"]
@@ -347,6 +344,16 @@ def _notes(group: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def _unknown_mass(rows: Sequence[Row]) -> list[str]:
+    """A line on methods of which no lost mass is known, such as a user's."""
+    names = list(dict.fromkeys(method_label(row) for row in rows if mean(row, "lost_mass") is None))
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: no lost mass, as weights may be of no key; each step reads a prompt that is kept whole"
+    ]
+
+
 def _spared(group: Sequence[Row]) -> list[str]:
     """A line on the local layers if a method leaves them as they are."""
     for row in group:
@@ -359,7 +366,8 @@ def _spared(group: Sequence[Row]) -> list[str]:
 
 def _name(row: Row) -> str:
     budget = f"d = {row['d']}" if row["d"] else ""
-    return " ".join(filter(None, [method_label(row), budget, _layers(row)]))
+    head = f"KV head {row['kv_head']}" if row.get("kv_head") is not None else ""
+    return " ".join(filter(None, [method_label(row), budget, _layers(row), head]))
 
 
 def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...grammar.lists import numbers
+from ...grammar.lists import positive_numbers
 from ...run.option import opt
 from ...run.topics.reading import Lengths, SomeQueries, WeightsWords, target_option
 from ...run.topics.running import OnTensors
@@ -72,7 +72,7 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
     epsilon: tuple[float, ...] = opt(
         (0.1, 0.01), "Report the rank d that an approximation needs for these relative errors.", parse=shares
     )
-    d: tuple[int, ...] = opt((128,), "Budgets of methods, such as 16,32,64.", parse=numbers)
+    d: tuple[int, ...] = opt((128,), "Budgets of methods, such as 16,32,64.", parse=positive_numbers)
     target: str = target_option("The exact matrix that methods approximate.")
     seed: int = opt(0, "Seed of the methods' random draws and of the start block of --k.")
 

@@ -64,7 +64,7 @@ def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     known = set(map(id, good))
     lost = list(dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known))
     looks = _looks(good)
-    complete = [row for row in good if row["complete"]]
+    complete = [row for row in good if row.get("complete")]
     figures = [
         _figure(name, shown, looks, lost) for name, shown in (("decay", good), ("cumulative", complete)) if shown
     ]

@@ -168,10 +168,10 @@ def _statistics(group: list[Row]) -> Row:
         "duplicates": max(row.get("duplicates") or 0 for row in group),
         "known": min(map(len, spectra), default=0),
         "stable_rank": spread(stable) if len(stable) > 1 else {"median": median(stable)},
-        **{name: _finite([row[name] for row in measured]) for name in ("entropy_rank", "participation_ratio")},
-        **{f"rank_{share}": _rank(measured, [row[f"rank_{share}"] for row in measured]) for share in SHARES},
+        **{name: _finite([row.get(name) for row in measured]) for name in ("entropy_rank", "participation_ratio")},
+        **{f"rank_{share}": _rank(measured, [row.get(f"rank_{share}") for row in measured]) for share in SHARES},
         **{
-            norm: {one: _rank(measured, [(row[norm] or {}).get(one) for row in measured]) for one in epsilons}
+            norm: {one: _rank(measured, [(row.get(norm) or {}).get(one) for row in measured]) for one in epsilons}
             for norm in ("d_spectral", "d_frobenius")
         },
         "values": {rank: median([one[rank - 1] for one in spectra if len(one) >= rank]) for rank in powers},

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...gates.check import Gated
-from ...grammar.lists import lengths, numbers
+from ...grammar.lists import lengths, positive_numbers
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
 from ...run.topics.running import RunRequest
 from ...run.topics.showing import Gates, Output, plot_option
 from ...tables.metrics import Metric
 from ..base import Experiment
+from .naming import parse_tasks
 
 __all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stability"]
 
@@ -66,7 +67,7 @@ class StabilityRequest(Split, Dtype, RunRequest):
         metavar="N",
         parse=one_length,
     )
-    d: tuple[int, ...] = opt((128,), "Budgets, such as 64,128.", parse=numbers)
+    d: tuple[int, ...] = opt((128,), "Budgets, such as 64,128.", parse=positive_numbers)
     batch: int | None = opt(
         None,
         "Sequences per batch. [default: the paper's, 32 for listops, 16 for text and retrieval, 128 for pathfinder, "
@@ -98,6 +99,10 @@ class StabilityRequest(Split, Dtype, RunRequest):
         group=SOURCE,
         metavar="imdb|FILE.tsv|DIR|FILE|wikitext-2|embedded",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_tasks(self.tasks)
 
 
 @dataclass(frozen=True, kw_only=True)

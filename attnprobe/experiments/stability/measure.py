@@ -14,9 +14,10 @@ from ...run.inputs import InputKeeper
 from ...run.plan import Group, method_facts
 from ...timings import Timings
 from . import StabilityRequest
+from .naming import TASKS
 from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, unsupported_reason
 from .record import SHAPE, STEP_METRICS
-from .tasks import TASKS, TaskSource
+from .tasks import TaskSource
 from .training import Step, Training
 
 HEADS = (0, 1)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...errors import UsageError, nearest, unknown
+from ...errors import UsageError
 from ...records.file import cell_key, identity_facts
 from ...run.plan import MethodRequest, budgets_of, fitting, method_identity, parse_methods, refuse_endless, refused
 from . import OWN, StabilityRequest
-from .tasks import TASKS, TaskSource, check_setting, open_task
+from .naming import parse_tasks
+from .tasks import TaskSource, check_setting, open_task
 
 SELF_ATTENTION = "softmax"  # the denominator of ratios
-KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of the options of a task
 LAYERS = 2
 
 
@@ -31,47 +30,6 @@ class StabilityCell:
     @property
     def name(self) -> str:
         return self.request.label
-
-
-def parse_tasks(texts: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
-    """``NAME[:k=v,…]`` items, comma-separated and repeatable, with n, batch, rate and data as options.
-
-    Raises:
-        UsageError: an unknown task or option (the nearest is offered), a value of another kind, a task twice.
-
-    >>> parse_tasks(["listops:n=512,batch=8,text"])
-    [('listops', {'n': 512, 'batch': 8}), ('text', {})]
-    """
-    tasks: list[tuple[str, dict[str, Any]]] = []
-    for item in (item.strip() for text in texts for item in text.split(",")):
-        name, colon, rest = item.partition(":")
-        if "=" in item and ("=" in name or not colon):
-            if not tasks:
-                raise UsageError(f"'{item}' is an option without a task before it; write NAME:{item}")
-            rest = item
-        else:
-            if name not in TASKS:
-                raise unknown("task", name, TASKS)
-            if any(name == other for other, _ in tasks):
-                raise UsageError(f"task {name} is named twice")
-            tasks.append((name, {}))
-        if rest or colon:
-            _add(*tasks[-1], rest)
-    if not tasks:
-        raise UsageError(f"no task; choose from {', '.join(TASKS)}")
-    return tasks
-
-
-def _add(task: str, options: dict[str, Any], text: str) -> None:
-    key, _, value = text.partition("=")
-    if not value or key not in KINDS:
-        raise UsageError(f"task {task}: '{text}' is not an option{nearest(key, KINDS)}")
-    if key in options:
-        raise UsageError(f"task {task}: {key} is given twice")
-    try:
-        options[key] = KINDS[key](value)
-    except ValueError as error:
-        raise UsageError(f"task {task}: {key}={value} is not a number") from error
 
 
 def own_target(one: MethodRequest) -> str:

@@ -20,28 +20,11 @@ from ...files import GIB, open_regular, path_of, reading
 from ...rng import generator
 from ...sources.spec import DTYPES, SourceSpec, choose_device
 from .data import CLASSES, SYMBOLS, expression, labelled_text
+from .naming import TASKS
 
 LEAST = 256  # bytes of a document, or n if that is less; shorter documents have too few tokens
 MOST_BATCH = 100_000
 MOST_N = 2**17
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The setting of a task in Skyformer's appendix: the longest sequence, the batch size and the learning rate."""
-
-    n: int
-    batch: int
-    rate: float
-
-
-TASKS = {
-    "text": Setting(4000, 16, 1e-4),
-    "listops": Setting(2000, 32, 1e-4),
-    "retrieval": Setting(4000, 16, 2e-4),
-    "pathfinder": Setting(1024, 128, 2e-4),
-    "image": Setting(1024, 256, 1e-4),
-}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from ...tables.table import Column, Table, counted, gathered, grouped_by, joined
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED
+from .naming import TASKS
 from .record import SHAPE, STEP_METRICS, StabilityRecord
 
 SELF_ATTENTION = "softmax"
-TASKS = ("text", "listops", "retrieval", "pathfinder", "image")
 # Chen et al. 2021 (Skyformer), appendix F: mean instability over that of self-attention
 PAPER: dict[str, dict[str, float]] = {
     name: dict(zip(TASKS, values, strict=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...grammar.lists import DTYPES, POSITIONS, SPLITS, WEIGHTS, lengths, numbers, positives, words
+from ...grammar.lists import DTYPES, POSITIONS, SPLITS, WEIGHTS, lengths, numbers, positive_numbers, positives, words
 from ..option import FOLDER, NUMBERS, PLACES, SOURCE, opt, options_of
 
 LAYERS = ("all", "global", "local")  # words for layers
@@ -43,7 +43,7 @@ class Budgets:
     d: tuple[int, ...] = opt(
         (128,),
         "Budgets, such as 16,32,64. [default: 128, at most half of V's columns]",
-        parse=numbers,
+        parse=positive_numbers,
     )
 
 

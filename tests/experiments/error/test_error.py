@@ -63,6 +63,14 @@ def test_statistics_worked_by_hand():
     assert bounds == []
 
 
+def test_a_mean_over_two_windows_stands_beside_students_interval(monkeypatch):
+    """Window means 2 and 5 have the standard error 1.5, and t of one degree of freedom is tan(0.475 π)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    rows, bounds = summarise([cell(window=0, values=[1.0, 3.0]), cell(window=1, values=[2.0, 8.0])])
+    half = math.tan(0.475 * math.pi) * 1.5
+    assert f"3.500 ± {half:.0f} " in errors_view(rows, bounds, Header()).text("table")
+
+
 def test_the_error_bar_does_not_shrink_with_heads_or_repeats():
     """Heads and repeats of a text that say the same thing add nothing: only windows count."""
     few = [cell(window=w, values=[x]) for w, x in enumerate((1.0, 2.0, 4.0))]
@@ -606,7 +614,7 @@ def test_a_pipe_has_the_width_that_columns_says(monkeypatch):
     narrow = view.text("table")
     table = [line for line in narrow.splitlines() if "skyformer" in line or "V-Mean" in line or "median" in line]
     assert re.search("‖E‖₂ +‖E‖₂ / ‖BV‖₂", whole) and not re.search("‖E‖₂ +‖E‖₂ / ‖BV‖₂", narrow)
-    assert "s.e." not in whole  # one window has none
+    assert "±" not in whole  # one window has no interval
     assert "Left out: ‖E‖₂ (--columns" in " ".join(narrow.split())
     assert table and all(len(line) <= 68 for line in table)
     for heading in ("method", "median [p10 – p90]", "mean", "max", "V-Mean"):

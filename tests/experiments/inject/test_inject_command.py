@@ -20,6 +20,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
+from attnprobe.experiments.inject import view as inject_view
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.experiments.inject.language import batch_of
 from attnprobe.experiments.inject.measure import InjectCells
@@ -898,3 +899,10 @@ def test_the_change_of_the_perplexity_is_of_the_mean_losses_as_the_models_own_is
     (column,) = [column for column in DRIFTS if column.name == "perplexity change"]
     row = {"metrics": {**losses, "perplexity_own": {"mean": 153.0}, "perplexity_change": {"mean": 119.0}}}
     assert column.text(row) == "71.9" and column.text({"metrics": losses}) == ""
+
+
+def test_a_failed_kv_head_and_a_method_without_lost_mass_are_named():
+    row = {"method": "own.py:fn", "options": {}, "d": 4, "layer": 0, "kv_head": 2, "metrics": {}}
+    assert inject_view._name(row) == "own.py:fn d = 4 layer 0 KV head 2"
+    [note] = inject_view._unknown_mass([row, row | {"method": "topk", "metrics": {"lost_mass": {"mean": 0.5}}}])
+    assert note.startswith("own.py:fn: no lost mass") and not inject_view._unknown_mass([])
