@@ -45,8 +45,7 @@ class Given:
         option = self.option(name)
         origin = self.origins.get(name)
         if origin == "file" and self.config is not None:
-            keys = [key for key in self.config.lines if key in option.keys or key.replace("_", "-") in option.keys]
-            return keys[0] if keys else option.long
+            return next(key for key in self.config.lines if {key, key.replace("_", "-")} & {*option.keys})
         if origin == "environment":
             return variable(option.long)
         return f"--{option.long}"
@@ -78,7 +77,7 @@ def refuse_pairs(given: Given) -> None:
     if texts.get("split_rows") is not None:
         _refuse_with_split_rows(given)
     text = texts.get("text")
-    if "split" in texts and given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
+    if given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{given.called('split')} names a split of Wikitext-2, but the text is '{text}': drop it")
     if (
         texts.get("junit") is not None
