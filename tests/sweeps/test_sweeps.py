@@ -167,6 +167,8 @@ PAIRS = [
     ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, but none is set"),
     ("backend: ray", 1, "backend ray joins a cluster that you name"),
+    ("device: cuda:1\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:1 is one GPU"),
+    ("methods: [vmean]\nsplit_rows: 2\njobs: 2", 3, "jobs and split_rows exclude each other: --split-rows 2 takes"),
     ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "spectrum takes no gates"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
@@ -177,6 +179,11 @@ PAIRS = [
 def test_a_split_is_of_wikitext_2_in_either_spelling(sweep, no_hub, tiny_bert, text):
     code, err = sweep(f"text: {text}\nsplit: train\nmodel: {tiny_bert}")
     assert code == 3 and "cannot reach the hub for Wikitext-2" in err
+
+
+def test_a_split_without_a_text_is_of_the_default_one(sweep, no_hub, tiny_bert):
+    code, err = sweep(f"split: train\nmodel: {tiny_bert}\nn: 8\nd: 4", "--dry-run")
+    assert code == 0 and "Wikitext-2 is out of reach" in err, err
 
 
 @pytest.mark.parametrize("text, line, message", PAIRS)
