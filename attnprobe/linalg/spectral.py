@@ -131,8 +131,6 @@ def norm_intervals(
     t = first.new_zeros(len(which), 0, 0, dtype=torch.float64)
     w, perturbation = first[which], generator(seed, "perturbation", m, s)
     for done in range(1, max_passes + 1):
-        if not len(which):
-            break
         with one_thread():
             d, column = projected(w, basis)  # outside and inside the space: (a, m, s), (a, K, s)
             t = grown(t, column.double())  # (a, K, K)

@@ -178,7 +178,7 @@ def _reduced(one: Property, case: Case, error: Exception) -> Case:
         return type(other) is type(error) and not isinstance(other, Skip)
 
     left, before = TRIES, None
-    while before != case and left > 0:
+    while before != case:
         before = case
         for name, values in SMALLER.items():
             now = getattr(case, name)
