@@ -127,6 +127,8 @@ def test_more_leading_values_than_a_block_has_columns_are_all_found():
     assert actual.values.shape == actual.error.shape == actual.upper.shape == (130,) and actual.closed
     assert (actual.values[:5] - torch.linalg.svdvals(x)[:5]).abs().max() <= 1e-9 * actual.values[0]
     assert actual.values[5:].max() <= 1e-6 * actual.values[0]
+    none = leading_singular_values(Dense(torch.zeros(1, 520, 520, dtype=F64)), 130)
+    assert none.values.shape == none.upper.shape == (130,) and not none.values.any()
 
 
 def test_an_interrupted_space_has_errors_that_say_so():
