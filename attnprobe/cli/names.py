@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +158,9 @@ def _check_theorems(texts: Iterable[str]) -> None:
     """Refuse an unknown theorem as `attnprobe.theorems.get_theorem` does, but at once."""
     names = [name for text in texts for name in map(str.strip, text.split(",")) if name not in ("", "all")]
     if names:
-        known = theorem_names()
+        known = [*dict.fromkeys([*theorem_names(), *_registered("theorems.finding", "THEOREMS")])]
         for name in names:
-            if name not in known and name not in _registered("theorems.finding", "THEOREMS"):
+            if name not in known:
                 raise unknown("theorem", name, known)
 
 
@@ -181,7 +181,7 @@ def _refuse_option(method: str, option: str, value: str) -> None:
         raise unknown(f"value of {method}:{option}", value, taken[option])
 
 
-def _registered(module: str, table: str) -> Container[str]:
+def _registered(module: str, table: str) -> Collection[str]:
     """The methods or theorems that this process has registered, if it has imported their module."""
     return getattr(sys.modules.get(f"attnprobe.{module}"), table, ())
 

@@ -606,7 +606,7 @@ def test_a_figure_speaks_of_exponents_where_there_are_some():
     captions = []
     for first in (64, 2048):
         rows = timed_rows([one for n in (first, 2 * first) for one in benched(n=n)])
-        captions.append(" ".join(figures._growth(rows, "seconds", 8, "").caption))
+        captions.append(" ".join(figures._growth(rows, rows, "seconds", 8, "").caption))
     assert [("exponents" in caption) for caption in captions] == [False, True]
 
 
