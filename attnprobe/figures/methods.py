@@ -20,6 +20,7 @@ R = TypeVar("R", bound=Fields)
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
+INTERVALS = "Bars: 95 % by Student's test of windows."  # see `half_interval`
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by

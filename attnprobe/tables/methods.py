@@ -39,16 +39,26 @@ def mean_of(row: Fields, metric: str) -> Value | None:
     return None if stats is None else Value.of(stats["mean"], stats["se"])
 
 
-def reach(row: Fields, metric: str) -> str:
-    """What stands after ±: half of the 95 % interval of a mean over windows, by Student's distribution.
+def half_interval(row: Fields, metric: str) -> float | None:
+    """Half of the 95 % interval of a mean over windows, by Student's distribution; None of one window.
 
-    Empty of one window. A standard error of two windows would look exact: the interval is 12.7 times as wide.
+    Tables have it after ±, and figures as bars and bands. A standard error of two windows would look exact: the
+    interval is 12.7 times as wide.
+
+    >>> round(half_interval({"windows": 2, "metrics": {"kl": {"se": 0.01}}}, "kl"), 3)
+    0.127
+    """
+    se = statistic(row, metric, "se")
+    return None if se is None else student_reach(se, row["windows"])
+
+
+def reach(row: Fields, metric: str) -> str:
+    """`half_interval` as what stands after ±; empty of one window.
 
     >>> reach({"windows": 2, "metrics": {"kl": {"se": 0.01}}}, "kl")
     '0.13'
     """
-    se = statistic(row, metric, "se")
-    return "" if se is None else significant(student_reach(se, row["windows"]), 2)
+    return significant(half_interval(row, metric), 2)
 
 
 def family(row: Fields) -> str:

@@ -1,6 +1,7 @@
 """What views show of records that are possible, but in no golden run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -483,6 +484,22 @@ def test_inject_decode_draws_bytes_of_policies_that_diverge():
         "change of the loss": {("topk", 3), ("topk", 6)},
     }
     assert _interval({"mean": 1.0, "se": None}, 3) == ""
+
+
+def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
+    """Of two windows Student's t is tan(0.475 π); a single window has no interval."""
+    _, figures, axes = shown("inject", golden("inject-decode"))
+    assert "Bars: 95 % by Student's test of windows." in figures["inject-bytes-n16"].caption
+    bars = {}
+    for axis, metric in zip(axes["inject-bytes-n16"], ("kl", "loss_change"), strict=True):
+        lines = [line for container in axis.containers for line in container[2][0].get_segments()]
+        bars[metric] = sorted((high - low) / 2 for (_, low), (_, high) in lines)
+    drawn = {metric: rows for (_, rows), metric in zip(figures["inject-bytes-n16"].panels, bars, strict=True)}
+    for metric, halves in bars.items():
+        ses = sorted(row["metrics"][metric]["se"] for row in drawn[metric])
+        assert halves == pytest.approx([math.tan(0.475 * math.pi) * se for se in ses], rel=1e-9)
+    _, one, _ = shown("inject", [record for record in golden("inject-decode") if record["window"] == 0])
+    assert not any("Student" in line for line in one["inject-bytes-n16"].caption)
 
 
 def test_inject_of_single_heads_has_no_drift_of_layers():

@@ -21,6 +21,7 @@ from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
+    INTERVALS,
     cross_out,
     crossed,
     lowest,
@@ -36,7 +37,7 @@ from ...figures.panels import Panels, draw_figures
 from ...files import MIB, path_of, read_regular, reading
 from ...tables.labels import source_heading
 from ...tables.long import Row
-from ...tables.methods import mark
+from ...tables.methods import half_interval, mark
 from ...tables.numbers import method_label
 from ...tables.table import gathered
 
@@ -204,9 +205,9 @@ def paper_figure(
 ) -> list[Path]:
     """Draw the mean of ``metric`` against ``d``: a row of panels per (source, layer, target), a column per n.
 
-    Lines are means over heads, windows and repeats, as in Figure 1 of Skyformer and of Skeinformer. Bands are their
-    standard errors, clustered by text window. Methods without a budget are horizontal lines. Hollow markers are a
-    paper's values, in the style of the run's first method of that name; ``metric`` must be the papers' own.
+    Lines are means over heads, windows and repeats, as in Figure 1 of Skyformer and of Skeinformer. Bars are their
+    95 % intervals over text windows, by Student's distribution. Methods without a budget are horizontal lines. Hollow
+    markers are a paper's values, in the style of the run's first method of that name; ``metric`` must be the papers'.
 
     Args:
         out_dir: where ``papers-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
@@ -227,8 +228,8 @@ def paper_figure(
     caption = [
         f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
     ]
-    if any((row["metrics"].get(metric) or {}).get("se") for row in rows):
-        caption.append("Bands: standard error by text window.")
+    if any(half_interval(row, metric) for row in rows):
+        caption.append(INTERVALS)
     caption += marks(rows, metric, "Points and methods have !")
     caption += [f"{sentence(note)}." for note in reference_notes(rows, references)]
     caption.append(where(rows, "heads", "windows", "repeats"))
@@ -274,20 +275,17 @@ def _panel(
     references: Sequence[Reference],
     styles: Mapping[str, dict[str, Any]],
 ) -> None:
-    """Means with standard errors, and the values of papers beside them."""
+    """Means with their 95 % intervals over windows, and the values of papers beside them."""
     budgets = {row["d"] for row in shown if row["d"] is not None}
     named: set[str] = set()
     for group in gathered(shown, text_label):
         style = styles[text_label(group[0])]
         means = [(row, value) for row in group if (value := _mean(row, metric)) is not None]
-        points = [(row["d"], value, row["metrics"][metric].get("se") or 0.0) for row, value in means]
+        points = [(row["d"], value, half_interval(row, metric) or 0.0) for row, value in means]
         if points and points[0][0] is None:
             axis.axhline(points[0][1], **{**style, "marker": None}, zorder=1.5)
         elif points:
-            d, mean, se = zip(*points, strict=True)
-            low, high = ([m + side * s for m, s in zip(mean, se, strict=True)] for side in (-1, 1))
-            axis.fill_between(d, low, high, color=style["color"], alpha=0.18, linewidth=0)
-            axis.plot(d, mean, **style)
+            axis.errorbar(*zip(*points, strict=True), **style, elinewidth=0.8)
             for x, y in [(row["d"], value) for row, value in means if mark(row) == "!"]:
                 axis.annotate("!", (x, y), (4, 3), textcoords="offset points", color=style["color"], weight="bold")
         for row in group:

@@ -9,10 +9,22 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.methods import HUGE, beyond, family_panels, lowest, outside, scale, styles_of, text_label, where
+from ...figures.methods import (
+    HUGE,
+    INTERVALS,
+    beyond,
+    family_panels,
+    lowest,
+    outside,
+    scale,
+    styles_of,
+    text_label,
+    where,
+)
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row, rank_correlation
+from ...tables.methods import half_interval
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, mean
 
@@ -99,7 +111,7 @@ def _means_so_far(row: Row) -> list[float]:
 
 
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
-    """KL divergence and change of the loss against bytes, with bars of a standard error."""
+    """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
     labels = {text_label(row) for row in rows}
     looks = {label: look for label, look in styles.items() if label in labels}
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
@@ -112,7 +124,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             ordered = sorted(group, key=lambda row: mean(row, "read_bytes") or 0.0)
             x = [(mean(row, "read_bytes") or 0.0) / 2**20 for row in ordered]
             y = [mean(row, metric) for row in ordered]
-            bars = [row["metrics"][metric]["se"] or 0.0 for row in ordered]
+            bars = [half_interval(row, metric) or 0.0 for row in ordered]
             axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
         if metric == "kl":
             scale(axis, divergences)
@@ -124,8 +136,9 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         "KL divergence and change of the loss against the bytes that a step reads: mean over windows and repeats",
         [
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
-            "windows, against the bytes of the prompt's keys and values that a step reads: means; bars are one "
-            f"standard error over windows. {where(rows, *COUNTED)}"
+            "windows, against the bytes of the prompt's keys and values that a step reads: means.",
+            *([INTERVALS] if any(half_interval(row, "kl") for row in rows) else []),
+            where(rows, *COUNTED),
         ],
         [
             (name, [{**row, "drawn": metric} for row in rows if mean(row, metric) is not None])

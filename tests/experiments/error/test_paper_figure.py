@@ -70,6 +70,24 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
 
 
+def test_bars_are_what_tables_have_after_the_sign(tmp_path, pages):
+    """Window means 2 and 5 have the standard error 1.5, and t of one degree of freedom is tan(0.475 π)."""
+    records = [
+        of("pretrained", cell(d=d, n=512, window=window, values=values))
+        for d in (16, 32)
+        for window, values in enumerate(([1.0, 3.0], [2.0, 8.0]))
+    ]
+    rows, _ = summarise(records)
+    paper_figure(rows, Drawing(), tmp_path)
+    (axis,) = panels(pages[0]).values()
+    (bars,) = axis.containers
+    half = math.tan(0.475 * math.pi) * 1.5
+    for (_, low), (_, high) in bars[2][0].get_segments():
+        assert [low, high] == pytest.approx([3.5 - half, 3.5 + half], rel=1e-12)
+    caption = (tmp_path / "papers-output_spectral.txt").read_text(encoding="utf-8")
+    assert "Bars: 95 % by Student's test of windows." in caption
+
+
 def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, pages):
     """The method is found whatever its case, accents and hyphens; "initialized" is initialized-qkv."""
     rows, _ = summarise(a_sweep())
