@@ -166,6 +166,10 @@ def _nothing(record: object) -> Iterator[Never]:
     return iter(())
 
 
+def _as_it_is(row: JsonObject) -> JsonObject:
+    return row
+
+
 @dataclass(frozen=True)
 class Shape(Generic[R]):
     """A type of records: it checks them, and lays them out as rows of a frame.
@@ -173,13 +177,15 @@ class Shape(Generic[R]):
     Attributes:
         type: the type. problems: what else is wrong with a record that has this type, such as lists without an entry
             for each head. rows: its rows in a frame, without the fields that are one value: every row has these; a
-            record without rows has one of them. columns: what those rows hold.
+            record without rows has one of them. columns: what those rows hold. tidied: a row of the frame, of one
+            with lists.
     """
 
     type: type[R]
     problems: Callable[[R], Iterable[str]] = _nothing
     rows: Callable[[R], Iterable[JsonObject]] = _nothing
     columns: Mapping[str, str] = field(default_factory=dict)
+    tidied: Callable[[JsonObject], JsonObject] = _as_it_is
 
     @cached_property
     def _adapter(self) -> TypeAdapter[R]:

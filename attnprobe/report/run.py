@@ -301,7 +301,7 @@ def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         for row in list(shape.rows(record)) or [{}]:
             yield {
                 column: value
-                for name, field in (shared | row).items()
+                for name, field in (shared | shape.tidied(row)).items()
                 if name not in ELSEWHERE
                 for column, value in flat(name, field).items()
             }

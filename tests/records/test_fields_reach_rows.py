@@ -50,7 +50,8 @@ def shown(rows):
 
 def lost(record, rows):
     """The fields of a record with a value that no row of it has under the field's name."""
-    found = shown([{**row, "options": json.loads(row["options"])} for row in rows])
+    texts = ("options", "layers") if record["command"] == "inject" else ("options",)  # JSON, which is one cell
+    found = shown([{**row, **{name: json.loads(row[name]) for name in texts}} for row in rows])
     if "head" not in found:  # a cell that failed has one row
         found["head"] = set(record["heads"])
     for name, value in leaves({key: item for key, item in record.items() if key not in NOT_IN_ROWS}):

@@ -60,6 +60,18 @@ def test_a_frame_of_errors_has_a_row_for_each_cell_and_head_with_its_own_numbers
                 assert row[name] == values[index] or (row[name] != row[name] and values[index] is None)
 
 
+@pytest.mark.parametrize("run", ["inject", "inject-decode"])
+def test_a_frame_of_inject_has_one_value_in_a_cell(run):
+    run = open_run(RUNS / run)
+    frame = run.frame().set_index(["key", "head", "local_layer"])
+    assert not any(isinstance(cell, (list, dict)) for column in frame for cell in frame[column])
+    for record in run.records["inject"]:
+        row = frame.loc[record["key"]].iloc[0]
+        assert row["layers"] == json.dumps(record["layers"], separators=(",", ":"))  # as in the CSV
+        for name, values in (record.get("steps") or {}).items():
+            assert [row[f"steps[{name}][{step}]"] for step in range(len(values))] == values
+
+
 def test_a_frame_of_theory_holds_infinity_and_nan():
     rows = open_run(RUNS / "theory").frame()
     assert rows["slack"].dtype == float and (rows["slack"] == float("inf")).any()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from ...records.file import strict_json
 from ...records.shapes import Count, Number, PerHead, Record, Shape, lists_of, unequal
 
 
@@ -102,16 +103,26 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
         yield shared
 
 
+def _tidied(row: dict[str, Any]) -> dict[str, Any]:
+    """Lists of layers as JSON, as in CSV, and a column for each step of decoding."""
+    steps = row.get("steps") or {}
+    return {
+        **{name: value for name, value in row.items() if name != "steps"},
+        **{name: strict_json(row[name]) for name in ("layers", "global_layers") if name in row},
+        **{f"steps[{name}][{step}]": one for name, values in steps.items() for step, one in enumerate(values)},
+    }
+
+
 COLUMNS = {
     "layer": "the layer that was replaced alone; empty if several were replaced together",
     "kv_head": "the KV head that was replaced alone, with --per-head",
-    "layers": "the list of layers that were replaced",
-    "global_layers": "the list of layers without a sliding window, of a model that has both kinds",
+    "layers": "the layers that were replaced, a list as JSON",
+    "global_layers": "the layers without a sliding window, of a model that has both kinds, a list as JSON",
     "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",
-    "steps[METRIC]": "the list of the metric, one number for each step of decoding",
+    "steps[METRIC][STEP]": "the metric at a step of decoding, counted from 0",
     "budgets[NAME]": "a fact of the budgets of heads",
     "local_layer": "a layer that was replaced; a cell has a row for each such layer and head",
     "local": "the output error of the head on that layer's own Q, K, V",
     "residual": "the residual error of the head on the same inputs",
 }
-SHAPE = Shape(InjectRecord, _problems, _rows, COLUMNS)
+SHAPE = Shape(InjectRecord, _problems, _rows, COLUMNS, _tidied)
