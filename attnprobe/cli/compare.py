@@ -105,11 +105,11 @@ def compare(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
-    from ..compare.view import COMPARED, FIELDS, comparison_line, comparison_view, missing_lines
+    from ..compare.view import COMPARED, FIELDS, alone_lines, comparison_line, comparison_view, missing_lines
     from ..errors import UsageError
     from ..experiments import read_run
     from ..files import reading
-    from ..records.read import malformed_notes
+    from ..records.read import left_out_note, malformed_notes
     from ..tables.console import Header
     from .streams import answer, note
 
@@ -126,6 +126,9 @@ def compare(
     malformed = [one for run in runs for one in run.malformed]
     for line in missing_lines(comparison.missing):
         note(f"not compared: {line}")
+    for path, run in zip(paths, runs, strict=False):
+        for line in left_out_note(path, run.left_out):
+            note(line)
     for line in malformed_notes(malformed, "is left out"):
         note(line)
     facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": comparison.sources}
@@ -138,9 +141,8 @@ def compare(
     answer(comparison_view(comparison.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
     for line in comparison.notes:
         note(line)
-    for verdict in ("only in A", "only in B"):
-        if alone := sum(row["cells"] for row in comparison.rows if row["verdict"] == verdict):
-            note(f"in no mean, because {verdict}: {alone} cell{'s' if alone > 1 else ''}")
+    for line in alone_lines(comparison.rows):
+        note(line)
     for row in comparison.regressions:
         note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
     note(comparison.in_words())

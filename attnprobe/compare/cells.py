@@ -178,15 +178,34 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
         return []
     sides: dict[str, Side] = {}
     for row in rows:
-        has = {key: str(value) for key, value in (row.get("options") or {}).items()}
-        fits = row["method"] == short_name(name) and wanted.items() <= has.items() and _counts(row)
+        has = row.get("options") or {}
+        fits = row["method"] == short_name(name) and _counts(row) and wanted.keys() <= has.keys()
+        fits = fits and all(_means(value, has[key]) for key, value in wanted.items())
         if fits and (d is None or row["d"] == int(d)):
             label = method_label(row)
             shown = label if d is None else f"{label}{',' if has else ':'}d={d}"
-            if has == wanted:
+            if has.keys() == wanted.keys():
                 return [(shown, None if d is None else int(d), label)]
             sides[label] = (shown, None if d is None else int(d), label)
     return [*sides.values()]
+
+
+def _means(text: str, value: Any) -> bool:
+    """Whether the text of an option, as in ``--method``, means a recorded value: 2 and 2e0 are 2.0, true is True.
+
+    >>> _means("2", 2.0), _means("false", False), _means("null", None), _means("1", True), _means("max", "max")
+    (True, True, True, False, True)
+    """
+    if value is None:
+        return text.lower() in ("none", "null")
+    if isinstance(value, bool):
+        return text.lower() == str(value).lower()
+    if isinstance(value, str):
+        return text == value
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
 
 
 def _counts(row: Fields) -> bool:

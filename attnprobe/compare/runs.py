@@ -191,9 +191,11 @@ def compare_runs(
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
     requested = [_requested(rows) for rows in rows_of]
     if not requested[0] & requested[1]:
-        what = "pair at the same" if pairs else "requested method at the same options,"
-        hint = "" if pairs else "; --pair NAME=NAME compares two methods, NAME:d=32=NAME:d=64 two budgets"
-        raise UsageError(f"A and B have no {what} target, n, d and layer: nothing to compare{hint}")
+        if pairs:
+            raise UsageError("no pair has both methods at the same target, n, d and layer: nothing to compare")
+        hint = "--pair NAME=NAME compares two methods, NAME:d=32=NAME:d=64 two budgets"
+        what = "requested method at the same options, target, n, d and layer"
+        raise UsageError(f"A and B have no {what}: nothing to compare; {hint}")
     judged_by = list(dict.fromkeys(metrics))
     if rows_of_times is None:
         judged_by = judged_by or _measured_by_both(experiment(command).compared, a_rows, b_rows, notes)
@@ -244,9 +246,10 @@ def _refuse_unmeasured(
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _has_ok(rows):
                 names = ", ".join(metric for metric in known if _measured(rows, metric))
-                raise UsageError(
-                    f"--metric {metric}: {name} did not measure it; measure it there, or name one of {names}"
-                )
+                cells = (cell for of_row in rows.values() for cell in of_row.values())
+                sides = ", ".join(dict.fromkeys(method_label(cell) for cell in cells if "pair" in cell))
+                lacking = f"no value of {sides};" if sides else f"{name} did not measure it; measure it there, or"
+                raise UsageError(f"--metric {metric}: {lacking} name one of {names}")
 
 
 def _requested(rows: Mapping[Key, Mapping[Key, Fields]]) -> set[Key]:

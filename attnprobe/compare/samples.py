@@ -17,7 +17,7 @@ from ..tables.metrics import METRICS, Metric
 from ..tables.table import gathered
 from .cells import Key
 from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
-from .verdicts import Draft, blank, numbers
+from .verdicts import Draft, blank, numbers, statuses_in_words
 
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
@@ -360,4 +360,4 @@ def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Seq
     share = f" in {len(changed)} of {len(compared)} cells" if len(compared) > 1 else ""
     reason = y.get("reason")
     why = f": {reason}" if fall and reason else ""
-    return f"{x['status']} became {y['status']}{share}{why}"
+    return f"{statuses_in_words(x, y)}{share}{why}"

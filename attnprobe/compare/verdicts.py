@@ -190,6 +190,18 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
     }
 
 
+def statuses_in_words(a: Fields, b: Fields) -> str:
+    """The statuses of two cells: what became of one in another run, or those of two methods.
+
+    >>> statuses_in_words({"status": "ok"}, {"status": "failed"})
+    'ok became failed'
+    >>> statuses_in_words({"status": "ok", "pair": "a → b"}, {"status": "failed", "pair": "a → b"})
+    'ok on the left, failed on the right'
+    """
+    both = "{} on the left, {} on the right" if "pair" in a else "{} became {}"
+    return both.format(a["status"], b["status"])
+
+
 def alone(row: Row, run: str, missing: bool, why: str) -> Row:
     """A row of cells that only one run has.
 
@@ -264,7 +276,7 @@ def timed_drafts(a: Fields, b: Fields, metrics: Iterable[str]) -> list[Draft]:
     ratio at least what the ratio of exact attention to itself was off from 1 (``noise_floor``). Memory and products
     have none but the floor of their metric.
     """
-    change = f"{a['status']} became {b['status']}" if a["status"] != b["status"] else None
+    change = statuses_in_words(a, b) if a["status"] != b["status"] else None
     fell = b["status"] != "ok"
     drafts = []
     for metric in metrics:

@@ -22,9 +22,10 @@ from ..tables.view import View
 from .cells import ARROW
 from .runs import compare_runs
 from .samples import with_bad_rows
-from .verdicts import FIELDS, ROUNDED
+from .verdicts import FIELDS, ONLY, ROUNDED
 
 TITLE = "Comparison of methods"
+ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
 SIGNS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}  # of reasons; others have a dash
 TESTS = {
     "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
@@ -101,7 +102,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
 
 
 def missing_lines(rows: Iterable[Row]) -> list[str]:
-    """A line for each method that was requested and stands in one run only, with its budgets.
+    """A line for each method, or pair, that was requested and stands in one run, or on one side, only; with budgets.
 
     >>> place = {"method": "mss", "options": {}, "reason": "only in A"}
     >>> missing_lines([{**place, "d": 8}, {**place, "d": 16}])
@@ -111,11 +112,24 @@ def missing_lines(rows: Iterable[Row]) -> list[str]:
     """
     budgets: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
-        known = budgets.setdefault((method_label(row), str(row["reason"])), {})
+        known = budgets.setdefault((method_label(row), _sided(row, "reason")), {})
         if row["d"] is not None:
             known[str(row["d"])] = None
     names = {key: f"{key[0]} d={', '.join(d)}" if d else key[0] for key, d in budgets.items()}
     return [f"{name} is {where}" for (_, where), name in names.items()]
+
+
+def alone_lines(rows: Iterable[Row]) -> list[str]:
+    """A line on the cells of each run, or of each side of a pair, that are in no mean."""
+    alone = gathered([row for row in rows if row["verdict"] in ONLY.values()], lambda row: _sided(row, "verdict"))
+    counts = [(_sided(group[0], "verdict"), sum(row["cells"] for row in group)) for group in alone]
+    return [f"in no mean, because {where}: {count} cell{'s' * (count > 1)}" for where, count in sorted(counts)]
+
+
+def _sided(row: Row, name: str) -> str:
+    """A text of a row; the runs that it names are the sides of a pair."""
+    text = str(row[name] or "")
+    return ON_SIDE.get(text, text) if ARROW in row["method"] else text
 
 
 def comparison_line(row: Row) -> str:
@@ -146,7 +160,8 @@ def _named(row: Row) -> str:
 
 
 def _caption(row: Row) -> str:
-    alone = "requested, but in one run only" if row["verdict"] == "undecided" else "cells of one run alone"
+    one = "method" if ARROW in row["method"] else "run"
+    alone = f"requested, but in one {one} only" if row["verdict"] == "undecided" else f"cells of one {one} alone"
     facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items() if fact is not None)
     target = "" if "layers" in row else f"target {row['target']}"
     return joined(row["metric"] or alone, _layers(row), f"n = {row['n']}", target, *facts)
@@ -200,7 +215,7 @@ def _test(row: Row) -> str:
 
 PLACE: tuple[Column, ...] = (
     Column("method", label, key=True),
-    Column("verdict", "{verdict}"),
+    Column("verdict", lambda row: _sided(row, "verdict")),
     Column("d", "{d}", key=True),
 )
 SIDES = Column("A", lambda row: significant(row["a"])), Column("B", lambda row: significant(row["b"]))
@@ -216,7 +231,7 @@ TESTED: tuple[Column, ...] = (
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
 WITH_ERROR = Column("B − A ± 95 %", _difference, short="difference")
-ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", "{reason}"))
+ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: _sided(row, "reason")))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
 
 

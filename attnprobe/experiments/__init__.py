@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .base import Experiment
@@ -43,7 +44,11 @@ def shape_of(command: str) -> Shape[Any] | None:
 
 
 def read_run(path: str | os.PathLike[str]) -> ReadRecords[Record]:
-    """The records of a run's folder or of a file, each checked against the type of its command; see `read_typed`."""
-    from ..records.read import read_typed
+    """The records of a file, or of a run's folder that its tables and figures show.
 
-    return read_typed(path, shape_of)
+    Each is checked against the type of its command; see `read_typed`.
+    """
+    from ..records.read import of_last_command, read_manifest, read_typed
+
+    read = read_typed(path, shape_of)
+    return of_last_command(read, read_manifest(Path(path))[0]) if Path(path).is_dir() else read

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
@@ -52,10 +52,14 @@ class Malformed:
 
 @dataclass(frozen=True)
 class ReadRecords(Generic[R]):
-    """The records of a run, one for each key, and the malformed lines whose key has no record."""
+    """The records of a run, one for each key, and the malformed lines whose key has no record.
+
+    ``left_out`` is the number of records with other settings than the run's last command (see `of_last_command`).
+    """
 
     records: list[R] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
+    left_out: int = 0
 
     def required(self) -> list[R]:
         """The records.
@@ -104,6 +108,18 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[R
         UsageError: nothing there, or a file that cannot be read.
     """
     return _merged(_typed(_records(_files(path)), shape_of))
+
+
+def of_last_command(read: ReadRecords[Record], manifest: Manifest) -> ReadRecords[Record]:
+    """The records that tables and figures of a run's folder show: those of its last command, or all without one."""
+    others = set(manifest.get("other_settings", ()))
+    shown = [record for record in read.records if record["key"] not in others] or read.records
+    return replace(read, records=shown, left_out=len(read.records) - len(shown))
+
+
+def left_out_note(path: str | os.PathLike[str], count: int) -> list[str]:
+    """A line on the records of other settings in a run's folder, if there are some."""
+    return [f"{path} holds {count} records of other settings too, which are left out"] if count else []
 
 
 def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:

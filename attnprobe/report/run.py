@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
 from ..errors import UsageError
-from ..experiments import EXPERIMENTS, read_run, shape_of, subjects_of
+from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
 from ..records.file import LOWER_BOUND, missing_maps, strict_json
-from ..records.read import Malformed, malformed_notes, read_inputs, read_manifest
+from ..records.read import (
+    Malformed,
+    left_out_note,
+    malformed_notes,
+    of_last_command,
+    read_inputs,
+    read_manifest,
+    read_typed,
+)
 from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
@@ -59,7 +67,7 @@ class Run:
         state = self.manifest.get("status")
         lines = [] if self.manifest else [f"{self.path} has no manifest.json: the records alone are shown"]
         lines += [f"{self.path}: this run is {state}, not finished"] if state not in (None, "finished") else []
-        lines += [f"{self.path} holds {settings} records of other settings too, which are left out"] if settings else []
+        lines += left_out_note(self.path, settings)
         lines += [f"{unknown} records of commands that this version cannot show are left out"] if unknown else []
         return [*lines, *malformed_notes(self.malformed, "is left out")]
 
@@ -147,15 +155,11 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; runs are in folders under outputs/")
     manifest, fields = read_manifest(path)
-    read, inputs = read_run(path), read_inputs(path)
+    read, inputs = of_last_command(read_typed(path, shape_of), manifest), read_inputs(path)
     if measured is None and not read.required():
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
-    if measured is None:
-        others = set(manifest.get("other_settings", ()))
-        records = [record for record in read.records if record["key"] not in others] or read.records
-    else:
-        written = {record["key"]: record for record in read.records}
-        records = [written.get(record["key"], record) for record in measured]
+    written = {record["key"]: record for record in read.records}
+    records = read.records if measured is None else [written.get(record["key"], record) for record in measured]
     by_command: dict[str, list[Record]] = {}
     for record in records:
         by_command.setdefault(record["command"], []).append(record)
@@ -166,7 +170,7 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
             f"{path}: its records are of '{unknown[0]}', which this version does not know; upgrade attnprobe"
         )
     counts = (
-        len({record["key"] for record in read.records} - {record["key"] for record in records}),
+        read.left_out + len(written.keys() - {record["key"] for record in records}),
         sum(len(by_command[command]) for command in unknown),
     )
     malformed = [*fields, *read.malformed, *inputs.malformed]

@@ -138,7 +138,7 @@ def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
 def test_methods_that_two_runs_lack_are_named_for_each():
     with pytest.raises(UsageError, match="they have topk in A; window in B"):
         related([cell(method="topk")], [cell(method="window")], ["topk=topk"])
-    with pytest.raises(UsageError, match="A and B have no pair at the same target, n, d and layer"):
+    with pytest.raises(UsageError, match="no pair has both methods at the same target, n, d and layer"):
         compare_runs([cell(method="topk", n=8)], [cell(method="window", n=16)], pairs=["topk=window"])
     with pytest.raises(UsageError, match="have no requested method at the same options, .*; --pair NAME=NAME"):
         compare_runs([cell(method="topk")], [cell(method="window")])
@@ -150,6 +150,54 @@ def test_a_budget_stands_beside_options():
         (row,) = compare_runs(cells, cells, pairs=[pair]).rows
         assert row["method"] == "skyformer:block=64,d=8 → skyformer:block=64,d=16"
         assert (row["a"], row["b"]) == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "texts"),
+    [
+        ("power", 2.0, ("2", "2.0", "2e0")),
+        ("block", 64, ("64", "64.0")),
+        ("streaming", False, ("false", "False")),
+        ("width", None, ("none", "null")),
+        ("rope", "model", ("model",)),
+    ],
+)
+def test_an_option_is_written_as_for_the_method(option, value, texts):
+    cells = [cell(method="mc.py:unif", options={option: value}), cell(method="topk")]
+    for text in texts:
+        (row,) = compare_runs(cells, cells, pairs=[f"topk=./mc.py:unif:{option}={text}"]).rows
+        assert row["method"] == f"topk → mc.py:unif:{option}={value}"
+    for other in ("3", "true", "Model"):
+        with pytest.raises(UsageError, match="no two methods"):
+            related(cells, cells, [f"topk=mc.py:unif:{option}={other}"])
+
+
+def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
+    """A second command of the folder asks for one head: the cells of the first, with both heads, are left out."""
+    both = ("error", "--qkv", qkv, "--method", "topk,window", "--no-matrix", "--plot", "none", "--out", "r")
+    command(*both, "--d", "4,8")
+    command(*both, "--d", "8", "--head", "0")
+    code, out, err = command("compare", "r", "--pair", "window=topk", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and [(row["d"], row["heads"]) for row in rows] == [(8, 1)]
+    assert err.splitlines()[0] == "attnprobe: r holds 7 records of other settings too, which are left out"
+
+
+def test_what_one_method_of_a_pair_lacks_names_its_side(command, write):
+    inner = {METRIC: [1.0, 2.0], "inverse_residual": [0.5, 0.5]}
+    fields = {"options": {}, "draws_hash": None}
+    left = [cell(method="nystromformer", d=d, window=w, metrics=inner, **fields) for d in (8, 16) for w in (0, 1)]
+    right = [cell(method="window", **fields), cell(method="boom", status="failed", reason="it broke", metrics={})]
+    write("a", left + right)
+    code, out, err = command("compare", "a", "--pair", "nystromformer=window")
+    assert code == 0 and "requested, but in one method only" in out and "cells of one method alone" in out
+    assert "attnprobe: not compared: nystromformer → window d=8 is only on the left" in err.splitlines()
+    assert "attnprobe: in no mean, because only on the left: 1 cell" in err.splitlines()
+    assert "only in A" not in out + err
+    code, out, err = command("compare", "a", "--pair", "window=nystromformer", "--metric", f"{METRIC},inverse_residual")
+    assert code == 2 and "--metric inverse_residual: no value of window; name one of output_spectral_relative" in err
+    code, out, err = command("compare", "a", "--pair", "window=boom")
+    assert code == 1 and "ok on the left, failed on the right: it broke" in err and "became" not in out + err
 
 
 def test_options_that_could_mean_several_methods_are_asked_for():
