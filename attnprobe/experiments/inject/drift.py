@@ -50,7 +50,7 @@ DRIFT_METRICS = {
     "lost_mass": "1 − the exact weight of what a step sees, mean over heads and layers, with --phase decode",
     "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
     "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
-    "read_bytes": "of those that a step reads of the prompt; heads that share keys may read different ones",
+    "read_bytes": "of those that a step reads of the prompt: all keys that one of the query heads of a KV head reads",
     "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
     "needle_loss": "mean −log p~ of the tokens of a needle's answer, in nats, with --question",
     "needle_loss_change": "the same less the unmodified model's",

@@ -84,7 +84,8 @@ class PromptPolicy:
         prompt: N. text: by layer and row, the prompt as `prompt_text` gives it.
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
-        read: the mean number of keys of the prompt that a step reads, by (layer, row, d), of methods that state it.
+        read: the mean number of distinct keys of the prompt that the query heads of a KV head keep, or read in a step,
+            by (layer, row, d), of methods that state it.
     """
 
     method: Method
@@ -161,6 +162,7 @@ class PromptPolicy:
             assert d is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
+            self.read[place] = _distinct_keys(self.kept[place], steps.qkv.kv_heads)
         index, qkv = self.kept[place], steps.qkv  # (h, u)
         if index.shape[1] == self.prompt and (index >= 0).all():
             return steps.whole  # not by other products, whose rounding would be lost mass
@@ -193,8 +195,9 @@ class PromptPolicy:
                 f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined; "
                 "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
-        if "realised_d" in got.diagnostics:
-            self.read[steps.layer, steps.row, d] = float(got.diagnostics["realised_d"].mean())
+        stated = got.diagnostics.get("kv_read", got.diagnostics.get("realised_d"))
+        if stated is not None:
+            self.read[steps.layer, steps.row, d] = float(stated.mean())
         return got.output, got.log_normalizer()
 
 
@@ -264,6 +267,17 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     if count is not None and count > prompt:
         return f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose a longer prompt"
     return None
+
+
+def _distinct_keys(index: Tensor, kv_heads: int) -> float:
+    """The mean number of distinct keys of the query heads that share a KV head, of ``index`` (h, u); -1 is no key.
+
+    >>> _distinct_keys(torch.tensor([[0, 1], [1, 2], [5, -1], [5, -1]]), kv_heads=2)
+    2.0
+    """
+    keys = index.unflatten(0, (kv_heads, -1)).flatten(1).sort(1).values
+    first = keys.diff(dim=1, prepend=keys.new_full((kv_heads, 1), -1)) != 0
+    return float((first & (keys >= 0)).sum(1).double().mean())
 
 
 def _scores(qkv: QKV, k: Tensor) -> Tensor:

@@ -205,7 +205,12 @@ PROMPTS: tuple[Column, ...] = (
         "the prompt's keys and values in the cache, all layers",
         short="kept",
     ),
-    Column("read MiB", "{metrics[read_bytes][mean]:3MiB}", "of these, what a step reads", short="read"),
+    Column(
+        "read MiB",
+        "{metrics[read_bytes][mean]:3MiB}",
+        "of these, what a step reads by any of the heads that share them",
+        short="read",
+    ),
 )
 WHICH: tuple[Column, ...] = (
     Column("number", "{number}", "a local number of a place", key=True),
