@@ -70,7 +70,8 @@ def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[li
     """The facts of the sources in both runs, and the names of the facts that differ between these sources.
 
     Raises:
-        UsageError: each run has a source that the other lacks; the message names the first facts that differ.
+        UsageError: each run has a source that the other lacks; the message names the two models, or of one model the
+            first facts that differ.
     """
     ours, others = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
     lost = [json.loads(key) for key in ours if key not in others]
@@ -78,6 +79,12 @@ def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[li
     if lost and new:
         pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda differing: len(differing[0]))
         names = [ours[strict_json(pair[1])], others[strict_json(pair[2])]]
+        models = [_model(source) for source in names]
+        if "model_sha256" in pair[0] and all(models) and models[0] != models[1]:
+            raise UsageError(
+                f"A and B measure two models, {models[0]} and {models[1]}: their heads and losses do not pair; "
+                "compare methods of one model, compare A --pair LEFT=RIGHT and the same with B"
+            )
         first = sorted(pair[0], key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
         facts = [f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in first[:MOST_FACTS]]
         facts += [f"{len(first) - MOST_FACTS} more"] if len(first) > MOST_FACTS else []
@@ -85,6 +92,18 @@ def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[li
     every = [json.loads(key) for key in {**ours, **others}]
     varying = sorted({name for x in every for y in every for name in _differing(x, y)})
     return [ours[key] for key in ours if key in others], varying
+
+
+def _model(source: Mapping[str, Any]) -> str:
+    """A source's model with its size; empty without one.
+
+    >>> _model({"model": "smollm2", "heads": 9, "p": 64})
+    'smollm2 (9 heads of 64)'
+    """
+    if not source.get("model"):
+        return ""
+    size = f" ({source['heads']} heads of {source['p']})" if source.get("heads") and source.get("p") else ""
+    return f"{source['model']}{size}"
 
 
 def _differing(x: Mapping[str, Any], y: Mapping[str, Any]) -> list[str]:

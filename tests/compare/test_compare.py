@@ -646,6 +646,21 @@ def test_different_sources_are_refused_by_what_differs(facts, says):
     assert str(error.value) == f"A and B measure different sources: {says}"
 
 
+def test_two_models_are_refused_by_their_names_and_sizes():
+    """As minilm and smollm2: nothing of them pairs. A copy of one model under another name is no other model."""
+    small = {**SOURCE, "heads": 12, "p": 32}
+    large = {**SOURCE, "model": "smollm2", "model_sha256": "dd" * 32, "heads": 9, "p": 64, "causal": True}
+    for pairs in ([], ["skyformer=skyformer"]):
+        with pytest.raises(UsageError) as error:
+            compare_runs([cell(source=small)], [cell(source=large)], pairs=pairs)
+        said = str(error.value)
+        assert said.startswith("A and B measure two models, minilm (12 heads of 32) and smollm2 (9 heads of 64): ")
+        assert "sha256" not in said and "--pair" in said and "\n" not in said
+    with pytest.raises(UsageError, match=r"measure two models, minilm and other"):
+        compare_runs([cell()], [cell(source={**SOURCE, "model": "other", "model_sha256": "dd" * 32})])
+    assert only([cell(source=small)], [cell(source={**small, "model": "a/copy"})])["verdict"] == "same"
+
+
 def test_what_only_names_a_source_is_no_difference():
     named = {
         **SOURCE,
