@@ -126,8 +126,8 @@ def _pairs(path: Path) -> dict[str, _Entry]:
                     raise UsageError(f"{path}:{error.line}: {key}: {error}") from error
                 pairs[key] = _Entry(line, value, items)
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = mark.line + 1 if mark else 1
+            mark = getattr(error, "problem_mark", None)  # a character that YAML forbids has a place in the text instead
+            line = (mark.line if mark else text[: getattr(error, "position", 0)].count("\n")) + 1
             raise UsageError(f"{path}:{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
     return pairs
 

@@ -14,6 +14,7 @@ from attnprobe.experiments.base import Recorded
 from attnprobe.experiments.bench.timing import disturbances, timed_rows
 from attnprobe.experiments.error.papers import Reference, Value
 from attnprobe.experiments.inject.view import _interval
+from attnprobe.experiments.spectrum.figures import _stacked
 from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 
@@ -521,3 +522,8 @@ def test_inject_decode_of_steps_that_are_null():
     assert list(figures) == ["inject-steps-n16"]
     for line in axes["inject-steps-n16"][0].get_lines()[:1]:
         assert list(line.get_xdata()) == [*range(len(line.get_ydata()))]
+
+
+def test_spectra_of_heads_with_fewer_values_are_cut_at_the_shortest():
+    rows = [{"singular_values": values} for values in ([3.0, 2.0, 1.0], [2.0, 1.0])]
+    assert _stacked(rows).tolist() == [[3.0, 2.0], [2.0, 1.0]]

@@ -79,6 +79,7 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
         ("- 1", 1, "a mapping"),
         ("n: [1", 1, "not valid YAML"),
         ("n: 1\nd: {", 2, "not valid YAML"),
+        ("n: 1\nd: 2\nmethod: \a", 3, "not valid YAML"),
         ("n: 512\n\nwindos: 2", 3, "did you mean 'windows'?"),
         ("n: 1\nn: 2", 2, "(first on line 1)"),
         ("method: vmean\nmethods: svd", 2, "repeats the option"),

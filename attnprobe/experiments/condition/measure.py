@@ -143,7 +143,7 @@ def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, 
     precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
     measured = condition(matrix, precise)
     size = len(measured.values)
-    places = sorted({2**i for i in range(size.bit_length())} | {max(1, size // 2)})
+    places = sorted({2**i for i in range(size.bit_length())} | {size // 2} - {0})
     numbers = {
         "cond": measured.value,
         "flag": measured.flag,

@@ -185,6 +185,12 @@ def test_a_matrix_without_a_condition_has_no_certificate(matrix, flag):
     assert (numbers["cond_lower"], numbers["cond_upper"]) == (None, None)
 
 
+@pytest.mark.parametrize("size, places", [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4])])
+def test_a_condition_is_told_at_powers_of_two_and_at_half_of_the_values(size, places):
+    numbers = measure._numbers(torch.eye(size, dtype=torch.float64), precise=False)[1]
+    assert numbers["cond_at"] == {str(place): 1.0 for place in places}
+
+
 @needs_flint
 def test_what_a_certificate_cannot_take():
     for matrix in (torch.ones(2, 3), torch.eye(257), torch.full((2, 2), float("nan"))):
