@@ -8,6 +8,7 @@ import pytest
 from text_tables import text_table
 
 from attnprobe.tables.console import Header
+from attnprobe.tables.formats import github
 from attnprobe.tables.labels import source_labels
 from attnprobe.tables.long import worst_status
 from attnprobe.tables.numbers import significant
@@ -101,6 +102,14 @@ def test_names_with_options_are_folded_where_the_table_is_too_wide(width):
     assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
     assert all(option in drawn for option in ("skyformer:", "guard=sampled,", "inverse=cholesky,", "gamma=0.01"))
     assert (names[0] in drawn) == (width == 100)
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, None), (4, ", 1 more tables,"), (5, ", 2 more tables,")])
+def test_a_summary_for_ci_has_three_tables_above_its_fold(count, more):
+    tables = [text_table(f"caption {number}", ["a"], [[f"cell {number}"]]) for number in range(count)]
+    above, _, below = github(tables, [], Header(), None).partition("<details>")
+    assert [f"cell {number}" in above for number in range(count)] == [number < 3 for number in range(count)]
+    assert (" more tables" in below) == (more is not None) and (more or "") in below
 
 
 def test_a_summary_for_ci_gives_each_warning_once():
