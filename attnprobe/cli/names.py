@@ -13,6 +13,7 @@ import click
 
 from ..environment import plugins
 from ..errors import UsageError, unknown
+from ..experiments import EXPERIMENTS, experiment
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
 from ..grammar.lists import SELECTION, available_ones, check_device, file_and_function, is_file_of_text, parts
 from ..run.topics.reading import Reading, Tensors
@@ -218,15 +219,34 @@ def _registers(decorator: ast.expr, method: str) -> bool:
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """The methods of the project and of installed packages that begin with the typed text, and files.
+    """The methods of the project and of installed packages that begin with the typed text, and files."""
+    return _completed({*NAMES, *plugins()}, incomplete, ".py")
+
+
+def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """The packaged weights that begin with the typed text, and files."""
+    return _completed(PACKAGED, incomplete, ".gguf")
+
+
+def complete_compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """The metrics of which smaller or larger is better, of the commands that `attnprobe compare` takes."""
+    from ..compare.runs import directed
+    from ..compare.verdicts import BENCHED
+
+    commands = [name for name in EXPERIMENTS if experiment(name).compared]
+    return _completed({*BENCHED, *(metric for name in commands for metric in directed(name))}, incomplete)
+
+
+def _completed(names: Iterable[str], incomplete: str, ending: str | None = None) -> list[Any]:
+    """The names that begin with the typed text; files for a path, or a text with the ``ending`` of files.
 
     What stands before the last comma stays: ``skyformer,nys`` becomes ``skyformer,nystromformer``.
     """
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
-    matches = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugins()}) if name.startswith(last)]
-    if matches or not last.startswith((".", "/", "~")) and ".py" not in last:
+    matches = [f"{before}{comma}{name}" for name in sorted(names) if name.startswith(last)]
+    if matches or ending is None or not last.startswith((".", "/", "~")) and ending not in last:
         return [CompletionItem(name) for name in matches]
     return [CompletionItem(incomplete, type="file")]
 

@@ -14,7 +14,7 @@ from ..errors import near, unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
 from ..run.topics.showing import Output
-from .names import complete_methods
+from .names import complete_methods, complete_models
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -33,6 +33,8 @@ def click_settings(option: Option) -> dict[str, Any]:
         settings |= {"is_flag": False, "flag_value": option.bare}
     if option.complete:
         settings["shell_complete"] = complete_methods
+    elif option.name == "model":
+        settings["shell_complete"] = complete_models
     if default is not None and default is not False and default != ():
         settings |= {"default": default, "show_default": not option.repeatable and "[default: " not in option.help}
     elif option.optional and option.kind is bool:

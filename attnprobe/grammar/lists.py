@@ -92,11 +92,11 @@ def wikitext_name(name: str) -> str | None:
 LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
 
-def numbers(text: str, what: str) -> tuple[int, ...]:
+def numbers(text: str, what: str, least: int = 0) -> tuple[int, ...]:
     """A list of whole numbers and ranges. Repeats count once.
 
     Raises:
-        UsageError: a part that is no number or range, or a number below 0.
+        UsageError: a part that is no number or range, or a number below 0; the message names ``least``.
 
     >>> numbers("0,5,2-4", "layer")
     (0, 5, 2, 3, 4)
@@ -106,7 +106,7 @@ def numbers(text: str, what: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             if not first and last.isdecimal():
-                raise UsageError(f"{what}: {part.strip()} is below 0; write a whole number from 0 on")
+                raise UsageError(f"{what}: {part.strip()} is below {least}; write a whole number from {least} on")
             raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5")
         if max(len(first), len(last)) > 9:
             raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
@@ -125,9 +125,9 @@ def positive_numbers(text: str, what: str) -> tuple[int, ...]:
     Raises:
         UsageError: as `numbers`, or 0.
     """
-    values = numbers(text, what)
+    values = numbers(text, what, least=1)
     if 0 in values:
-        raise UsageError(f"{what}=0 is not positive; choose 1 or more")
+        raise UsageError(f"{what}: 0 is below 1; write a whole number from 1 on")
     return values
 
 
@@ -137,7 +137,7 @@ def lengths(text: str, what: str) -> tuple[int, ...]:
     Raises:
         UsageError: as `numbers`, or a number below 2.
     """
-    values = numbers(text, what)
+    values = numbers(text, what, least=2)
     if min(values) < 2:
         raise UsageError(f"{what}={min(values)}: attention needs at least 2 tokens")
     return values

@@ -223,6 +223,7 @@ def _replay(one: Property, case: Case, method: str) -> str:
 MARKS = {"ok": "✓", "failed": "✗", "skipped": "–"}
 WIDTH = 110
 UNCLAIMED = "not claimed"
+CAUSE = "deterministic-by-seed"  # what makes others fail, so its failure stands first
 
 
 def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -250,7 +251,7 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for name, row in zip(names, rows, strict=True):
         if row["status"] == "failed":
             same.setdefault(row["reason"], []).append(name)
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["property"] != CAUSE):
         if row["status"] == "failed" and (failing := same.pop(row["reason"], None)):
             case = " ".join(f"{key}={value}" for key, value in row["case"].items())
             lines += [
@@ -262,6 +263,8 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
             ]
             if row.get("replay"):
                 lines.append(f"  again: {row['replay']}")
+            if row["property"] == CAUSE and same:
+                lines.append("  mend this first: the properties below compare runs with one seed, and may hold then")
     counts = [sum(row["status"] == status for row in rows) for status in ("ok", "failed", "skipped")]
     words = (
         "holds" if counts[0] == 1 else "hold",

@@ -187,7 +187,7 @@ BAD = {
     "a tolerance of 1": (["error", "--tol", "1", "--no-matrix"], 2, "above 0 and below 1"),
     "no tolerance": (["error", "--tol", "nan"], 2, "above 0 and below 1"),
     "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
-    "d below 0": (["error", "--d", "-5"], 2, "d: -5 is below 0; write a whole number from 0 on"),
+    "d below 0": (["error", "--d", "-5"], 2, "d: -5 is below 1; write a whole number from 1 on"),
     "absent text": (["error", "--weights", "initialized", "--text", "nowhere.txt"], 3, "nowhere.txt"),
     "a command that begins like an option": (["--", "-x"], 2, "no such command '-x'"),
     "tensors that are not there": (["extract", "--qkv", "none.safetensors", "--out", "/dev/null"], 3, "does not exist"),
@@ -516,9 +516,13 @@ def test_an_error_without_a_command_names_no_help():
         ("attnprobe error --method ./mine.p", "file,./mine.p"),
         ("attnprobe error --method mine.py", "file,mine.py"),
         ("attnprobe error --method nosuch", ""),
+        ("attnprobe error --model sm", "plain,smollm2"),
+        ("attnprobe inject --model ./m.gg", "file,./m.gg"),
+        ("attnprobe compare --metric kl,residual_s", "plain,kl,residual_sum"),
+        ("attnprobe compare --metric ratio_to_e", "plain,ratio_to_exact"),
     ],
 )
-def test_a_shell_completes_names_of_methods(run, monkeypatch, typed, answer):
+def test_a_shell_completes_names_of_methods_models_and_metrics(run, monkeypatch, typed, answer):
     monkeypatch.setenv("_ATTNPROBE_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", "3")

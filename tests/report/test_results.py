@@ -134,10 +134,16 @@ def test_windows_decide_which_method_moves_a_model_least():
     text = inject_result(rows, Contest(some, "inject"))
     assert text == (
         "In all layers, a d = 4 moves the last hidden states least: a mean drift of 0.24; "
-        "c d = 4 is not distinguishable from it."
+        "c d = 4 is not distinguishable from it. Left out, since they read all scores: topk."
     )
+    worse = [
+        one | {"metrics": {"drift": {"mean": 0.9, "se": 0.01}}} if one["method"] == "topk" else one for one in rows
+    ]
+    assert "Left out" not in inject_result(worse, Contest(some, "inject"))
+    several = inject_result([*rows, *(one | {"n": 16} for one in rows)])
+    assert several.endswith("tables. Left out, since they read all scores: topk.")
     one_window = Contest([one for one in some if one["window"] == 0], "inject")
-    assert inject_result(rows, one_window).endswith(f"a mean drift of 0.24; {UNTESTED}.")
+    assert f"a mean drift of 0.24; {UNTESTED}. Left out" in inject_result(rows, one_window)
 
 
 def test_seeds_decide_on_the_smallest_instability():

@@ -161,7 +161,7 @@ PAIRS = [
     ("force: true\nretry-failed: true", 2, "retry-failed and force exclude each other"),
     ("text: embedded\nsplit: train", 2, "split names a split of Wikitext-2, but the text is 'embedded'"),
     ("n: 1x", 1, "n: '1x' is not a whole number"),
-    ("d: [8, 9, -1]", 1, "d: -1 is below 0"),
+    ("d: [8, 9, -1]", 1, "d: -1 is below 1"),
     ("layer: 3-1", 1, "layer: the range 3-1 runs backwards"),
     ("head: al", 1, "head: 'al' is not a whole number"),
     ("d: all", 1, "d: 'all' is not a whole number"),

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -341,6 +341,19 @@ def test_a_field_that_no_case_has_is_named():
         examine("svd", fixed={"sead": 3})
 
 
+def test_draws_from_the_global_generator_are_the_first_of_the_failures():
+    def careless(q, k, v):
+        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5 + torch.randn(1), -1) @ (v + torch.randn(1))
+
+    names = ["scale", "inputs", "deterministic-by-seed", "float32"]
+    text = conformance_table([asdict(one) for one in examine(careless, only=names)])
+    first, *others = text.split("\n\n")[1:-1]
+    assert first.startswith("✗ deterministic-by-seed: two runs with one seed differ: draw from the generator")
+    assert first.splitlines()[-1].startswith("  mend this first") and "✗ scale" in "\n".join(others)
+    alone = conformance_table([asdict(one) for one in examine(careless, only=["deterministic-by-seed"])])
+    assert "mend this first" not in alone
+
+
 def test_targets_are_told_apart_and_repeated_and_a_function_has_no_command():
     rows = [
         {"property": "scale", "target": one, "status": "ok", "cases": 1, "says": "s"} for one in ("softmax", "gaussian")
@@ -533,7 +546,9 @@ def test_what_is_wrong_by_itself_needs_no_torch(tmp_path, command):
         "    assert end.code == 2 and not {'torch', 'numpy', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=HERE, capture_output=True, text=True)
-    assert done.returncode == 0 and re.search("did you mean|choose from 0-|choose 1 or more", done.stderr), done.stderr
+    assert done.returncode == 0 and re.search("did you mean|choose from 0-|a whole number from 1 on", done.stderr), (
+        done.stderr
+    )
 
 
 def test_the_list_of_methods_needs_no_torch(tmp_path):

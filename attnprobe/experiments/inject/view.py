@@ -12,7 +12,7 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
 from ...tables.methods import YARDSTICKS, mean_of, reach, smallest
 from ...tables.numbers import method_label, significant
-from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences, student_reach
+from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -252,6 +252,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         result=inject_result(rows, recorded.tested),
         summary=inject_summary(rows),
         judged=rows,
+        tiles=(("head", "heads"), ("layer", "layers"), ("text window", "window")),
         figures={"inject": Figure("inject", draw, NOTHING)},
         files=plan_files(recorded.records),
     )
@@ -354,9 +355,8 @@ def _unknown_mass(rows: Sequence[Row]) -> list[str]:
     names = list(dict.fromkeys(method_label(row) for row in rows if mean(row, "lost_mass") is None))
     if not names:
         return []
-    return [
-        f"{', '.join(names)}: no lost mass, as weights may be of no key; each step reads a prompt that is kept whole"
-    ]
+    reads = "the prompt is kept whole, and a step reads as many of its keys as the method states, or all"
+    return [f"{', '.join(names)}: no lost mass, as weights may be of no key; {reads}"]
 
 
 def _spared(group: Sequence[Row]) -> list[str]:
@@ -378,18 +378,27 @@ def _name(row: Row) -> str:
 def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     """The method with the smallest change of the last hidden states when it replaces all layers.
 
-    Those that the paired test does not tell from it are named too. Yardsticks take no part.
+    Those that the paired test does not tell from it are named too. Yardsticks take no part; those that change less are
+    named as such.
     """
     together = [row for row in rows if row["layer"] is None and _rivals(row) is not None and DRIFT.value(row)]
     leaders = [_leaders(group, tested) for group in grouped_by(together, "source", "n")]
     if len(leaders) != 1:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
-        return sentences(led(winners, "the smallest drift in all layers"), lost(rows, at_budget))
+        return sentences(led(winners, "the smallest drift in all layers"), _yardsticks(rows), lost(rows, at_budget))
     (first, *alike), certain = leaders[0]
     names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
     text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
-    return sentences(text, lost(rows, at_budget))
+    return sentences(text, _yardsticks(rows, mean(first, "drift")), lost(rows, at_budget))
+
+
+def _yardsticks(rows: Sequence[Row], drift: float | None = None) -> str:
+    """Which yardsticks a result leaves out, of a smaller drift than this one if it is known."""
+    whole = [row for row in rows if row["layer"] is None and row["method"] in YARDSTICKS and DRIFT.value(row)]
+    less = [row for row in whole if drift is None or (mean(row, "drift") or 0) < drift]
+    names = list(dict.fromkeys(method_label(row) for row in less if row["status"] == "ok"))
+    return f"Left out, since they read all scores: {in_words(names)}." if names else ""
 
 
 def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:

@@ -458,7 +458,7 @@ def test_memory_has_a_figure_of_its_own(bench):
     [
         (("--source", "file"), "source 'file'"),
         (("--n", "a"), "not a whole number"),
-        (("--d", "0", "--method", "performer"), "d=0 is not positive"),
+        (("--d", "0", "--method", "performer"), "d: 0 is below 1; write a whole number from 1 on"),
         (("--heads", "0"), "heads=0"),
         (("--under-ms", "fast"), "under-ms: 'fast'"),
         (("--quadratic-n", "1"), "quadratic_n=1"),

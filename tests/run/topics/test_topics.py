@@ -49,7 +49,7 @@ def test_spaces_around_a_word_or_a_list_do_not_matter():
         ({"n": "512"}, "n='512': a tuple is needed, such as ('512',)"),
         ({"n": 512}, "n=512: a tuple is needed, such as (512,)"),
         ({"n": (64, 1)}, "n=1: attention needs at least 2 tokens"),
-        ({"d": (-1,)}, "d: -1 is below 0"),
+        ({"d": (-1,)}, "d: -1 is below 1"),
         ({"d": (1.5,)}, "d: '1.5' is not a whole number"),
         ({"layer": "none"}, "layer='none': a tuple is needed"),
         ({"scale_inputs": (0,)}, "scale-inputs: '0' is not a number above 0"),
