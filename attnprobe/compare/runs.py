@@ -175,6 +175,8 @@ def compare_runs(
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: neither larger nor smaller is better; choose another metric")
+        if metric in METRICS and (loss := METRICS[metric].of_mean) is not None:
+            raise UsageError(f"--metric {metric}: it is computed from the mean of {loss}; compare {loss}")
         if metric not in known:
             raise unknown("metric", metric, known)
     notes: list[str] = []
@@ -234,9 +236,10 @@ def command_of(records: Iterable[Fields]) -> str:
 
 
 def directed(command: str) -> list[str]:
-    """The metrics of a command of which smaller or larger is better."""
+    """The metrics that runs of a command are compared by: smaller or larger is better, and they have tests."""
     gated = experiment(command).gated
-    return [] if gated is None else [metric.name for metric in gated.metrics if metric.better is not None]
+    every = () if gated is None else gated.metrics
+    return [metric.name for metric in every if metric.better is not None and metric.of_mean is None]
 
 
 def _refuse_unmeasured(

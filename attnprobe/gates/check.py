@@ -45,6 +45,11 @@ class Gated:
         """The metrics by name."""
         return tuple(metric.name for metric in self.metrics)
 
+    def statistics(self, name: str) -> tuple[str, ...]:
+        """Those that gates of a metric may name: the mean alone of one that is computed from a mean."""
+        of_mean = next(metric.of_mean for metric in self.metrics if metric.name == name)
+        return STATISTICS if of_mean is None else ("mean",)
+
     def better(self, name: str) -> str | None:
         """The better direction of a metric (see `Metric`)."""
         return next(metric.better for metric in self.metrics if metric.name == name)

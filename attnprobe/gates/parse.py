@@ -10,7 +10,7 @@ from reprlib import repr as shown
 from ..errors import UsageError, nearest, unknown
 from ..files import Fields, JsonObject
 from ..grammar.lists import parts, short_name
-from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
+from .check import NUMBERED, PLACES, Gate, Gated
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
 KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -46,8 +46,8 @@ def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
     worse = "larger" if not least else "smaller"
     if gated.better(metric) == worse:
         raise UsageError(f"{flag} {metric}: {worse} is better there; use {other}")
-    if dot and statistic not in STATISTICS:
-        raise unknown("statistic", statistic, STATISTICS)
+    if dot and statistic not in gated.statistics(metric):
+        raise unknown("statistic", statistic, gated.statistics(metric))
     limit = _float(value)
     if not math.isfinite(limit):
         raise UsageError(f"{flag} {text}: '{value}' is not a finite number")
@@ -96,8 +96,8 @@ def _gate(entry: object, where: str, gated: Gated) -> Gate:
     stat = _text(entry, "stat", where) or "mean"
     if metric not in metrics:
         raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
-    if stat not in STATISTICS:
-        raise UsageError(f"{where}: {unknown('statistic', stat, STATISTICS)}")
+    if stat not in gated.statistics(metric):
+        raise UsageError(f"{where}: {unknown('statistic', stat, gated.statistics(metric))}")
     most, least = _number(entry, "max", where), _number(entry, "min", where)
     if most is None and least is None:
         raise UsageError(f"{where}: {metric} has no limit; give max, min or both")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..arguments import checked
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
-from ..records.file import LOWER_BOUND, missing_maps, strict_json
+from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
 from ..records.read import (
     Malformed,
     left_out_note,
@@ -55,6 +56,19 @@ class Run:
     missing: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[InputsRecord] = ()
     malformed: Sequence[Malformed] = ()
+
+    def __repr__(self) -> str:
+        """The folder, and of each command how many cells have which state.
+
+        >>> Run(Path("r"), {"error": [{"status": "ok"}, {"status": "ok"}, {"status": "skipped"}]})
+        <Run r: error, 3 cells: 2 ok, 1 skipped>
+        """
+        parts = []
+        for command, records in self.records.items():
+            states = Counter(record["status"] for record in records)
+            counts = ", ".join(f"{states[state]} {state}" for state in STATUSES if states[state])
+            parts.append(f"{command}, {len(records)} cell{'s' * (len(records) != 1)}: {counts}")
+        return f"<Run {self.path}: {'; '.join(parts)}>"
 
     @property
     def everything(self) -> list[Record]:

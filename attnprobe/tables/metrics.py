@@ -16,6 +16,8 @@ class Metric:
             cosines, whose distance from 1 is the error. ``absolute``: of 1, for shares of rows or heads.
         floor: a change of at most this size counts as none, in the units of `cost`.
         timed: whether two equal runs differ in it, as they do in times.
+        of_mean: the metric from whose mean over windows it is computed. It has no other statistic than its mean, and
+            runs are compared by that metric.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Metric:
     scale: str = "relative"
     floor: float = 0.0
     timed: bool = False
+    of_mean: str | None = None
 
     def cost(self, value: Any) -> Any:
         """The value, a number or a tensor, as a quantity of which less is better: 1 − x for a cosine.
@@ -113,9 +116,9 @@ INJECT = (  # of `attnprobe inject`, of a whole model
     Metric("loss"),
     Metric("loss_own"),
     Metric("loss_change"),
-    Metric("perplexity"),
-    Metric("perplexity_own"),
-    Metric("perplexity_change"),
+    Metric("perplexity", of_mean="loss"),
+    Metric("perplexity_own", of_mean="loss_own"),
+    Metric("perplexity_change", of_mean="loss_change"),
     cosine("embedding_cosine"),
     Metric("local_error"),
     Metric("row_error"),

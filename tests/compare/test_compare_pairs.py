@@ -246,6 +246,8 @@ def test_two_runs_of_inject_are_compared(command):
         assert "heads" not in out
     code, _, err = command("compare", path, path, "--metric", "mass")
     assert code == 2 and "unknown metric 'mass'" in err
+    code, _, err = command("compare", path, path, "--metric", "perplexity_change")
+    assert code == 2 and "it is computed from the mean of loss_change; compare loss_change" in err
 
 
 def test_times_of_two_methods_of_one_bench_are_compared():

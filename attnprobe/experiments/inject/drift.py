@@ -37,16 +37,17 @@ DRIFT_METRICS = {
     "loss": "mean −log p~ of the words themselves, in nats",
     "loss_own": "the same of the unmodified model",
     "loss_change": "loss − loss_own",
-    "perplexity": "exp(loss), of causal models",
-    "perplexity_own": "exp(loss_own)",
+    "perplexity": "exp(loss) of a window, of causal models; tables, JSON, CSV and gates have exp of the mean loss",
+    "perplexity_own": "exp(loss_own), likewise",
     "perplexity_change": "perplexity − perplexity_own",
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
-    "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, summed over layers",
+    "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, each layer beside its own "
+    "stream x + y, summed over layers, of which early ones may have most; for one layer",
     "residual_heads": "the same of each head alone, summed over heads and layers",
-    "residual_sum": "residual_error beside √(‖x + y‖ ‖x_L + y_L‖), L the last layer: the sum that orders methods",
+    "residual_sum": "residual_error with each layer beside √(‖x + y‖ ‖x_L + y_L‖), L the last one; for several layers",
     "lost_mass": "1 − the exact weight of what a step sees, mean over heads and layers, with --phase decode",
     "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
     "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
@@ -122,7 +123,7 @@ def model_drift(
     if encoder:
         a, b = exact.mean(0), given.mean(0)
         drifts["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
-    if own.greedy is not None and got.greedy is not None:
+    if own.greedy is not None and got.greedy is not None and len(own.greedy):
         drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
     if own.logits is None or got.logits is None or words is None or not len(words):
         return drifts, {}

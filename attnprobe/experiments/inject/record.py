@@ -94,6 +94,8 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
         "steps": record.get("steps"),
         "budgets": record.get("budgets"),
     }
+    if not record.get("greedy_steps"):
+        shared.pop("greedy_match", None)  # older records without greedy steps have 0
     residual = record.get("residual") or {}
     for layer, errors in record["local"].items():
         of_heads = residual.get(layer) or [None] * len(errors)

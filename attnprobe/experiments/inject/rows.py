@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import exp, inf, isfinite, nan
 from typing import Any
 
-from ...tables.long import CELL, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
+from ...tables.long import CELL, STATISTICS, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
 from ...tables.methods import statistic
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED
@@ -56,6 +56,8 @@ def _row(group: Sequence[Row]) -> Row:
     first, windows = cells[0], [cell["window"] for cell in cells]
     names = [name for name in GATED.names if any(name in cell for cell in cells)]
     names += ["seconds"] if known(cells, "seconds") else []
+    metrics = {name: describe([cell.get(name) for cell in cells], windows) for name in names}
+    metrics |= _perplexities(metrics)
     status, reason = worst_status([(cell["status"], cell["reason"]) for cell in cells])
     return {
         **{name: first.get(name) for name in SHARED},
@@ -71,7 +73,26 @@ def _row(group: Sequence[Row]) -> Row:
         "reason": reason,
         "reference": False,
         "requested": True,
-        "metrics": {name: describe([cell.get(name) for cell in cells], windows) for name in names},
+        "metrics": metrics,
+    }
+
+
+def _perplexities(metrics: Row) -> Row:
+    """The perplexities of mean losses, as papers have them, and their change; they have no other statistics.
+
+    The change is over the windows in which both losses are finite.
+    """
+    loss, own, change = (mean({"metrics": metrics}, name) for name in ("loss", "loss_own", "loss_change"))
+    means = {
+        "perplexity": None if loss is None else perplexity(loss),
+        "perplexity_own": None if own is None else perplexity(own),
+        "perplexity_change": None if loss is None or change is None else perplexity(loss) - perplexity(loss - change),
+    }
+    nothing = dict.fromkeys(STATISTICS)
+    return {
+        name: {**nothing, "mean": value, "count": metrics[name]["count"]}
+        for name, value in means.items()
+        if name in metrics
     }
 
 

@@ -18,7 +18,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, perplexity, plan_rows, predictors
+from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
@@ -32,7 +32,7 @@ FIELDS = (
 def _greedy(row: Row) -> str:
     """The number of equal first tokens of greedy decoding, and the number of all."""
     same = mean(row, "greedy_match")
-    return "" if same is None or not row["greedy_steps"] else f"{same:g} of {row['greedy_steps']}"
+    return "" if same is None else f"{same:g} of {row['greedy_steps']}"
 
 
 def _budget(row: Row) -> str:
@@ -86,14 +86,6 @@ LOSS_CHANGE = Column(
 OVER_WINDOWS = "95 % by Student's test of windows, each paired with exact attention"
 LOSS_ERROR = Column("± of loss", partial(reach, metric="loss_change"), OVER_WINDOWS)
 
-
-def _perplexity_change(row: Row) -> float | None:
-    loss, own = mean(row, "loss"), mean(row, "loss_own")
-    if loss is None or own is None or mean(row, "perplexity_own") is None:
-        return None
-    return perplexity(loss) - perplexity(own)
-
-
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
@@ -114,11 +106,11 @@ DRIFTS: tuple[Column, ...] = (
         best=smallest("local_error"),
     ),
     Column(
-        "residual",
+        "residual sum",
         "{metrics[residual_sum][mean]:2}",
-        "the residual error, summed over layers",
+        "over layers, each beside its own and the last one's stream",
         more="mean over rows of r² / (1 + r²), r = ‖Δy‖ / √(‖x + y‖ ‖x_L + y_L‖), of what the replaced heads of a "
-        "layer add to the residual stream x, beside that stream and the one of the last layer L",
+        "layer add to the residual stream x, L the last layer; residual_error has each layer beside its own alone",
         spare=7,
         best=smallest("residual_sum"),
     ),
@@ -164,7 +156,7 @@ DRIFTS: tuple[Column, ...] = (
     LOSS_ERROR,
     Column(
         "perplexity change",
-        lambda row: significant(_perplexity_change(row), 3),
+        "{metrics[perplexity_change][mean]:3}",
         "exp of the mean loss, less that of the model's own",
         spare=4,
     ),
@@ -335,8 +327,8 @@ def _notes(group: Sequence[Row]) -> list[str]:
     own = next(((row, loss) for row in group if (loss := mean(row, "loss_own")) is not None), None)
     if own is not None:
         row, loss = own
-        causal = mean(row, "perplexity_own") is not None
-        of_words = f", its perplexity {significant(perplexity(loss))}" if causal else f" on {row['predicts']} words"
+        perplexity = significant(mean(row, "perplexity_own"))
+        of_words = f", its perplexity {perplexity}" if perplexity else f" on {row['predicts']} words"
         notes.append(f"the model's own loss is {significant(loss)} nats{of_words}")
     notes += [f"no loss and no logits: {row['predicts_not']}" for row in group if row["predicts_not"]]
     notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]

@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from paths import GOLDEN
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
 
 from attnprobe import approximate, capture, exact, injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
-from attnprobe.experiments.inject import GATED, InjectRequest, measure_drift
+from attnprobe.experiments.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject import view as inject_view
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
@@ -27,6 +28,8 @@ from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _text_of
 from attnprobe.experiments.inject.rows import inject_points, inject_rows, inject_summary, predictors
 from attnprobe.experiments.inject.view import DRIFTS
+from attnprobe.gates.check import check
+from attnprobe.gates.parse import parse_gate
 from attnprobe.methods import METHODS
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
@@ -894,11 +897,46 @@ def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts)
         assert "inputs" not in json.loads(inject("bert", *base, *more, "--out", f"without{place}")[1])
 
 
-def test_the_change_of_the_perplexity_is_of_the_mean_losses_as_the_models_own_is():
-    losses = {"loss": {"mean": 5.307}, "loss_own": {"mean": 4.866}}
-    (column,) = [column for column in DRIFTS if column.name == "perplexity change"]
-    row = {"metrics": {**losses, "perplexity_own": {"mean": 153.0}, "perplexity_change": {"mean": 119.0}}}
-    assert column.text(row) == "71.9" and column.text({"metrics": losses}) == ""
+def decoded():
+    """The records of the golden run that decodes with topk, in two windows."""
+    lines = (GOLDEN / "runs/inject-decode/records.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["method"] == "topk" and record["d"] == 3]
+
+
+def test_perplexities_are_of_the_mean_loss_in_tables_json_and_gates():
+    """The mean of the changes of the windows is -6.63."""
+    records = decoded()
+    [row] = inject_rows(records)
+    loss, own = (sum(record["metrics"][name][0] for record in records) / 2 for name in ("loss", "loss_own"))
+    expected = {"perplexity": math.exp(loss), "perplexity_own": math.exp(own)}
+    expected["perplexity_change"] = math.exp(loss) - math.exp(own)
+    nothing = dict.fromkeys(("se", "median", "p10", "p90", "max"))
+    for name, value in expected.items():
+        assert row["metrics"][name] == {"mean": pytest.approx(value, rel=1e-12), **nothing, "count": 2}
+    assert {column.name: column.text(row) for column in DRIFTS}["perplexity change"] == "-7.12"
+    assert [result.passed for result in check([row], [parse_gate("perplexity_change=-7", GATED)])] == [True]
+    with pytest.raises(UsageError, match="unknown statistic 'p90'"):
+        parse_gate("perplexity_change.p90=9", GATED)
+
+
+def test_the_change_of_the_perplexity_is_over_windows_with_both_losses():
+    first, second = decoded()
+    names = ("loss", "loss_change", "perplexity", "perplexity_change")
+    second["metrics"] |= {name: [None] for name in names}
+    [row] = inject_rows([first, second])
+    alone = first["metrics"]["perplexity_change"][0]
+    assert row["metrics"]["perplexity_change"]["mean"] == pytest.approx(alone, rel=1e-12)
+    [result] = check([row], [parse_gate("perplexity_change=0", GATED)])
+    assert result.message == "only 1 of 2 values are finite"
+    first["metrics"] |= {name: [None] for name in names}
+    [row] = inject_rows([first, second])
+    assert row["metrics"]["perplexity"]["mean"] is None and row["metrics"]["perplexity_change"]["mean"] is None
+
+
+def test_the_sum_of_residual_errors_that_is_shown_is_the_one_that_is_compared():
+    row = {"metrics": {"residual_sum": {"mean": 0.25, "se": None}, "residual_error": {"mean": 0.5, "se": None}}}
+    assert {column.name: column.text(row) for column in DRIFTS if "residual" in column.name} == {"residual sum": "0.25"}
+    assert "residual_sum" in EXPERIMENT.compared and "residual_error" not in EXPERIMENT.compared
 
 
 def test_a_failed_kv_head_and_a_method_without_lost_mass_are_named():
