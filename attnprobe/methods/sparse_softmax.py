@@ -109,12 +109,16 @@ def key_costs(qkv: QKV, index: Tensor, group: int = 1) -> dict[str, Tensor]:
         "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
         "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
         "visited": keys.sum(1).cpu(),
-        "kv_read": mean if same else _keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
+        "kv_read": mean if same else keys_of_groups(qkv, index.to(qkv.device), group).mean(1).cpu(),
     }
 
 
-def _keys_of_groups(qkv: QKV, index: Tensor, group: int) -> Tensor:
-    """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
+def keys_of_groups(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
+    """The number of distinct visible keys that the heads of a KV head read for each query, (h, n_q) float64.
+
+    Args:
+        index, group: as in `sparse_softmax`.
+    """
     of_row, visible = torch.arange(qkv.n_q, device=qkv.device) // group, qkv.visible
     counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
     for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * max(qkv.n_k, index.shape[2]), cpu=ROWS)):

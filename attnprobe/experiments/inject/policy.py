@@ -19,6 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ...groups import folded, tokens, unfolded
 from ...methods import Method, approximate, chosen_keys
+from ...methods.sparse_softmax import keys_of_groups
 from ...qkv import QKV
 from ...replacement import Budget
 from ...sources import AttentionCall
@@ -162,7 +163,7 @@ class PromptPolicy:
             assert d is not None  # methods that compress have a budget
             text = self.text(steps.layer, steps.row)
             self.kept[place] = kept_keys(self.method, text, self.prompt, d, self.seed, self.options)
-            self.read[place] = _distinct_keys(self.kept[place], steps.qkv.kv_heads)
+            self.read[place] = float(keys_of_groups(text, self.kept[place][:, None]).mean())
         index, qkv = self.kept[place], steps.qkv  # (h, u)
         if index.shape[1] == self.prompt and (index >= 0).all():
             return steps.whole  # not by other products, whose rounding would be lost mass
@@ -267,17 +268,6 @@ def why_not_kept(method: Method, prompt: int, d: int, options: Mapping[str, Any]
     if count is not None and count > prompt:
         return f"{method.name}: observe={count} exceeds the prompt of {prompt} tokens; choose a longer prompt"
     return None
-
-
-def _distinct_keys(index: Tensor, kv_heads: int) -> float:
-    """The mean number of distinct keys of the query heads that share a KV head, of ``index`` (h, u); -1 is no key.
-
-    >>> _distinct_keys(torch.tensor([[0, 1], [1, 2], [5, -1], [5, -1]]), kv_heads=2)
-    2.0
-    """
-    keys = index.unflatten(0, (kv_heads, -1)).flatten(1).sort(1).values
-    first = keys.diff(dim=1, prepend=keys.new_full((kv_heads, 1), -1)) != 0
-    return float((first & (keys >= 0)).sum(1).double().mean())
 
 
 def _scores(qkv: QKV, k: Tensor) -> Tensor:
