@@ -17,6 +17,7 @@ from .kit import logarithmic
 from .looks import CURVE, POINT, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
+Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
@@ -162,9 +163,7 @@ def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = Fa
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **{**CROSSES, "color": colour})
 
 
-def shared_legend(
-    rows: Sequence[Fields], styles: Mapping[str, Mapping[str, Any]], name: str, notes: Mapping[str, str]
-) -> dict[str, Any]:
+def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapping[str, str]) -> dict[str, Any]:
     """The legend of methods and of the metric's crosses; those without markers in the figure stand behind the others.
 
     Args:

@@ -89,6 +89,10 @@ class Streamed(Operator):
         """A lower bound of the exponents of each head, (h,), from norms: cost ``(n_q + n_k) p``."""
         raise NotImplementedError
 
+    def _largest_score(self) -> Tensor:
+        """An upper bound of the absolute scores of each head, (h,), from norms: cost ``(n_q + n_k) p``."""
+        return abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q))
+
     @cached_property
     def _underflows(self) -> list[bool]:
         """Whether exponentials of each head may be subnormal. Most heads are flat and have none."""
@@ -157,8 +161,7 @@ class SoftmaxAttention(Streamed):
         """Whether norms bound the scores so that exponentials of all keys are normal float64 numbers, on a GPU."""
         if self.device.type == "cpu" or self.dtype != torch.float64 or self.visible is not None:
             return False
-        largest = abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q))
-        return bool((largest < LARGEST_EXPONENT).all())
+        return bool((self._largest_score() < LARGEST_EXPONENT).all())
 
     @full_precision()
     def product_once(self, x: Tensor) -> Tensor:
@@ -239,7 +242,7 @@ class UnnormalisedAttention(Streamed):
         return Shifts(self.shift[:, None].expand(self.shape[:2]), None)
 
     def _lowest(self) -> Tensor:
-        return -abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q)) - self.shift
+        return -self._largest_score() - self.shift
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponents = self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None])

@@ -67,10 +67,14 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dic
 
 def _finite_quantile(ordered: Sequence[float], share: float) -> float:
     """The quantile of numpy to the last bit, which takes fifty times as long for a few values."""
-    place = share * (len(ordered) - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    part = place - math.floor(place)
+    low, high, part = _neighbours(ordered, share)
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+
+
+def _neighbours(ordered: Sequence[float], share: float) -> tuple[float, float, float]:
+    """The values below and above a quantile, and where it stands between them, from 0 to 1."""
+    place = share * (len(ordered) - 1)
+    return ordered[math.floor(place)], ordered[math.ceil(place)], place - math.floor(place)
 
 
 def fragile_statistics(
@@ -117,9 +121,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    part = place - math.floor(place)
+    low, high, part = _neighbours(ordered, share)
     if not part or math.isinf(low):
         return low
     return high if math.isinf(high) else low + part * (high - low)

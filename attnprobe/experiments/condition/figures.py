@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import CURVE, GREY, escaped
-from ...figures.methods import styles_of, text_label, where
+from ...figures.methods import Styles, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row, quantiles, rank_correlation, unbounded
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
-
-Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 EXACT = ("A", "B", "C")
 NAMES = {

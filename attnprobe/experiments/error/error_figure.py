@@ -14,6 +14,7 @@ from ...figures.methods import (
     CROSS,
     CROSSES,
     HOLLOW,
+    Styles,
     cross_out,
     crossed,
     drawable,
@@ -37,8 +38,6 @@ from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family, mark
 from ...tables.table import gathered
-
-Styles = Mapping[str, Mapping[str, Any]]  # by label
 
 SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars

@@ -12,6 +12,7 @@ from ...figures.kit import logarithmic
 from ...figures.methods import (
     HUGE,
     INTERVALS,
+    Styles,
     beyond,
     family_panels,
     lowest,
@@ -28,7 +29,6 @@ from ...tables.methods import half_interval
 from ...tables.table import gathered, grouped_by
 from .rows import inject_points, mean
 
-Styles = Mapping[str, Mapping[str, Any]]  # by label
 # draws a method's rows on an axis; returns what its legend says besides, and its line
 Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
