@@ -180,7 +180,8 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
     if not found:
         known = [", ".join(dict.fromkeys(method_label(row) for row in run if _counts(row))) for run in (a, b)]
         where = known[0] if known[0] == known[1] else f"{known[0]} in A; {known[1]} in B"
-        raise UsageError(f"--pair {text}: no two methods of the runs; they have {where}")
+        unwritten = ", without options at their defaults" if ":" in text else ""
+        raise UsageError(f"--pair {text}: no two methods of the runs; they have {where}{unwritten}")
     if any(len(side) > 1 for side in found[0]):
         several = ", ".join(dict.fromkeys(one[2] for side in found[0] for one in side))
         raise UsageError(f"--pair {text} fits several methods, {several}: write their options")

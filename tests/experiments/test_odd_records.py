@@ -135,6 +135,23 @@ def test_bench_names_the_method_without_budget_whose_times_spread_most():
     assert "most linear at n = " in warning
 
 
+def test_curves_of_decoding_have_markers_side_by_side():
+    records = []
+    for record in golden("inject-decode"):
+        long = {"steps": {name: 12 * values for name, values in record["steps"].items()}} if record.get("steps") else {}
+        records.append({**record, **long})
+    _, figures, axes = shown("inject", records)
+    [stem] = [stem for stem in figures if stem.startswith("inject-steps")]
+    for axis in axes[stem]:
+        marked = []
+        for line in axis.get_lines():
+            (first, step), places = line.get_markevery(), range(len(line.get_xdata()))
+            assert line.get_marker() != "None"
+            marked.append(places[first::step])
+        every = [place for places in marked for place in places]
+        assert len(marked) > 1 and len(set(every)) == len(every) and min(map(len, marked)) >= 6
+
+
 def test_stability_of_all_tasks_in_the_papers_setting():
     """A task from two texts has two tables; what failed has no figure, and a null has no point."""
     softmax, kernelized, skyformer = (

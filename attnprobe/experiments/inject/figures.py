@@ -34,6 +34,7 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
+MARKED = 6  # markers of a curve of steps
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -73,14 +74,16 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The KL divergence of decoding up to each step, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
-    looks = {label: {**style, "marker": None, "linewidth": 1} for label, style in styles.items()}
+    looks = {label: {**style, "markersize": 3.5, "linewidth": 1} for label, style in styles.items()}
     every = [value for row in rows for value in _means_so_far(row)]
     notes = outside(rows, _means_so_far, lowest(every))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        for row in panel:
+        for place, row in enumerate(panel):
             kl = _means_so_far(row)
-            axis.plot(range(prefix, prefix + len(kl)), kl, **looks[text_label(row)])
+            spaced = (len(kl) - 1) // MARKED or 1
+            marked = (place * spaced // len(panel), spaced)  # those of methods lie side by side
+            axis.plot(range(prefix, prefix + len(kl)), kl, markevery=marked, **looks[text_label(row)])
         scale(axis, every)
         axis.xaxis.get_major_locator().set_params(integer=True)
 
