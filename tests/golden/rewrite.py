@@ -163,6 +163,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
             ("audit", "github"),
         )
     ],
+    "odd": [f"report {run}/ODD --plot none --format md" for run in COMMANDS],
     "columns": [  # of every table, the columns that identify its rows stay
         f"report {run} --plot none --columns {some}"
         for run, some in (
@@ -190,7 +191,11 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         "stability --fail-above ratio=2 --fail-below ratio.median=0.5",
     ],
 }
-LATER = ("LATER", "DRAWN", "LESS")  # the numbers differ; so do the draws; records are missing
+LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; records are missing; `_odd`
+LOST = ("skipped", "failed", "diverged")
+LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
+PARTS = ("profile", "lines", "singular_values", "steps")
+STRANGE = (float, float, lambda value: None, lambda value: 0.0, lambda value: value * 1e-9, lambda value: value * 1e6)
 DETERMINING = ("command", "method", "options", "target", "n", "layer", "d", "seed", "backward")  # of a bench
 BENCH = (  # keys hold the machine, so what else they hold is kept
     "--method linear,skyformer:sampler=wor --n 16,32 --d 4 --heads 2 --p 4 --rounds 1 --no-memory",
@@ -277,9 +282,14 @@ def measure(command: str, out: Path) -> None:
 
 
 def shown(command: str, out: Path) -> None:
-    """Write all that `report` makes of a command's run into a folder; figures as the words and hash of each."""
+    """Write all that `report` makes of a command's run into a folder; figures as the words and hash of each.
+
+    ``columns.json`` has all columns that its tables may have.
+    """
+    from attnprobe.experiments import experiment
+
     with chdir(RUNS), tempfile.TemporaryDirectory() as folder:
-        place = out / command
+        place, name = out / command, command.partition("-")[0]
         place.mkdir(parents=True)
         report = ["report", command, "--out", folder, "--plot", "none"]
         _write(place / "terminal.txt", on_terminal(report))
@@ -294,10 +304,18 @@ def shown(command: str, out: Path) -> None:
             shutil.copy(path, place / path.name)
         figures = {path.name: _drawn(path) for path in sorted((Path(folder) / "figures").glob("*.svg"))}
         _write(place / "figures.json", _json(figures))
+        if command == name:
+            _write(place / "columns.json", _json([_facts(column) for column in experiment(name).columns]))
         page = (Path(folder) / "report.html").read_text(encoding="utf-8")
         for tag in ("svg", "style", "script"):
             page = re.sub(rf"(<{tag}\b).*?(</{tag}>)", r"\1 …\2", page, flags=re.S)
         _write(place / "report.html", page.replace("><", ">\n<"))
+
+
+def _facts(column: Any) -> dict[str, Any]:
+    """What a column is, but for functions."""
+    facts = {name: value for name, value in vars(column).items() if value and not callable(value)}
+    return {**facts, "best": column.best.metric} if column.best else facts
 
 
 def read(name: str, out: Path) -> None:
@@ -352,6 +370,8 @@ def later(command: str, kind: str) -> None:
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if kind == "LESS":
         records = [record for record in records if int(record["key"][0], 16) % 4]
+    elif kind == "ODD":
+        records = [odd for record in records for odd in _odd(record)]
     else:
         records = [_changed(record, kind == "DRAWN") for record in records]
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
@@ -366,6 +386,24 @@ def _changed(record: dict[str, Any], drawn: bool) -> dict[str, Any]:
     if record["requested"] and number % 13 == 0:
         changed |= {"status": "failed", "reason": "out of memory", "metrics": {}}
     return changed
+
+
+def _odd(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The record with numbers that are null, zero, tiny or huge, or without numbers; and a copy of another source."""
+    number = int(record["key"][:4], 16)
+    metrics = {name: _strange(value, number + len(name)) for name, value in record["metrics"].items()}
+    lost = {"status": LOST[number // 4 % 3], "reason": "out of memory", "metrics": {}}
+    lost |= {name: [] for name in LISTS if name in record}
+    known = {name: value for name, value in record.items() if name not in PARTS}
+    yield {**known, **lost} if number % 4 == 0 else {**record, "metrics": metrics}
+    facts = {"scale_inputs": 0.5, "causal": True, "sliding_window": 8, "queries": "last 8 of 16"}
+    yield {**record, "key": f"{record['key']}-odd", "source": {**record["source"], **facts}, "target": "gaussian"}
+
+
+def _strange(value: Any, number: int) -> Any:
+    if isinstance(value, list):
+        return [_strange(one, number + place) for place, one in enumerate(value)]
+    return STRANGE[number % len(STRANGE)](value) if isinstance(value, float) else value
 
 
 def _scaled(value: Any, factor: float) -> Any:
