@@ -64,10 +64,10 @@ class Prefix:
         """The tokens that steps read: all after the prefix except the last, which no word follows."""
         return slice(self.length, self.ids.shape[1] - 1)
 
-    def outputs(self, greedy_steps: int) -> list[Outputs]:
-        """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache, and greedy."""
+    def outputs(self) -> list[Outputs]:
+        """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache."""
         hidden, logits = self.model.behind(self._copied(), self.ids[:, self.steps])
-        return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
+        return [Outputs(*row) for row in zip(hidden, logits, strict=True)]
 
     def _copied(self) -> Cache:
         """The cache for a forward, which extends it. Layers that put new tensors in place of theirs share the old."""
@@ -135,8 +135,7 @@ class DecodingBench(Bench):
         super().__post_init__()
         ids = self.reading.inputs["input_ids"]
         self.prefix = Prefix.of(self.model, ids, self.prefix_length, self.whole, self.following)
-        greedy = self.prefix.greedy(self.greedy_steps)
-        self.own = [replace(own, greedy=tokens) for own, tokens in zip(self.own, greedy, strict=True)]
+        self.own = self._with_greedy(self.own)
 
     def _outputs(self) -> list[Outputs]:
         from transformers import DynamicCache
@@ -211,8 +210,18 @@ class DecodingBench(Bench):
         return words[self.prefix.steps]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        with attention_by(self.model.model, self._policy(work), work.layers):
-            return self.prefix.outputs(self.greedy_steps)
+        policy = self._policy(work)
+        with attention_by(self.model.model, policy, work.layers):
+            outputs = self.prefix.outputs()
+        with attention_by(
+            self.model.model, replace(policy, read={}), work.layers
+        ):  # bytes are those of the text's steps
+            return self._with_greedy(outputs)
+
+    def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        """The outputs of each row with its greedy tokens."""
+        greedy = self.prefix.greedy(self.greedy_steps)
+        return [replace(row, greedy=tokens) for row, tokens in zip(outputs, greedy, strict=True)]
 
     def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
         words, own = self._words(row), self.own[row]

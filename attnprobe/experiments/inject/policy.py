@@ -86,7 +86,7 @@ class PromptPolicy:
         heads: the KV heads of which the method chooses keys; None is all. Others keep the whole prompt.
         kept: the chosen keys by (layer, row, d), which one policy chooses once.
         read: the mean number of distinct keys of the prompt that the query heads of a KV head keep, or read in a step,
-            by (layer, row, d), of methods that state it.
+            by (layer, row, d); N for a method that does not state it.
     """
 
     method: Method
@@ -196,9 +196,8 @@ class PromptPolicy:
                 f"{self.method.name} does not state its normaliser, by which the prompt and new tokens are joined; "
                 "return an Approximation with log_normalizer, as in docs/guide/add-a-method.md"
             )
-        stated = got.diagnostics.get("kv_read", got.diagnostics.get("realised_d"))
-        if stated is not None:
-            self.read[steps.layer, steps.row, d] = float(stated.mean())
+        stated = got.diagnostics.get("kv_read")  # without it nothing says that a step does not read all
+        self.read[steps.layer, steps.row, d] = self.prompt if stated is None else float(stated.mean())
         return got.output, got.log_normalizer()
 
 

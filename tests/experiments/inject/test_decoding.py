@@ -285,6 +285,10 @@ def test_bytes_are_those_of_the_cache(ask):
         assert [of[policy][name] for name in ("cache_bytes", "read_bytes")] == pytest.approx([whole / 3] * 2)
     assert of["topk"]["cache_bytes"] == pytest.approx(whole)
     assert whole / 3 < of["topk"]["read_bytes"] < 2 * whole / 3, "two heads that share keys choose different ones"
+    [features] = ask(out="f", methods=("performer",), d=(5,), greedy_steps=0)
+    assert metrics(features)["read_bytes"] == whole, "d features are made of all keys"
+    [plain] = ask(out="s", d=(5,), greedy_steps=0)
+    assert metrics(plain)["read_bytes"] == of["topk"]["read_bytes"], "greedy steps are not those of the text"
     pages = ask(out="p", methods=("moba", "quest:page=4"), d=(9,))
     read = [metrics(record)["read_bytes"] / whole for record in pages]
     assert read[0] == 1, "one block of 512"
