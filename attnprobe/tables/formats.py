@@ -100,8 +100,8 @@ def rows_as_table(caption: str, rows: Sequence[Fields]) -> Table:
 def _text(value: object) -> str:
     """A value as text.
 
-    >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], [0, 1, 2, 3], [0, 1, 2, 3, 4])]
-    ['', 'yes', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3', '0, 1, 2, 3, … (5 values)']
+    >>> [_text(value) for value in (None, True, False, 0.123456, {"a": 1}, ["x", "y"], [0, 1, 2, 3], [0, 1, 2, 3, 4])]
+    ['', 'yes', 'no', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3', '0, 1, 2, 3, … (5 values)']
     """
     if value is None:
         return ""

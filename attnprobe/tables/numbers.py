@@ -30,13 +30,13 @@ def short_hashes(line: str) -> str:
 def significant(value: float | None, digits: int = 4) -> str:
     """``value`` to so many significant digits, without an exponent between 0.001 and a million; "" for null.
 
-    >>> [significant(x) for x in (0.31236, 55.0, 133.2, 1234.4, 1.8e-5, 4.2e9, 0, None)]
-    ['0.3124', '55.00', '133.2', '1234', '1.800e-05', '4.200e+09', '0', '']
+    >>> [significant(x) for x in (0.31236, 55.0, 133.2, 1234.4, 1.8e-5, 4.2e9, 0, None, -math.inf)]
+    ['0.3124', '55.00', '133.2', '1234', '1.800e-05', '4.200e+09', '0', '', '-inf']
     """
     if value is None:
         return ""
     if not math.isfinite(value):
-        return "inf" if value > 0 else "-inf" if value < 0 else "nan"
+        return str(value)
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])

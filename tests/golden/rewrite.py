@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -124,7 +125,10 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         f"compare error-rows error-rows/LATER --level 0.2 --format {one}"
         for one in ("table --legend", "github", "latex")
     ],
-    "compare-requested": ["compare error-rows/LESS error-rows --strict", "compare error-rows error-rows/LESS"],
+    "compare-requested": [
+        *("compare error-rows/LESS error-rows --strict", "compare error-rows error-rows/LESS"),
+        *(f"compare error-rows/LESS --pair {pair} --format md" for pair in ("topk=window", "window=topk")),
+    ],
     "compare-pair": [
         "compare error --pair skyformer=linformer --tolerance 0.5",
         "compare error --pair linformer:d=8=skyformer --format jsonl",
@@ -284,7 +288,7 @@ def measure(command: str, out: Path) -> None:
 def shown(command: str, out: Path) -> None:
     """Write all that `report` makes of a command's run into a folder; figures as the words and hash of each.
 
-    ``columns.json`` has all columns that its tables may have.
+    ``columns.json`` has all columns that its tables may have, and all fields of its rows.
     """
     from attnprobe.experiments import experiment
 
@@ -305,7 +309,10 @@ def shown(command: str, out: Path) -> None:
         figures = {path.name: _drawn(path) for path in sorted((Path(folder) / "figures").glob("*.svg"))}
         _write(place / "figures.json", _json(figures))
         if command == name:
-            _write(place / "columns.json", _json([_facts(column) for column in experiment(name).columns]))
+            known = experiment(name)
+            columns = [_facts(column) for column in known.columns]
+            fields = textwrap.wrap(" ".join(known.fields), 110)
+            _write(place / "columns.json", _json({"columns": columns, "fields": fields}))
         page = (Path(folder) / "report.html").read_text(encoding="utf-8")
         for tag in ("svg", "style", "script"):
             page = re.sub(rf"(<{tag}\b).*?(</{tag}>)", r"\1 …\2", page, flags=re.S)
@@ -389,7 +396,7 @@ def _changed(record: dict[str, Any], drawn: bool) -> dict[str, Any]:
 
 
 def _odd(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The record with numbers that are null, zero, tiny or huge, or without numbers; and a copy of another source."""
+    """The record with numbers that are null, zero, tiny or huge, or with none; copies of another source and target."""
     number = int(record["key"][:4], 16)
     metrics = {name: _strange(value, number + len(name)) for name, value in record["metrics"].items()}
     lost = {"status": LOST[number // 4 % 3], "reason": "out of memory", "metrics": {}}
@@ -397,7 +404,8 @@ def _odd(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     known = {name: value for name, value in record.items() if name not in PARTS}
     yield {**known, **lost} if number % 4 == 0 else {**record, "metrics": metrics}
     facts = {"scale_inputs": 0.5, "causal": True, "sliding_window": 8, "queries": "last 8 of 16"}
-    yield {**record, "key": f"{record['key']}-odd", "source": {**record["source"], **facts}, "target": "gaussian"}
+    yield {**record, "key": f"{record['key']}-scaled", "source": {**record["source"], **facts}}
+    yield {**record, "key": f"{record['key']}-gaussian", "target": "gaussian"}
 
 
 def _strange(value: Any, number: int) -> Any:

@@ -14,7 +14,7 @@ from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
-from attnprobe.tables.latex import tex
+from attnprobe.tables.latex import SYMBOLS, TEXT, tex
 from attnprobe.tables.long import long_rows, quantiles, summarised
 from attnprobe.tables.numbers import aligned, cell_text
 from attnprobe.tables.results import Value
@@ -248,6 +248,12 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     assert re.findall(r"\\label{(.*)}", text) == [f"tab:my-run-2-x-{i}" for i in range(1, text.count(r"\caption") + 1)]
     symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
     assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0
+    alone = [tex(symbol).strip("$") for symbol in SYMBOLS if len(symbol) == 1]
+    assert " ".join(alone) == (
+        r"< > - \| \leq \geq \preceq \approx \pm \times \cdot \times \surd \infty \partial \nabla \bullet \frac12 "
+        r"\beta \gamma \delta \varepsilon \eta \lambda \rho \sigma \tau \Delta \Sigma _1 _2 ^2 ^3 ^\top \to"
+    )
+    assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}--"
 
 
 def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():

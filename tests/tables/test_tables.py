@@ -7,10 +7,13 @@ from random import Random
 import pytest
 from text_tables import text_table
 
+from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import github
-from attnprobe.tables.labels import source_labels
+from attnprobe.tables.labels import measured_words, source_labels
 from attnprobe.tables.long import worst_status
+from attnprobe.tables.methods import grouped
+from attnprobe.tables.metrics import METRICS
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.table import Column, Table
 from attnprobe.tables.terminal import plain_tables, timings_table
@@ -41,18 +44,96 @@ def test_only_sources_that_share_a_word_are_told_apart():
     assert [*source_labels({"source": one} for one in facts).values()] == labels
 
 
+TOLD = {  # a fact in which sources differ, the most telling first: two values, and what the label says of the second
+    "scale_inputs": (1, 4, "scores x 4"),
+    "weights_seed": (0, 1, "weights seed 1"),
+    "model_sha256": ("1", "2", "model b"),
+    "qkv_sha256": ("1", "2", "qkv b"),
+    "text_sha256": ("1", "2", "text b"),
+    "tokenizer_sha256": ("1", "2", "tokenizer b"),
+    "positions": ("segment", "wrap", "positions wrap"),
+    "dtype": ("float32", "float64", "dtype float64"),
+    "causal": (False, True, "causal True"),
+}
+
+
+def test_sources_are_told_apart_by_the_most_telling_fact():
+    names = [name.removesuffix("_sha256") for name in TOLD if name.endswith("_sha256")]
+    for place in range(len(TOLD)):
+        some = [*TOLD.items()][place:]
+        sources = [
+            {"weights": "pretrained", **dict.fromkeys(names, "ab"[i]), **{name: of[i] for name, of in some}}
+            for i in (0, 1)
+        ]
+        said = [*source_labels({"source": one} for one in sources).values()][1]
+        assert said == f"pretrained, {some[0][1][2]}"
+
+
+def test_hashed_files_of_one_name_are_told_apart_by_their_hashes():
+    sources = [{"weights": "pretrained", "text": "a", "text_sha256": x * 64} for x in "12"]
+    labels = [*source_labels({"source": one} for one in sources).values()]
+    assert labels == [f"pretrained, text sha256 {x * 12}…" for x in "12"]
+
+
 @pytest.mark.parametrize(
-    ("facts", "labels"),
+    ("facts", "words"),
     [
-        ({"text": ["a", "b"], "text_sha256": ["1", "2"]}, ["text a", "text b"]),
-        ({"text": ["a", "a"], "text_sha256": ["1" * 64, "2" * 64]}, [f"text sha256 {x * 12}…" for x in "12"]),
-        ({"tokenizer": ["a", "b"], "tokenizer_sha256": ["1", "2"]}, ["tokenizer a", "tokenizer b"]),
-        ({"scale_inputs": [1, 4]}, ["scores x 1", "scores x 4"]),
+        (
+            {"model": "smollm2", "weights": "initialized", "weights_seed": 3, "text": "wikitext-2", "split": "test"},
+            "SmolLM2 (135M-Instruct, 4-bit weights), random weights (seed 3), on Wikitext-2 (test)",
+        ),
+        (
+            {"model": "m", "weights": "initialized-qkv", "text": "words.txt", "causal": True, "sliding_window": 4},
+            "m, pretrained but random W_Q, W_K, W_V, on words.txt",
+        ),
+        ({"qkv": "a.npz", "queries": "last 8 of 16"}, "Q, K and V of a.npz"),
+        ({"random": "independent N(0, 1)", "scale_inputs": 2}, "random Q, K and V, independent N(0, 1)"),
     ],
 )
-def test_hashed_files_are_told_apart_by_their_names_where_these_differ(facts, labels):
-    sources = [{"weights": "pretrained", **{name: of[i] for name, of in facts.items()}} for i in (0, 1)]
-    assert [*source_labels({"source": one} for one in sources).values()] == [f"pretrained, {one}" for one in labels]
+def test_what_was_measured_in_words(facts, words):
+    records = [{"source": facts, "layer": layer, "n": n, "heads": [1]} for layer in (0, 1, 2) for n in (64, 32)]
+    last = ["causal"] * ("causal" in facts) + ["sliding windows"] * ("sliding_window" in facts)
+    last += [f"queries {facts['queries']}"] if "queries" in facts else []
+    scaled = ["scores x 2"] if "scale_inputs" in facts else []
+    assert measured_words(records) == ", ".join([words, *scaled, "layers 0-2, n = 32, 64, 1 head", *last])
+
+
+def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
+    rules = {}
+    for one in METRICS.values():
+        rule = (one.better, one.scale, one.floor, one.timed, one.of_mean)
+        rules.setdefault(rule, []).append(one.name)
+    usual = " ".join(rules.pop(("smaller", "relative", 0.0, False, None)))
+    assert usual == (
+        "output_spectral output_spectral_relative output_frobenius output_frobenius_relative output_row_relative_max "
+        "matrix_spectral matrix_spectral_relative matrix_frobenius matrix_frobenius_relative matrix_infinity bad_rows "
+        "guarded_rows rounded_rows visited_fraction scored kv_read inverse_residual max_abs relative_frobenius "
+        "row_error_p50 row_error_p99 row_error_p99_9 ratio_to_framework ratio_to_framework_frobenius framework_max_abs "
+        "framework_relative_frobenius kl row_error_p90 row_error_max row_error_angle residual_error tail_gap flops "
+        "drift logits_drift loss loss_own loss_change local_error row_error spectral_error residual_heads residual_sum "
+        "cache_bytes read_bytes needle_loss needle_loss_change needle_rank"
+    )
+    larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement"
+    assert {rule: " ".join(names) for rule, names in rules.items()} == {
+        ("larger", "complement", 1e-6, False, None): "output_cosine_min cosine embedding_cosine",
+        (None, "relative", 0.0, False, None): "delta keys support k_50 k_90 k_99",
+        ("smaller", "relative", 0.0, True, None): "seconds ratio_to_exact",
+        ("larger", "absolute", 0.0, False, None): larger_shares,
+        (None, "absolute", 0.0, False, None): "mass_oracle distant_mass needle_mass log_normaliser_error",
+        ("smaller", "absolute", 0.0, False, None): "tv js log_normaliser_error_sd lost_mass",
+        ("smaller", "relative", 2.0**20, False, None): "peak_bytes",
+        ("smaller", "relative", 0.0, False, "loss"): "perplexity",
+        ("smaller", "relative", 0.0, False, "loss_own"): "perplexity_own",
+        ("smaller", "relative", 0.0, False, "loss_change"): "perplexity_change",
+        ("larger", "relative", 0.0, False, None): "first_divergence greedy_match",
+    }
+
+
+def test_a_place_of_bounds_that_are_zero_has_no_table():
+    zero = {"source": None, "layer": 0, "n": 8, "target": "softmax", "method": LOWER_BOUND}
+    zero["metrics"] = {"output_spectral": {"max": 0.0}}
+    assert grouped([], [zero]) == []
+    assert [len(group) for group in grouped([zero | {"method": "a"}], [zero])] == [1]
 
 
 def test_of_many_reasons_three_are_named():
