@@ -29,21 +29,25 @@ def timed_rows(records: Sequence[Any]) -> list[Row]:
 
     ``seconds`` is the median of ``seconds_rounds``, and ``seconds_spread`` half the range between their quartiles.
     ``ratio_to_exact`` and ``ratio_spread`` are the same for the ratios round by round. Exact attention is timed twice
-    in each round. Its ratio is 1; ``noise_floor`` is the ratio of the two times, in all rows of its place and n.
+    in each round: its row has the times that the ratios are over, and a ratio of 1; ``noise_floor`` is the ratio of the
+    other times to these, in all rows of its place and n.
     ``flops`` are counted, ``leading_flops`` are computed from the registry's leading cost, and ``visited`` counts
     entries of n², each over all heads. ``scored`` and ``kv_read`` are for a row, means over heads.
     ``error`` is the median over heads of ‖E‖₂/‖BV‖₂; ``metrics`` describes each error over heads.
     """
-    rows = [
-        {**_row(record), "weights": where["weights"], "source": where["source"]}
-        for record, where in with_source(records)
-    ]
     place = itemgetter(*PLACE, "n")
-    floors = {place(row): row["ratio_to_exact"] for row in rows if row["method"] == EXACT}
+    rows: list[Row] = []
+    floors: dict[tuple[Any, ...], float | None] = {}
+    for record, where in with_source(records):
+        row = {**_row(record), "weights": where["weights"], "source": where["source"]}
+        if row["method"] == EXACT:
+            floors[place(row)] = row["ratio_to_exact"]
+            if over := _rounds(record, "exact_seconds"):
+                row |= {"seconds": median(over), "seconds_spread": half_range(over), "seconds_rounds": over}
+                row |= {"ratio_to_exact": 1.0, "ratio_spread": 0.0, "ratio_rounds": [1.0] * len(over)}
+        rows.append(row)
     for row in rows:
         row["noise_floor"] = floors.get(place(row))
-        if row["method"] == EXACT and row["ratio_rounds"]:
-            row |= {"ratio_to_exact": 1.0, "ratio_spread": 0.0, "ratio_rounds": [1.0] * len(row["ratio_rounds"])}
     return rows
 
 

@@ -597,9 +597,18 @@ def test_times_of_a_busy_machine_are_warned_of():
     assert line.startswith("load average 17.5 exceeds the 2 cores")
     wild = benched(ratio=1.0, spread=2.0)
     lines = disturbances(wild, timed_rows(wild))
-    assert len(lines) == 1 and lines[0].startswith("the rounds of 2 of 2 times spread by more than their median")
+    assert len(lines) == 1 and lines[0].startswith("the rounds of 1 of 2 times spread by more than their median")
     assert "performer d=8 at n = 64, 1000 ± 2000 ms" in lines[0]
     assert "! load average 17.5 exceeds the 2 cores" in view_of("bench", busy).text("table")
+
+
+def test_the_row_of_exact_attention_has_the_times_that_ratios_are_over():
+    records = benched()
+    ours = next(record for record in records if record["method"] == "exact")
+    ours["metrics"] |= {"seconds": [9.0, 9.0, 9.0], "exact_seconds": [1.0, 2.0, 5.0]}
+    row = next(row for row in timed_rows(records) if row["method"] == "exact")
+    assert (row["seconds"], row["seconds_rounds"], row["ratio_to_exact"]) == (2.0, [1.0, 2.0, 5.0], 1.0)
+    assert row["noise_floor"] == 4.5
 
 
 def test_a_figure_speaks_of_exponents_where_there_are_some():
