@@ -21,6 +21,7 @@ from .chance import LEVEL
 from .samples import aligned, drafted, paired, per_head, place_of
 from .verdicts import (
     BENCHED,
+    TABLE,
     TOLERANCE,
     Draft,
     alone,
@@ -224,7 +225,7 @@ def compare_runs(
                 drafts.append(alone(place(only), name, missing, _cells_in_words(only)))
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")  # the missing ones first
-    notes += [*_costs(a_rows, b_rows), *_pairings(judged), *_unproven(judged, runs)]
+    notes += [*_costs(a_rows, b_rows), *_pairings(judged), *_tested(judged, level), *_unproven(judged, runs)]
     return Comparison(judged, shared, notes)
 
 
@@ -337,6 +338,19 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
             pair = ", ".join(f"{each} in {name}" for each, name in zip(seeds, "AB", strict=True))
             notes.append(f"rows {pairing} (seeds: {pair}): {len(loose)}")
     return notes
+
+
+def _tested(rows: Sequence[Row], level: float) -> list[str]:
+    """A note on how often one of several tables has a row that is worse by chance alone."""
+    tested = [row for row in rows if row["p_adjusted"] is not None]
+    tables = len(gathered(tested, lambda row: tuple(str(row.get(name)) for name in ("metric", *TABLE))))
+    if tables < 2:
+        return []
+    shares = (f"{100 * min(1.0, share / 2):.2g} %" for share in (tables * level, level))
+    return [
+        f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have a "
+        f"worse row; with --level {level / tables:.2g}, {next(shares)}"
+    ]
 
 
 def _costs(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:

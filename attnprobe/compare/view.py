@@ -29,7 +29,8 @@ ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of 
 SIGNS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}  # of reasons; others have a dash
 TESTS = {
     "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
-    "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
+    "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these, "
+    "if the differences are normal",
     "two samples": "two samples: Welch's test of window means, as the runs share no window",
 }
 

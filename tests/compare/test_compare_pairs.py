@@ -54,6 +54,16 @@ def test_p_values_are_corrected_over_the_budgets_of_a_pair():
     assert [(row["d"], row["p"], row["p_adjusted"]) for row in rows] == [(16, 1 / 128, 1 / 64), (32, 1 / 128, 1 / 64)]
 
 
+def test_several_tables_have_a_note_on_chance():
+    """Holm's method corrects within a table: two tables have a worse row by chance in 2 x 2.5 %."""
+    one = methods(draws_hash=None)
+    assert not any("tables" in note for note in compare_runs(one, one, pairs=["blr=blr:block=64"]).notes)
+    two = one + methods(draws_hash=None, layer=3)
+    (note,) = compare_runs(two, two, pairs=["blr=blr:block=64"]).notes
+    assert note.startswith("p is corrected within each of 2 tables: without a change, at most 5 % of comparisons have")
+    assert note.endswith("with --level 0.025, 2.5 %")
+
+
 def test_the_interval_holds_what_the_test_does_not_refuse():
     differences = np.random.default_rng(3).normal(0.4, 1.0, 9)
     signs = np.array([*itertools.product((1, -1), repeat=9)])

@@ -187,7 +187,7 @@ PROMPTS: tuple[Column, ...] = (
     LOSS_CHANGE,
     LOSS_ERROR,
     Column("same steps", "{metrics[first_divergence][mean]:3}", "first steps with the same likeliest word", spare=2),
-    Column("needle loss", "{metrics[needle_loss_change][mean]:3}", "of the answer's tokens, change in nats"),
+    Column("needle loss change", "{metrics[needle_loss_change][mean]:3}", "of the answer's tokens, nats"),
     Column("± of needle", partial(reach, metric="needle_loss_change"), OVER_WINDOWS),
     Column("needle rank", "{metrics[needle_rank][mean]:3}", "mean place of the answer's tokens by p~, from 1"),
     Column("lost mass", "{metrics[lost_mass][mean]:3}", "the exact weight of unseen keys", spare=1),
