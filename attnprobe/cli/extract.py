@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from ..run.option import options_of
 from ..run.topics.reading import Layers, SomeQueries, Source
 from .names import complete_methods
 from .options import debug_option, taking
+
+if TYPE_CHECKING:
+    from .. import sources
 
 EXTRACT_EPILOG = """\b
 In Python:
@@ -53,10 +56,18 @@ def extract(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
         layers = layers_of(numbers, source)
-        source.check(n, windows, layers)
+        _check(source, n, windows, layers, notify)
         progress(0, 1, f"reading n={n}")
         save_qkv(out, source, n, layers, windows)
     note(f"wrote Q, K, V of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")
+
+
+def _check(source: sources.Source, n: int, windows: int, layers: Sequence[int], notify: Callable[[str], None]) -> None:
+    """Refuse what `Source.check` refuses, and tell what the source does for so many tokens."""
+    known = [*source.facts["fallback"]]
+    source.check(n, windows, layers)
+    for line in source.facts["fallback"][len(known) :]:
+        notify(line)
 
 
 def check_out(out: str, force: bool, qkv: str | os.PathLike[str] | None) -> None:
@@ -131,7 +142,7 @@ def select(
         without = () if request.entry.takes_windows else left_out(named, source)
         layers = tuple(number for number in layers_of(named, source) if number not in without)
         tell_left_out(named, source, requests, notify)
-        source.check(n, windows, layers)
+        _check(source, n, windows, layers, notify)
         for window in range(windows):
             progress(window, windows, f"selecting, n={n}")
             for number, qkv in source.qkv(n, layers, window).items():

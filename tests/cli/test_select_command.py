@@ -30,6 +30,13 @@ def test_some_queries_are_selected_for(run, tmp_path):
         assert file.metadata()["source"] == "topk d=4 seed=0"
 
 
+def test_a_text_that_is_read_again_is_told(run, tmp_path, tiny_bert):
+    given = ("--model", tiny_bert, "--text", "embedded", "--n", 2000, "--layer", 0, "--device", "cpu")
+    for windows, told in ((1, False), (130, True)):
+        code, _, err = run("extract", *given, "--windows", windows, "--out", tmp_path / f"{windows}.safetensors")
+        assert code == 0 and ("attnprobe: the text 'embedded' is read again from its start after" in err) == told, err
+
+
 @pytest.mark.parametrize(
     "method, message",
     [
