@@ -348,8 +348,8 @@ def _tested(rows: Sequence[Row], level: float) -> list[str]:
         return []
     shares = (f"{100 * min(1.0, share / 2):.2g} %" for share in (tables * level, level))
     return [
-        f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have a "
-        f"worse row; with --level {level / tables:.2g}, {next(shares)}"
+        f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have "
+        f"a worse row; with --level {level / tables:.2g}, {next(shares)}"
     ]
 
 
