@@ -215,7 +215,7 @@ def _part(view: View, id: str) -> dict[str, Any]:
 
 def _table(table: Table) -> dict[str, Any]:
     """A table as the template's data: headings, and cells with their sort keys and whether they are the best."""
-    sides, spare, best = table.sides, list(table.spare), {*table.best}
+    sides, spare, best = table.sides, table.spare, {*table.best}
     heads = [
         {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}
         for side, name in zip(sides, table.headings, strict=True)

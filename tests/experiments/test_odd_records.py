@@ -228,6 +228,10 @@ def test_condition_of_methods_with_a_matrix_of_one_name():
         *("condition-n24-d8-qkv.safetensors", "condition-iterations-n24-d8-qkv.safetensors"),
         *("condition-n24-d4-other.npz", "condition-iterations-n24-d4-other.npz"),
     ]
+    longer = {**core, "metrics": {**core["metrics"], "residuals": [[1.0] * 9] * 2}}
+    view, _, _ = shown("condition", [{**skyformer, "matrices": [one]} for one in (core, longer)])
+    [row] = (row for row in view.summary if "residuals" in row)
+    assert {len(values) for values in row["residuals"].values()} == {7}  # of the shorter iteration
     [axis] = axes[f"condition-n24-{of_file}"]
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert [label.rpartition("  ")[2] for label in labels] == ["skyformer", "mine.py:core"] * 2

@@ -333,9 +333,19 @@ def read(name: str, out: Path) -> None:
             for place in sorted({path.rpartition("/") for line in READINGS[name] for path in line.split()}):
                 if place[2] in LATER:
                     later(place[0], place[2])
-            said = [_gated(line) if name == "gates" else _said(_placed(line)) for line in READINGS[name]]
+            said = [_gated(line) if name == "gates" else _said(_placed(line)) + _result() for line in READINGS[name]]
     texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], said, strict=True)]
     _write(out / f"{name}.txt", "\n".join(texts))
+
+
+def _result() -> str:
+    """The result in words of what was reported just now, on its page."""
+    page = Path("again/report.html")
+    if not page.is_file():
+        return ""
+    results = re.findall('<p class="result">.*</p>', page.read_text(encoding="utf-8"))
+    page.unlink()
+    return "".join(f"{result}\n" for result in results)
 
 
 def _placed(line: str) -> list[str]:
