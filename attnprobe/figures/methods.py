@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 from ..files import Fields
@@ -30,6 +30,9 @@ STEEP = 20  # from the largest value to the least on a logarithmic axis, at leas
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
+BESIDE = 0.12  # between two points of one x, of the distance to the nearest other x, at most;
+AMONG = 0.5  # between the outermost of them
+ONE_X = 1.03  # values of x within this factor are one
 
 
 def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: float = math.inf) -> None:
@@ -225,6 +228,35 @@ def _side(values: Iterable[float | None], low: float, high: float) -> str:
     if known and max(known) < low:
         return f"below, {max(known):.0e}" if max(known) else "below, 0"
     return f"above, {min(known):.0e}" if known and min(known) > high else ""
+
+
+def beside(curves: Mapping[str, Iterable[float]]) -> dict[tuple[str, float], float]:
+    """Where the points of curves stand on a logarithmic axis: those of one x side by side, in the order of the curves.
+
+    Args:
+        curves: the x of the points of each, by its label.
+
+    Returns:
+        By label and x.
+
+    >>> {label: round(place, 2) for (label, _), place in beside({"a": [1], "b": [1, 2]}).items()}
+    {'a': 0.96, 'b': 2.0}
+    """
+    every = sorted({x for values in curves.values() for x in values})
+    groups: list[list[float]] = []
+    for x in every:
+        if groups and x <= ONE_X * groups[-1][0]:
+            groups[-1].append(x)
+        else:
+            groups.append([x])
+    places = {}
+    for number, group in enumerate(groups):
+        gaps = [math.log2(high[0] / low[-1]) for low, high in pairwise(groups[max(0, number - 1) : number + 2])]
+        there = [(label, x) for label, values in curves.items() for x in dict.fromkeys(values) if x in group]
+        step = min(BESIDE, AMONG / len(there)) * min([1.0, *gaps])
+        for place, (label, x) in enumerate(there):
+            places[label, x] = x * 2 ** ((place - (len(there) - 1) / 2) * step)
+    return places
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:

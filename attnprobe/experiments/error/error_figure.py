@@ -15,6 +15,7 @@ from ...figures.methods import (
     CROSSES,
     HOLLOW,
     Styles,
+    beside,
     cross_out,
     crossed,
     drawable,
@@ -41,7 +42,6 @@ from ...tables.table import gathered
 
 SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
-BESIDE = 0.12  # of a doubling of d: the most between bars of one d
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
 DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
@@ -280,23 +280,20 @@ def line_panel(
     from matplotlib.lines import Line2D
 
     powers_of_two(axis, budgets)
-    gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     there = set(map(text_label, rows))
     curves = [label for label, style in styles.items() if style["marker"] and label in there]
-    step = 0 if bands else min(BESIDE, 0.5 / len(curves)) * min(gap, 1.0)
-    margin = 1.4 * 2 ** (step * len(curves) / 2)
-    axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
+    places = {} if bands else beside(dict.fromkeys(curves, budgets))
+    ends = [*budgets, *places.values()]
+    axis.set_xlim(min(ends) / 1.4, max(ends) * 1.4)
     lines: dict[str, Any] = {}
     for group in gathered(rows, text_label):
         label = text_label(group[0])
         style = styles[label]
         points = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
-        offset = curves.index(label) - (len(curves) - 1) / 2 if label in curves else 0
-        shift = 2 ** (offset * step)
         if points and points[0][0] is None:
             lines[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif points:
-            d = [(budget or 0) * shift for budget, _ in points]
+            d = [places.get((label, budget), budget) for budget, _ in points]
             p10, middle, p90 = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
             if bands and len(d) > 1:
                 axis.fill_between(d, p10, p90, color=style["color"], alpha=0.14, linewidth=0)
@@ -316,7 +313,8 @@ def line_panel(
             if crossed(row, name):
                 value = _median(row, name) if has(row, name) and _median(row, name) <= high else None
                 lines.setdefault(label, Line2D([], [], **style))
-                cross_out(axis, shift * (row["d"] or budgets[0]), value, style["color"])
+                d = row["d"] or budgets[0]
+                cross_out(axis, places.get((label, d), d), value, style["color"])
     best = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
     if best:
         axis.plot(*zip(*best, strict=True), **BOUND)

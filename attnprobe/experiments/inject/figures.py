@@ -13,6 +13,7 @@ from ...figures.methods import (
     HUGE,
     INTERVALS,
     Styles,
+    beside,
     beyond,
     family_panels,
     lowest,
@@ -34,6 +35,7 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
+SMALL = {"markersize": 3.5, "linewidth": 1}  # of curves that many points share
 MARKED = 6  # markers of a curve of steps
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
@@ -59,8 +61,8 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     for group in grouped_by(decoded, "source", "n", "prefix"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
         figures.append(_steps(group, looks, f"inject-steps-{tag}"))
-        read = [row for row in group if (mean(row, "read_bytes") or 0) > 0 and (mean(row, "kl") or 0) > 0]
-        if len({mean(row, "read_bytes") for row in read}) > 1:
+        read = [row for row in group if _read(row) > 0 and (mean(row, "kl") or 0) > 0]
+        if len(set(map(_read, read))) > 1:
             figures.append(_bytes(read, looks, f"inject-bytes-{tag}"))
     for group in grouped_by([row for row in rows if 0 < _drift(row) <= HUGE], "source", "n"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
@@ -74,7 +76,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The KL divergence of decoding up to each step, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
-    looks = {label: {**style, "markersize": 3.5, "linewidth": 1} for label, style in styles.items()}
+    looks = {label: {**style, **SMALL} for label, style in styles.items()}
     every = [value for row in rows for value in _means_so_far(row)]
     notes = outside(rows, _means_so_far, lowest(every))
 
@@ -116,7 +118,8 @@ def _means_so_far(row: Row) -> list[float]:
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
     labels = {text_label(row) for row in rows}
-    looks = {label: look for label, look in styles.items() if label in labels}
+    looks = {label: {**look, **SMALL} for label, look in styles.items() if label in labels}
+    places = beside({label: [_read(row) for row in rows if text_label(row) == label] for label in looks})
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
     divergences = [mean(row, "kl") for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
@@ -124,11 +127,11 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         metric = panel[0]["drawn"]
         for group in gathered(panel, text_label):
-            ordered = sorted(group, key=lambda row: mean(row, "read_bytes") or 0.0)
-            x = [(mean(row, "read_bytes") or 0.0) / 2**20 for row in ordered]
+            label, ordered = text_label(group[0]), sorted(group, key=_read)
+            x = [places[label, _read(row)] for row in ordered]
             y = [mean(row, metric) for row in ordered]
             bars = [half_interval(row, metric) or 0.0 for row in ordered]
-            axis.errorbar(x, y, yerr=bars, **looks[text_label(group[0])], elinewidth=0.8)
+            axis.errorbar(x, y, yerr=bars, **looks[label], elinewidth=0.8)
         if metric == "kl":
             scale(axis, divergences)
         axis.set_xlabel("MiB of the prompt that a step reads")  # of both panels: a title is not read as the label above
@@ -141,6 +144,10 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
             "windows, against the bytes of the prompt's keys and values that a step reads: means.",
             *([INTERVALS] if any(half_interval(row, "kl") for row in rows) else []),
+            *(
+                ["Points of one number of bytes stand side by side."]
+                * any(x != place for (_, x), place in places.items())
+            ),
             where(rows, *COUNTED),
         ],
         [
@@ -153,6 +160,11 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         sharing={"sharex": True},
         columns=1,
     )
+
+
+def _read(row: Row) -> float:
+    """MiB of the prompt that a step reads."""
+    return (mean(row, "read_bytes") or 0.0) / 2**20
 
 
 def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:

@@ -1,0 +1,53 @@
+"""What the figures of ``attnprobe inject`` draw of given rows."""
+
+import itertools
+
+import pytest
+from matplotlib.figure import Figure
+
+from attnprobe.experiments.inject.figures import inject_figures
+from attnprobe.figures.drawing import Drawing
+
+
+def metric(value):
+    """A metric of two windows, with a 95 % interval."""
+    return {"mean": value, "se": 0.1 * value, "windows": 2, "count": 2}
+
+
+def row(method, d, layer=None, steps=None, **metrics):
+    fields = dict.fromkeys(("source", "weights", "target", "prefix", "kv_head"))
+    fields |= {"n": 64, "prefix": 32 if steps else None, "target": "softmax", "family": "sparse", "status": "ok"}
+    fields |= {"method": method, "options": {}, "d": d, "layer": layer, "steps": steps, "reference": False}
+    return {**fields, "windows": 2, "repeats": 1, "metrics": {name: metric(value) for name, value in metrics.items()}}
+
+
+def figures(rows):
+    """The figures of the rows by their stems."""
+    drawing = Drawing(collected=[])
+    inject_figures(rows, drawing, "nowhere")
+    return {figure.stem: figure for figure in drawing.collected}
+
+
+def test_policies_of_one_number_of_bytes_stand_side_by_side():
+    """Their bars too; a policy that reads more bytes stands where it is."""
+    kept, more = ("window", "h2o", "tova", "knorm"), 3.0
+    rows = [
+        row(method, d, steps={"kl": [0.1]}, read_bytes=d * 2**20, kl=0.2 + place, loss_change=0.1)
+        for place, method in enumerate(kept)
+        for d in (1, 2)
+    ]
+    rows.append(row("topk", 1, steps={"kl": [0.1]}, read_bytes=more * 2**20, kl=0.1, loss_change=0.1))
+    figure = figures(rows)["inject-bytes-n64"]
+    assert "Points of one number of bytes stand side by side." in figure.caption
+    axis = Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    places = [line.get_xdata().tolist() for line in axis.lines]
+    *shared, [alone] = places
+    assert alone == pytest.approx(more)
+    for bytes_, column in zip((1, 2), zip(*shared, strict=True), strict=True):
+        assert all(right > 1.02 * left for left, right in itertools.pairwise(column))
+        assert column[0] * column[-1] == pytest.approx(bytes_**2), "about the number of bytes"
+    bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
+    assert sorted(bars) == pytest.approx(sorted(itertools.chain(*places)))
+    [single] = [one for name, one in figures([rows[0], rows[1]]).items() if "bytes" in name]
+    assert not any("side by side" in line for line in single.caption)
