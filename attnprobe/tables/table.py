@@ -50,7 +50,8 @@ class Best:
         competing = [place for place in values if rivals(rows[place]) is not None]
         groups = gathered(competing, lambda place: rivals(rows[place]))
         if tested is None or self.metric is None:
-            return [Leaders(best_of({place: values[place] for place in group}), len(group) == 1) for group in groups]
+            best = [best_of({place: values[place] for place in group}) for group in groups]
+            return [Leaders(places, len(places) == len(group)) for places, group in zip(best, groups, strict=True)]
         ordered = [sorted(group, key=lambda place: values[place].value) for group in groups]
         pairs = [(rows[group[0]], rows[other]) for group in ordered for other in group[1:]]
         verdicts = iter(tested(self.metric, pairs))
@@ -59,7 +60,8 @@ class Best:
             worse = {place: next(verdicts) for place in group[1:]}
             like = takewhile(lambda place, worse=worse: not worse[place], group[1:])
             certain = True in worse.values() or None not in worse.values()
-            leaders.append(Leaders([group[0], *like], len(group) == 1, certain))
+            places = [group[0], *like]
+            leaders.append(Leaders(places, len(places) == len(group), certain))
         return leaders
 
 
@@ -67,11 +69,11 @@ class Best:
 class Leaders:
     """The places of the best row of some rivals and of those like it, the best first.
 
-    ``alone``: it has no rival. ``tested``: a test was possible, or none was needed.
+    ``every``: all rivals are among them. ``tested``: a test was possible, or none was needed.
     """
 
     places: list[int]
-    alone: bool
+    every: bool
     tested: bool = True
 
 
@@ -197,14 +199,17 @@ def table_of(
 
 
 def _with_best(table: Table, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None) -> Table:
-    """The table of rows with the best cells of each column among their rivals, and with cells that read the same."""
+    """The table of rows with the best cells of each column among their rivals, and with cells that read the same.
+
+    Where no rival is worse, none is best.
+    """
     keys, lines = [rivals(row) for row in rows], table.lines
     marked, undecided = [], []
     for index, column in enumerate(table.columns):
         for leaders in column.best.leaders(rows, rivals, tested) if column.best is not None else ():
             if not leaders.tested:
                 undecided.append(index)
-            elif not leaders.alone:
+            elif not leaders.every:
                 key, texts = keys[leaders.places[0]], {lines[place][index] for place in leaders.places}
                 marked += [(at, index) for at in range(len(rows)) if keys[at] == key and lines[at][index] in texts]
     return replace(table, best=marked, undecided=undecided)

@@ -59,6 +59,13 @@ def test_the_best_of_a_column_is_shared_within_the_standard_error():
     assert bold == ["1.0", "1.2"]
 
 
+def test_where_no_rival_is_worse_nothing_is_bold():
+    columns = [Column("x", lambda row: f"{row[0]}", best=Best(lambda row: Value(*row)))]
+    rows = [(1.0, 0.5), (1.2, 0.5), (1.4, 0.5)]
+    assert not table_of("", rows, columns, rivals=lambda row: 0).best
+    assert len(table_of("", [*rows, (9.0, 0.5)], columns, rivals=lambda row: 0).best) == 3
+
+
 def test_cells_that_read_the_same_are_bold_together():
     columns = [Column("x", lambda row: f"{row:.1f}", best=Best(lambda row: Value(row, 0.0)))]
     table = table_of("", [0.52, 0.49, 0.61], columns, rivals=lambda row: 0)
