@@ -12,6 +12,7 @@ from .condition import (
     schulz_residuals,
     sensitivity,
 )
+from .exact_rows import ExactRows
 from .inputs import INPUT_STATISTICS, input_statistics, repeated_rows
 from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_errors
 from .maps import MAP_BLOCKS, attention_maps
@@ -19,7 +20,7 @@ from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matri
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .residual import residual_errors
 from .row_statistics import OVER_ROWS, PROFILED, neighbour_overlap, over_rows, position_profile, selection_overlap
-from .rows import ROW_METRICS, ExactRows, row_metrics
+from .rows import ROW_METRICS, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, linalg
+from torch import Tensor
 
 from ..approximation import Approximation
 from ..arguments import checked
-from ..errors import Unsupported, UsageError
-from ..groups import of_heads, repeated
+from ..errors import UsageError
 from ..linalg.norms import row_norms, unit_of
-from ..operators import Operator, Padded, Scaled, SoftmaxAttention
-from ..operators.blocks import block_rows, row_blocks
+from ..operators import Operator, Padded
 from ..operators.precision import full_precision
 from ..qkv import QKV
-from .residual import head_residuals, heads_alone
-
-if TYPE_CHECKING:
-    from ..block import Block
+from .exact_rows import LEAST, ExactBlock, ExactRows, product_of_heads
+from .residual import head_residuals
 
 ROW_METRICS = {
     "mass": "m = Σ_{j ∈ S} P_j: the exact weight of the keys that the approximation uses",
@@ -47,14 +40,7 @@ ROW_METRICS = {
     "needle_mass": "the exact weight of the needle's keys",
     "needle_mass_kept": "the approximation's weight of the needle's keys",
 }
-EPSILONS = {"k_50": 0.5, "k_90": 0.1, "k_99": 0.01}
-SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query
-ENTRIES = 2**18  # of a block of rows, which fits in the cache
-FEWEST = 16  # rows of a block
-TEMPORARY = 16  # numbers of 4 bytes that a block has for each entry on another device
-KEPT = 2**30  # bytes of exact rows that are kept for further approximations
 TIED = 1e-12  # two ln P_j with a smaller difference are of scores that only rounding tells apart
-LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
 LN2 = 0.6931471805599453
 
 
@@ -153,142 +139,6 @@ def _check_needle(needle: Tensor, n_k: int) -> None:
         raise UsageError("needle: a key is named twice")
 
 
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Some exact rows of heads at the keys that one of them sees, and at the sink, which is one more key, the last.
-
-    b counts the rows of all heads, one head after the other.
-
-    Attributes:
-        log_p, p: ``ln P``, -∞ where a key is hidden, and P, (b, m).
-        log_sum: ``ln D``, (b,).
-        output: ``P V``, (b, p_v).
-        ordered: ``ln P`` with ascending rows; held: the mass of the 1, 2, … largest keys, (b, m).
-        keys: the number of keys among the m columns.
-        values: the metrics that depend on P alone, (b,) each, by name.
-    """
-
-    log_p: Tensor
-    p: Tensor
-    log_sum: Tensor
-    output: Tensor
-    ordered: Tensor
-    held: Tensor
-    keys: int
-    values: Mapping[str, Tensor]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self.log_p, self.p, self.ordered, self.held))
-
-
-class ExactRows:
-    """The rows of exact softmax attention of ``qkv``, to be shared by many approximations (see `row_metrics`).
-
-    Rows are computed in float64 when they are needed. Up to 1 GiB of them is kept.
-    """
-
-    def __init__(self, qkv: QKV) -> None:
-        self.shape = (qkv.h, qkv.n_q, qkv.n_k)
-        self.qkv = qkv.compressed()
-        self._kept: dict[tuple[int, int], _Block] = {}
-        self._room = KEPT
-        self._wide: tuple[slice, Tensor, Tensor] | None = None  # heads, and their keys and values
-
-    @classmethod
-    def of(cls, reference: Operator, qkv: QKV) -> ExactRows:
-        """Those of an exact operator.
-
-        Raises:
-            Unsupported: a reference that is not softmax attention, because its rows are not distributions.
-            UsageError: a reference of another shape.
-        """
-        operator = reference.operator if isinstance(reference, Padded) else reference
-        softmax = operator.operator if isinstance(operator, Scaled) else operator
-        if not isinstance(softmax, SoftmaxAttention):
-            raise Unsupported("rows are compared with exact softmax attention, whose rows are distributions")
-        made = cls(qkv)
-        made.shape = reference.shape
-        return made
-
-    def blocks(self) -> list[tuple[int, int]]:
-        """``(start, stop)`` of consecutive blocks of rows."""
-        return list(row_blocks(self.qkv.n_q, self._step))
-
-    def heads(self) -> list[slice]:
-        """The heads that a block has together: one on a CPU, elsewhere those that fit, which are as many operations."""
-        together = block_rows(self.qkv.q, TEMPORARY * self._step * self.qkv.n_k, cpu=1)
-        return [slice(start, stop) for start, stop in row_blocks(self.qkv.h, together)]
-
-    @property
-    def _step(self) -> int:
-        """The number of rows of a block."""
-        return max(FEWEST, ENTRIES // self.qkv.n_k)
-
-    @cached_property
-    def sinks(self) -> Tensor | None:
-        """The sink of each head, (h,) float64."""
-        return None if self.qkv.sink_logits is None else self.qkv.sink_logits.double()
-
-    @cached_property
-    def wide_block(self) -> Block | None:
-        """What each head alone adds to the residual stream, in float64."""
-        return self.qkv.block and heads_alone(self.qkv.block, self.qkv.p_v)
-
-    def block(self, heads: slice, rows: slice) -> _Block:
-        """The rows of a block at the keys that one of its queries sees."""
-        place = heads.start, rows.start
-        if place not in self._kept:
-            visible = self.qkv.visible
-            keys = self.qkv.n_k if visible is None else int(visible.last[rows].max()) + 1
-            made = self.computed(heads, rows, keys)
-            if made.nbytes > self._room:
-                return made
-            self._kept[place] = made
-            self._room -= made.nbytes
-        return self._kept[place]
-
-    def computed(self, heads: slice, rows: slice, keys: int) -> _Block:
-        """Some rows at the first ``keys`` keys."""
-        qkv, sinks, (k, v) = self.qkv, self.sinks, self._keys_and_values(heads)
-        q = qkv.q[heads, rows].double() * qkv.scale  # (g, r, p)
-        log_p = _product(q.flatten(0, 1), k[:, :keys].mT)
-        if qkv.visible is not None:
-            log_p.view(len(q), -1, keys).masked_fill_(qkv.visible.of(rows).hidden(keys), -torch.inf)
-        if sinks is not None:
-            log_p = torch.cat([log_p, sinks[heads].repeat_interleave(q.shape[1])[:, None]], 1)
-        log_sum = log_p.logsumexp(-1)
-        log_p -= log_sum[:, None]
-        p = log_p.exp()
-        ordered = _sorted(log_p)
-        held = ordered.exp().flip(-1).cumsum_(-1)
-        values = {
-            "support": (-linalg.vecdot(p, log_p.clamp(min=LEAST))).exp(),
-            "distant_mass": (p[:, :keys].unflatten(0, (len(q), -1)) * self._distant(rows, keys)).sum(-1).flatten(),
-        }
-        for name, epsilon in EPSILONS.items():
-            values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
-        return _Block(log_p, p, log_sum, _product(p[:, :keys], v[:, :keys]), ordered, held, keys, values)
-
-    def values_of(self, heads: slice, keys: int) -> Tensor:
-        """The first values of heads in float64, and the zero of a sink, (g, m, p_v)."""
-        v = self._keys_and_values(heads)[1][:, :keys]
-        return v if self.sinks is None else torch.nn.functional.pad(v, (0, 0, 0, 1))
-
-    def _keys_and_values(self, heads: slice) -> tuple[Tensor, Tensor]:
-        if self._wide is None or self._wide[0] != heads:
-            shared = (of_heads(x, heads, self.qkv.h).double() for x in (self.qkv.shared_k, self.qkv.shared_v))
-            k, v = (repeated(x, heads.stop - heads.start) for x in shared)
-            self._wide = heads, k, v
-        return self._wide[1:]
-
-    def _distant(self, rows: slice, keys: int) -> Tensor:
-        """Whether keys are distant from each query of a block, (b, keys)."""
-        position = self.qkv.query_positions[rows, None]
-        key = torch.arange(keys, device=position.device)
-        return (key >= SINKS) & ((key <= position - NEAR) | (key >= position + NEAR))
-
-
 def _judged(
     shared: ExactRows,
     heads: slice,
@@ -368,7 +218,7 @@ def _sums_of_block(
     return {**values, **_sums(exact, weights.contiguous(), shared.values_of(heads, exact.keys))}
 
 
-def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
+def _sums(exact: ExactBlock, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Sums over the keys of rows with weights (b, m) and values v (g, m, p_v) of their heads, (b,) each.
 
     ``lost`` is the mass of the keys that are not chosen, and ``smaller`` the part of ``P V`` with less mass, (b, p_v).
@@ -391,7 +241,7 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
     return {
         "mass": mass,
         "lost": lost,
-        "smaller": _product(left, v),
+        "smaller": product_of_heads(left, v),
         "keys": keys.double(),
         "mass_oracle": exact.held.gather(1, (keys - 1).clamp(min=0)[:, None])[:, 0],
         "good": good.double(),
@@ -399,11 +249,6 @@ def _sums(exact: _Block, weights: Tensor, v: Tensor) -> dict[str, Tensor]:
         "kl": rows.sum(log_w.sub_(log_p).mul_(w).sub_(more)),
         "tv": rows.sum(more.abs_()),
     }
-
-
-def _product(x: Tensor, y: Tensor) -> Tensor:
-    """The product of the rows x (g r, m) of g heads with the matrix of each, y (g, m, c), as (g r, c)."""
-    return x @ y[0] if len(y) == 1 else (x.unflatten(0, (len(y), -1)) @ y).flatten(0, 1)
 
 
 def _chosen(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -478,13 +323,6 @@ def _angle(a: Tensor, b: Tensor) -> Tensor:
     zero_a, zero_b = norm_a == 0, norm_b == 0
     between = between.masked_fill(zero_a ^ zero_b, 1.0)
     return between.masked_fill(zero_a & zero_b, 0.0)
-
-
-def _sorted(x: Tensor) -> Tensor:
-    """``x`` (b, n) with ascending rows. On a CPU numpy sorts ten times faster, because it computes no indices."""
-    if x.device.type == "cpu":
-        return torch.from_numpy(np.sort(x.numpy(), axis=-1))
-    return x.sort(-1).values
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

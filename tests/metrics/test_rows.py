@@ -9,12 +9,11 @@ from counting import Counting, Reading
 from inputs import make
 from pretend_device import AWAY, pretending
 
-import attnprobe.metrics.rows as rows_module
 from attnprobe import QKV, approximate, exact, row_metrics
 from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.methods import get
-from attnprobe.metrics import ROW_METRICS, ExactRows
+from attnprobe.metrics import ROW_METRICS, ExactRows, exact_rows
 from attnprobe.operators import Dense
 
 F64 = torch.float64
@@ -124,15 +123,15 @@ def test_every_metric_is_its_definition(form, method):
 def test_blocks_of_any_size_give_the_same(rows, monkeypatch):
     qkv = inputs("causal", n=80, h=1, rows=torch.tensor([2, 30, 5, 61, 77, 78, 79]))
     approx = approximate("window", qkv, 9)
-    monkeypatch.setattr(rows_module, "ENTRIES", rows * qkv.n_k)
-    monkeypatch.setattr(rows_module, "FEWEST", 1)
+    monkeypatch.setattr(exact_rows, "ENTRIES", rows * qkv.n_k)
+    monkeypatch.setattr(exact_rows, "FEWEST", 1)
     check(qkv, approx, torch.tensor([3]))
 
 
 @pytest.mark.parametrize("room", [0, 2**16, 2**30])
 def test_approximations_that_share_exact_rows_have_the_same_numbers(room, monkeypatch):
-    monkeypatch.setattr(rows_module, "KEPT", room)
-    monkeypatch.setattr(rows_module, "ENTRIES", 1600)
+    monkeypatch.setattr(exact_rows, "KEPT", room)
+    monkeypatch.setattr(exact_rows, "ENTRIES", 1600)
     qkv = inputs("sinks", n=80)
     shared = ExactRows(qkv)
     for method in ("window", "topk", "window"):
