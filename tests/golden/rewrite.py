@@ -389,6 +389,7 @@ def later(command: str, kind: str) -> None:
         records = [record for record in records if int(record["key"][0], 16) % 4]
     elif kind == "ODD":
         records = [odd for record in records for odd in _odd(record)]
+        _odd_inputs(Path(command) / kind / "inputs.jsonl")
     else:
         records = [_changed(record, kind == "DRAWN") for record in records]
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
@@ -416,6 +417,17 @@ def _odd(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     facts = {"scale_inputs": 0.5, "causal": True, "sliding_window": 8, "queries": "last 8 of 16"}
     yield {**record, "key": f"{record['key']}-scaled", "source": {**record["source"], **facts}}
     yield {**record, "key": f"{record['key']}-gaussian", "target": "gaussian"}
+
+
+def _odd_inputs(path: Path) -> None:
+    """Statistics of inputs of which some are null in every head."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for place, line in enumerate(lines):
+        record = json.loads(line)
+        metrics = {name: [_strange(x, len(name) + 1) for x in values] for name, values in record["metrics"].items()}
+        lines[place] = json.dumps({**record, "metrics": metrics})
+    if lines:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _strange(value: Any, number: int) -> Any:

@@ -136,6 +136,8 @@ def test_windows_decide_which_method_moves_a_model_least():
         "In all layers, a d = 4 moves the last hidden states least: a mean drift of 0.24; "
         "c d = 4 is not distinguishable from it. Left out, since they read all scores: topk."
     )
+    single = {**rows[0], "method": "svd", "layer": 0}  # a yardstick in one layer alone
+    assert inject_result([*rows, single], Contest(some, "inject")) == text
     worse = [
         one | {"metrics": {"drift": {"mean": 0.9, "se": 0.01}}} if one["method"] == "topk" else one for one in rows
     ]
