@@ -11,7 +11,7 @@ LIFT = 0.35  # by this share of the way to the colour of text
 
 
 def on_background(colour: Any) -> Any:
-    """A colour on the background of matplotlib's settings. It stays where text is dark.
+    """A colour on the background of matplotlib's settings. It stays where text is dark, and if it is transparent.
 
     A grey of lightness g becomes ``(1 - g)`` times the colour of text and ``g`` times that of the background; a deep
     hue becomes lighter.
@@ -20,9 +20,9 @@ def on_background(colour: Any) -> Any:
     from matplotlib.colors import to_rgb, to_rgba
 
     text = to_rgb(rcParams["text.color"])
-    if _lightness(text) < 0.5:
-        return colour
     *channels, alpha = to_rgba(colour)
+    if _lightness(text) < 0.5 or alpha == 0:
+        return colour
     if max(channels) - min(channels) <= GREYISH:
         paper = to_rgba(rcParams["axes.facecolor"])[:3]
         mixed = [ink + share * (white - ink) for share, ink, white in zip(channels, text, paper, strict=True)]

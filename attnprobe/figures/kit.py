@@ -20,6 +20,7 @@ LEGEND_LINE = 0.161  # inches of a line of a legend
 DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
 SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
+LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
 
@@ -58,6 +59,14 @@ def title_lines(title: str, inches: float, size: float) -> list[str]:
         longer = f"{lines[-1]} {part}".lstrip()
         lines[-1:] = [longer] if len(longer) <= most else [lines[-1], *textwrap.wrap(part, most)]
     return [line for line in lines if line]
+
+
+def panel_name(name: str, inches: float) -> str:
+    """The title of a panel of this width, in lines that are no wider than its axis (see `title_lines`)."""
+    size = type_size("axes.titlesize")
+    wide = inches - LEFT * size / 72
+    lines = [[one] if len(one) <= letters(wide, size) else title_lines(one, wide, size) for one in name.split("\n")]
+    return "\n".join(line for one in lines for line in one)
 
 
 def title_inches(lines: Sequence[str], size: float) -> float:

@@ -22,11 +22,13 @@ from .kit import (
     legend_below,
     legend_columns,
     legend_inches,
+    panel_name,
     type_size,
     yielded,
 )
 
 Rows = Sequence[Mapping[str, Any]]
+Looks = Mapping[str, Mapping[str, Any]]  # of a legend, by label
 PAD = 0.3  # inches around the panels
 SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
 TALL = 0.3  # of the height of such an axis, that its legend may have
@@ -38,11 +40,12 @@ class Panels:
 
     Attributes:
         stem: of its files. title: what is drawn, and which statistic; that of a single panel is added to it.
-        caption: sentences that say the rest. panels: the title and the rows of each.
+        caption: sentences that say the rest. panels: the title and the rows of each; long titles are folded.
         draw: draws rows on an axis; returns the panel's own legend, which stands below it, or below all panels of a
             page if it is the same in all.
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
-        legend: the looks of the legend that all panels share, by label.
+        legend: the looks of the legend that the panels of a page share, by label, or a function that makes them of
+            the rows of these panels.
         width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
         sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
     """
@@ -54,7 +57,7 @@ class Panels:
     draw: Callable[[Any, Any], Mapping[str, Any] | None]
     x: str = ""
     y: str = ""
-    legend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    legend: Looks | Callable[[Sequence[Any]], Looks] = field(default_factory=dict)
     width: float = 2.1
     height: float = 2.2
     columns: int | None = None
@@ -75,20 +78,21 @@ class Panels:
         size = type_size("legend.fontsize")
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
-        tall = self.height * shape[0] + PAD + legend_inches([*self.legend], inches, size)
+        looks = self._looks([rows for _, rows in page])
+        tall = self.height * shape[0] + PAD + legend_inches([*looks], inches, size)
         sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: list[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
-            axis.set_title("" if one else name, parse_math=False)
+            axis.set_title("" if one else panel_name(name, inches / across), parse_math=False)
             if self.x and (own or place + across >= len(page)):
                 axis.set_xlabel(self.x)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns.append(own)
-        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()}
+        handles = {label: Line2D([], [], **look) for label, look in looks.items()}
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
         turned_over(axes, every)
@@ -114,7 +118,7 @@ class Panels:
         for text, set_label in ((self.x, axis.set_xlabel), (self.y, axis.set_ylabel)):
             if text:
                 set_label(text)
-        handles = {label: Line2D([], [], **look) for label, look in self.legend.items()} | dict(own)
+        handles = {label: Line2D([], [], **look) for label, look in self._looks([rows]).items()} | dict(own)
         turned_over([axis], handles.values())
         if with_legend and handles:
             wide, tall = (inches / axis.figure.dpi for inches in axis.get_window_extent().size)
@@ -125,6 +129,10 @@ class Panels:
                 axis.figure.set_layout_engine("constrained")  # it leaves room for the legend
         if with_legend and self.scale:
             colour_bar(axis.figure, [axis], self.scale)
+
+    def _looks(self, panels: Sequence[Any]) -> Looks:
+        """The shared legend of panels with these rows."""
+        return self.legend(panels) if callable(self.legend) else self.legend
 
     def _across(self, drawing: Drawing) -> int:
         """Panels in a row: two of two or four, else three, if not said otherwise."""

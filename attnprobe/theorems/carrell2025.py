@@ -39,7 +39,7 @@ def log_discrepancies(x: Tensor, u: Tensor) -> Tensor:
 
 @theorem(
     "thinformer-entry",
-    paper="Carrell et al. 2025 (Thinformer), from the reproducing property that its analysis rests on",
+    paper="Carrell et al. 2025 (Thinformer), from the reproducing property",
     says="no entry of A V errs by more than exp(β τ² ‖q‖²/2) times the coreset's discrepancy in exp(β k·k'/τ²)",
     cost="for each d: 16 n² (p + p_v)",
     per_budget=True,

@@ -58,7 +58,7 @@ def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delt
 
 @theorem(
     "skyformer-theorem-2",
-    paper=f"{PAPER}, theorem 2",
+    paper=f"{PAPER}, Theorem 2",
     says="enough uniform landmarks make ‖C~ - C‖ ≤ ε‖C‖ with probability 1 - δ",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) for each seed",
     per_seed=True,
@@ -113,7 +113,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "skyformer-theorem-2-budget",
-    paper=f"{PAPER}, theorem 2",
+    paper=f"{PAPER}, Theorem 2: landmarks",
     says="the least number of uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI is at most the number of theorem 2",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
     decompositions=7,
@@ -257,7 +257,7 @@ LARGEST = 4096  # the largest number of queries in the dense softmax kernel
 
 @theorem(
     "skyformer-lemma-1",
-    paper=f"{PAPER}, lemma 1",
+    paper=f"{PAPER}, Lemma 1",
     says="the softmax kernel exp(scale · x·y) is positive semidefinite",
     cost="n³",
 )
@@ -292,7 +292,7 @@ def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "skyformer-lemma-3",
-    paper=f"{PAPER}, lemma 3",
+    paper=f"{PAPER}, Lemma 3",
     says="the scaled core D^-½ (SᵀC̄S + γI) D^-½ has its spectrum in (0, 1]; printed as (0, 1), which is false",
     cost="d³ for each seed",
 )

@@ -116,7 +116,7 @@ def zhou2021_sparsity(qkv: QKV) -> Tensor:
 
 @theorem(
     "skeinformer-jl",
-    paper="Chen et al. 2022, section 3 (the (ε, δ)-JL guarantee)",
+    paper="Chen et al. 2022 (Skeinformer), JL guarantee of products (section 3)",
     says="a sketch of size d has ‖BV - BSSᵀV‖_F ≤ ε ‖B‖_F ‖V‖_F with probability 1 - δ",
     cost="n² p_v for each sketch, budget and seed",
 )
@@ -154,7 +154,7 @@ def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "skeinformer-proposition-1",
-    paper="Chen et al. 2022, Proposition 1",
+    paper="Chen et al. 2022 (Skeinformer), Proposition 1",
     says="columns by p̂: ‖BV - BSSᵀV‖_F² is at most η²/(βd) ‖B‖_F² ‖V‖_F² with probability 1 - δ, 1/(βd) on average",
     cost="n² p_v + n d p for each budget and seed",
 )
@@ -210,7 +210,7 @@ def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "skeinformer-lemma-1",
-    paper="Chen et al. 2022, Lemma 1",
+    paper="Chen et al. 2022 (Skeinformer), Lemma 1",
     says="with enough pilot rows, β ≥ √(1/3) with probability 1 - δ",
     cost="n d p for each seed",
 )
@@ -241,7 +241,7 @@ def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "skeinformer-informer",
-    paper="Chen et al. 2022, section 3.3.1; Zhou et al. 2021, equation 2",
+    paper="Chen et al. 2022 (Skeinformer), section 3.3.1; Zhou et al. 2021, equation 2",
     says="Informer's sparsity measure M_i grows with the probability of row i in optimal sampling",
     cost="n² p",
 )
@@ -313,7 +313,7 @@ def chen2022_vector_failure(d: int, epsilon: float) -> float:
 
 @theorem(
     "skeinformer-jl-vector",
-    paper="Chen et al. 2022, section 3 (the (ε, δ)-JL guarantee, of a vector)",
+    paper="Chen et al. 2022 (Skeinformer), JL guarantee of vectors (section 3)",
     says="a sketch of size d keeps ‖Sᵀx‖² within ε‖x‖² of ‖x‖² with probability 1 - δ for every x",
     cost="n² to choose x, and n d for each sketch and seed",
 )

@@ -73,7 +73,7 @@ def dong2021_contraction(ranges: Tensor, base: Tensor) -> Tensor:
 
 @theorem(
     "rank-collapse",
-    paper="Dong, Cordonnier & Loukas 2021, Theorem 2.2, one layer",
+    paper="Dong, Cordonnier & Loukas 2021 (rank collapse), Theorem 2.2, one layer",
     says="where scores vary little, attention shrinks the residual of V: ‖res(BV)‖ ≤ 2γ max D ‖res(V)‖",
     cost="n² p",
 )

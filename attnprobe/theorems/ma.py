@@ -25,7 +25,7 @@ Errors = dict[str, tuple[Tensor, Tensor, Tensor]]  # value, lower and upper of e
 
 @theorem(
     "ma-property",
-    paper="Chen et al. 2021 (Skyformer), definition 2",
+    paper="Chen et al. 2021 (Skyformer), Definition 2",
     says="a method's relative spectral error exceeds ε with probability at most δ",
     cost="for each method, d and seed: its run, and a few passes of n² (p + d)",
     per_method=True,

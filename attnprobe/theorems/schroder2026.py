@@ -144,7 +144,7 @@ def _log_errors(block: Entries, noise: float) -> Tensor:
 
 @theorem(
     "wildcat-trace",
-    paper="Chen, Epperly, Tropp & Webber 2025 (randomly pivoted Cholesky), theorem 3.1",
+    paper="Chen, Epperly, Tropp & Webber 2025 (randomly pivoted Cholesky), Theorem 3.1",
     says="d random pivots leave an expected trace of the residual of at most twice the best of rank k, for k below d",
     cost="n³ for the eigenvalues of h, and n d² for each d and seed",
     per_seed=True,

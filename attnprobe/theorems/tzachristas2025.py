@@ -68,7 +68,7 @@ def topk_tv(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "topk-output",
-    paper=f"{PAPER}, factorisation of the output error and diameter bound",
+    paper=f"{PAPER}, output error and diameter bound",
     says="‖o - o^‖ = τ ‖μ_tail - μ_head‖ ≤ τ · diam(V)",
     cost="for each d: topk, and n² (p + 2 p_v)",
     per_budget=True,

@@ -84,7 +84,7 @@ def verma2021_tail(values: Tensor, d: int) -> Tensor:
 
 @theorem(
     "shift-delta-zero",
-    paper="Verma 2021, equation 2",
+    paper="Verma 2021 (Beyond Nyströmformer), equation 2",
     says="the literal shift δ = [tr A - tr(A⁺A²)] / [c - rank A] is identically zero",
     cost="d³",
 )
@@ -115,7 +115,7 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "shift-bound",
-    paper="Verma 2021, section 7, equation 12",
+    paper="Verma 2021 (Beyond Nyströmformer), section 7, equation 12",
     says="‖B - B~‖_∞ is at most 1 + x (1 + δx), x = ‖A⁺‖_∞ + ‖A⁺ - Z*‖_∞ by the triangle; the paper has a minus",
     cost="n² d",
 )
@@ -151,7 +151,7 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "shift-lemma-1",
-    paper="Verma 2021, Lemma 1 (Wang et al. 2014)",
+    paper="Verma 2021 (Beyond Nyströmformer), Lemma 1 (Wang et al. 2014)",
     says="spectral shifting is exact where K is semidefinite and all eigenvalues but the d largest are equal",
     cost="(2n)³, n ≤ 4096; some 4 minutes of one core and 4 GiB a head at n = 4096",
 )
@@ -185,7 +185,7 @@ def shift_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "shift-theorem-1",
-    paper="Verma 2021, Theorem 1 (Wang et al. 2014)",
+    paper="Verma 2021 (Beyond Nyströmformer), Theorem 1 (Wang et al. 2014)",
     says="‖K - K^ss‖_F² ≤ η (Σ_{i>d} λ_i² - (Σ_{i>d} λ_i)²/(N-d)) for semidefinite K, η the sampling's own factor",
     cost="(2n)³, n ≤ 4096; some 4 minutes of one core and 4 GiB a head at n = 4096",
 )

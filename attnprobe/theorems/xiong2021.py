@@ -87,7 +87,7 @@ def _in_exact_arithmetic(gap: Tensor) -> Iterator[Tensor]:
 
 @theorem(
     "nystromformer-precondition",
-    paper="Xiong et al. 2021, Lemma 1 (its condition on Z_0)",
+    paper="Xiong et al. 2021 (Nyströmformer), Lemma 1 (its condition on Z₀)",
     says="Z_0 = Aᵀ / (‖A‖₁ ‖A‖_∞) has ‖A A⁺ - A Z_0‖ < 1, so that the iteration converges to A⁺",
     cost="d³",
 )
@@ -117,7 +117,7 @@ def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "nystromformer-lemma-1",
-    paper="Xiong et al. 2021, Lemma 1 (Razavi et al. 2014)",
+    paper="Xiong et al. 2021 (Nyströmformer), Lemma 1 (Razavi et al. 2014)",
     says="the iteration converges to A⁺ in the third order: ln ‖E_{k+1}‖ / ln ‖E_k‖ ≥ 3",
     cost="d³ a step, up to 60",
 )
@@ -157,7 +157,7 @@ def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 @theorem(
     "nystromformer-lemma-2",
-    paper="Xiong et al. 2021, Lemma 2",
+    paper="Xiong et al. 2021 (Nyströmformer), Lemma 2",
     says="where the landmarks are the data, d = n, the approximation with the true A⁺ is B",
     cost="n³, n ≤ 4096; per head two decompositions of n x n, some 5 minutes of one core at n = 4096",
 )

@@ -116,12 +116,14 @@ def test_greys_and_deep_hues_are_readable_on_a_dark_background(tmp_path):
         plot, map_ = figure.subplots(1, 2)
         heat_map(map_, [[1.0, 2.0]], [0], [0, 1])
         [line] = plot.plot([1, 2], color="black", markerfacecolor="white", marker="o")
+        [hollow] = plot.plot([1, 2], marker="o", markerfacecolor="none", alpha=0.5)
         band = plot.axhspan(0, 1, color="#eeeeee")
         words = [axis.text(0, 0, "x", color="black") for axis in (plot, map_)]
         plain = plot.text(0, 0, "y")
         handle = Line2D([], [], color="#550077")
         turned_over([plot, map_], [handle])
     assert (to_hex(line.get_color()), to_hex(line.get_markerfacecolor())) == ("#ffffff", "#000000")
+    assert hollow.get_markerfacecolor() == "none"
     assert to_hex(band.get_facecolor()) == "#111111" and to_hex(handle.get_color()) == "#9059a7"
     assert [to_hex(word.get_color()) for word in (*words, plain)] == ["#ffffff", "#000000", "#ffffff"]
 

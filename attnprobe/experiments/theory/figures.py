@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 ROUNDING = 1e-9  # measured values and a bound that are all nearer to 0 are drawn on an axis from -1 to 1
 NEAR = 100  # the largest ratio on a linear axis
+EDGE = 0.035  # of an axis, from its end to what is 0 or infinite
 BEYOND = "#f3ece4"  # the bound
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 
@@ -38,7 +41,7 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 
     ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem and sense, one
     point per head, layer and statement. The side beyond the bound is shaded. Colours are budgets, markers are verdicts.
-    Values that are 0 or infinite lie on the edge; values that were not measured are omitted. If all statements of a
+    Values that are 0 or infinite lie at the edge; values that were not measured are omitted. If all statements of a
     panel have one bound, its values are drawn layer by layer.
 
     Returns:
@@ -54,13 +57,10 @@ def _bounds(rows: Sequence[Row]) -> Panels:
     """A panel for each theorem and sense."""
     budgets = sorted({row["d"] for row in rows if row["d"] is not None})
     colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
-    seen = {row["verdict"] for row in rows}
-    verdicts = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in seen}
-    squares = {f"d = {d}": {"color": colours[d], "linestyle": "", "marker": "s"} for d in budgets}
     caption = [
         "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
         "statement.",
-        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points on an edge are 0 or infinite.",
+        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points at an edge are 0 or infinite.",
         where(rows),
     ]
     return Panels(
@@ -69,17 +69,37 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         caption,
         _titled(grouped_by(rows, "theorem", "sense")),
         partial(_panel, colours),
-        legend={**verdicts, **squares, "bound broken": BROKEN},
+        legend=partial(_legend, colours),
         width=2.25,
         height=2.3,
         sharing={},
     )
 
 
+def _legend(colours: Mapping[int | None, str], panels: Sequence[Sequence[Row]]) -> dict[str, dict[str, Any]]:
+    """The verdicts and budgets of some panels."""
+    rows = list(chain(*panels))
+    verdicts, budgets = ({row[name] for row in rows} for name in ("verdict", "d"))
+    words = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in verdicts}
+    there = [d for d in colours if d is not None and d in budgets]
+    squares = {f"d = {d}": {"color": colours[d], "linestyle": "", "marker": "s"} for d in there}
+    return {**words, **squares, "bound broken": BROKEN}
+
+
+def in_paper(paper: str) -> str:
+    """A paper by the name of its method, or else of its authors, and below it the theorem's place.
+
+    >>> in_paper("Chen et al. 2021 (Skyformer), Theorem 2"), in_paper("Eckart & Young 1936, Mirsky 1960")
+    ('Skyformer\\nTheorem 2', 'Eckart & Young 1936\\nMirsky 1960')
+    """
+    found = re.match(r"(.*?[0-9]{4})(?: \(([^)]*)\))?, (.*)", paper)
+    return f"{found[2] or found[1]}\n{found[3]}" if found else paper
+
+
 def _titled(groups: Iterable[Sequence[Row]]) -> list[tuple[str, Sequence[Row]]]:
     """The panels with their theorems; with the sense too where a theorem has two."""
     groups = list(groups)
-    names = [group[0]["theorem"] for group in groups]
+    names = [in_paper(group[0]["paper"]) for group in groups]
     return [
         (f"{name}: {group[0]['sense']}" if names.count(name) > 1 else name, group)
         for name, group in zip(names, groups, strict=True)
@@ -93,13 +113,14 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
         _flat(axis, group, sense, colours)
         return
     low, high = _range([row[name] for row in group for name in ("bound", "measured")])
+    ends = _within(low, high)
     logarithmic(axis)
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     above, below = ([low, high], [high, high]), ([low, low], [low, high])
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
-    _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], low, high)))
+    _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], *ends)))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
@@ -116,8 +137,10 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
         spare = max(0.08 * (high - low), 0.05 * abs(high))
         spare = spare if spare > ROUNDING else 1.0
         low, high = low - spare, high + spare
+        ends = low + EDGE * (high - low), high - EDGE * (high - low)
     else:
         low, high = _range([*values, bound])
+        ends = _within(low, high)
         logarithmic(axis, "y")
     edge = min(max(bound, low), high)
     axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
@@ -125,7 +148,7 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     spots = sorted({(row["head"], row["d"] or 0) for row in group})
     heads = sorted({head for head, _ in spots})
     place = {id(row): layers.index(row["layer"]) + _beside((row["head"], row["d"] or 0), spots) for row in group}
-    _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], low, high)))
+    _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], *ends)))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
@@ -151,6 +174,12 @@ def _points(
             axis.plot(
                 x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
             )
+
+
+def _within(low: float, high: float) -> tuple[float, float]:
+    """Where what is 0 or infinite lies on a logarithmic axis."""
+    spare = (high / low) ** EDGE
+    return low * spare, high / spare
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

@@ -5,11 +5,12 @@ import math
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from showing import view_of
 
 from attnprobe.experiments.theory.curves import STYLES
-from attnprobe.experiments.theory.figures import _range, theory_figures
+from attnprobe.experiments.theory.figures import EDGE, _range, theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
@@ -203,13 +204,62 @@ def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(draw
     assert shaded.contains_point((inner, inner * 1.5**side)) and not shaded.contains_point((inner, inner * 1.5**-side))
 
 
-def test_what_is_infinite_lies_on_the_edge_and_what_was_not_measured_is_left_out(drawn):
+def test_what_is_infinite_lies_at_the_edge_and_what_was_not_measured_is_left_out(drawn):
     one = finding({}, 8, ("inf", 3.0, 4.0), (1.0, "inf", None), verdict=["holds", "violated", "assumption not met"])
     axis = drawn([record(one)])["theory-bounds-n64"].axes[0]
-    edge = axis.get_xlim()[1]
-    assert sorted(point for some in points(axis).values() for point in some) == [(3.0, edge), (edge, 1.0)]
-    assert edge < 10
+    ends = axis.get_xlim()
+    at_edge = ends[1] / (ends[1] / ends[0]) ** EDGE
+    actual = sorted(point for some in points(axis).values() for point in some)
+    assert actual == [pytest.approx((3.0, at_edge)), pytest.approx((at_edge, 1.0))]
+    assert 3.0 < at_edge < ends[1] < 10
     assert not drawn([record(finding({}, 8, (1.0, 1.0, 1.0), (None,) * 3, verdict=["assumption not met"] * 3))])
+
+
+@pytest.mark.parametrize("style", ["paper", "slide", "dark_background"])
+@pytest.mark.parametrize(
+    "bound, measured",
+    [((0.0, "inf", 30.0), (50.0, 0.0, "inf")), ((3.0,) * 3, (1.0, 4.0, "inf")), ((3.0,) * 3, (0.0, 4e4, "inf"))],
+)
+def test_no_point_is_cut_by_the_edge_of_its_panel(monkeypatch, tmp_path, style, bound, measured):
+    """The markers of values that are 0 or infinite lie inside, beside each other value."""
+    sheets = []
+    monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: sheets.append(sheet) or [])
+    one = finding({}, 8, bound, measured, verdict=["holds", "violated", "vacuous"])
+    theory_figures(theory_rows([record(one)]), Drawing(style), tmp_path)
+    (figure,) = [sheet.figure for sheet in sheets]
+    FigureCanvasAgg(figure).draw()
+    axis = figure.axes[0]
+    inside = axis.get_window_extent()
+    for line in axis.get_lines():
+        radius = (line.get_markersize() + line.get_markeredgewidth()) / 2 * figure.dpi / 72
+        for x, y in line.get_transform().transform(line.get_xydata()) if line.get_linestyle() == "None" else ():
+            assert inside.x0 + radius <= x <= inside.x1 - radius and inside.y0 + radius <= y <= inside.y1 - radius
+
+
+def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
+    """Ten theorems: nine on the first page, the last one, of another budget and verdict, on the second."""
+    some = [record(finding({}, 8, verdict=["holds"] * 3), theorem=f"t{place}") for place in range(9)]
+    last = record(finding({}, 16, verdict=["vacuous"] * 3), theorem="t9")
+    actual = drawn([*some, last])
+    for name, words in (("", ["holds", "d = 8"]), ("-2", ["vacuous", "d = 16"])):
+        (legend,) = actual[f"theory-bounds-n64{name}"].legends
+        assert [text.get_text() for text in legend.get_texts()] == [*words, "bound broken"]
+
+
+def test_theorems_are_named_by_their_papers_in_lines_that_fit_their_panels(drawn):
+    from attnprobe.theorems import THEOREMS
+
+    papers = [theorem.paper for theorem in THEOREMS.values()]
+    assert len(set(papers)) == len(papers)
+    records = [{**record(finding()), "theorem": name, "paper": one.paper} for name, one in THEOREMS.items()]
+    titles = []
+    for stem, figure in drawn(records).items():
+        if stem.startswith("theory-bounds"):
+            FigureCanvasAgg(figure).draw()
+            for axis in figure.axes[:9]:
+                titles.append(axis.get_title())
+                assert axis.title.get_window_extent().width <= 1.05 * axis.get_window_extent().width, titles[-1]
+    assert "Skyformer\nTheorem 2: landmarks" in titles and not any("-" in title.split("\n")[0] for title in titles[:5])
 
 
 def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
