@@ -25,12 +25,12 @@ Verdicts:
   same       the change is within --tolerance, and so is its interval if the draws differ
   worse, better    the change is larger, and significant if the draws differ; also worse: a
              value that is no longer finite, or a cell whose status got worse
-  undecided  chance decides between these, or rows do that rounding decides; also: the row
-             was requested, but is in one run only
+  undecided  chance decides between these, or rows do that rounding decides
+  missing    the row was requested, but is in one run only
 \b
 docs/guide/compare.md has the tests.
 \b
-Exit codes: 0 no regression, 1 a regression, or with --strict an undecided row; 2 wrong usage,
+Exit codes: 0 no regression, 1 a regression, or with --strict an undecided or missing row; 2 wrong usage,
 a file that is not a run, runs of different sources or without a requested row in common;
 4 no regression, but some records could not be read."""
 
@@ -86,7 +86,7 @@ class Grouped(click.Command):
     metavar="PROBABILITY",
     help="Two-sided significance level, for all rows of a table together.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided or missing.")
 @shown_options
 def compare(
     a: str,

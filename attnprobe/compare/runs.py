@@ -21,6 +21,7 @@ from .chance import LEVEL
 from .samples import aligned, drafted, paired, per_head, place_of
 from .verdicts import (
     BENCHED,
+    MISSING,
     TABLE,
     TOLERANCE,
     Draft,
@@ -65,12 +66,12 @@ class Comparison:
     @property
     def undecided(self) -> list[Row]:
         """The rows that chance leaves open, and the `missing` ones."""
-        return [row for row in self.rows if row["verdict"] == "undecided"]
+        return [row for row in self.rows if row["verdict"] in ("undecided", MISSING)]
 
     @property
     def missing(self) -> list[Row]:
         """The rows that were requested, but are in one run only: nothing of them is compared."""
-        return [row for row in self.undecided if row["metric"] is None]
+        return [row for row in self.rows if row["verdict"] == MISSING]
 
     @property
     def compared(self) -> list[Row]:
@@ -137,7 +138,7 @@ def compare_runs(
     - ``same``: a change within the tolerance and, where a test applies, an interval within it (as two one-sided tests).
     - ``undecided``: any other change, which may be chance or is carried by rounded rows, as ``reason`` says.
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
-      heads. They are in no mean. A row that was requested and that one run lacks altogether is ``undecided``.
+      heads. They are in no mean. A row that was requested and that one run lacks altogether is ``missing``.
 
     With ``pairs`` a row compares two methods: LEFT of A with RIGHT of B, which may be the same run (see `related`).
     Heads and windows are then the sample of the test, also where nothing is drawn.
@@ -224,7 +225,7 @@ def compare_runs(
             if only := [cells[cell] for cell in cells if cell not in used]:
                 drafts.append(alone(place(only), name, missing, _cells_in_words(only)))
     judged = with_verdicts(drafts, tolerance, level)
-    judged.sort(key=lambda row: row["metric"] is not None or row["verdict"] != "undecided")  # the missing ones first
+    judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     notes += [*_costs(a_rows, b_rows), *_pairings(judged), *_tested(judged, level), *_unproven(judged, runs)]
     return Comparison(judged, shared, notes)
 

@@ -1,4 +1,4 @@
-"""From the numbers of two runs to a verdict: same, better, worse or undecided, with the reason; drafts of times."""
+"""From the numbers of two runs to a verdict, with the reason; drafts of times."""
 
 from __future__ import annotations
 
@@ -156,6 +156,7 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
 TABLE = ("source", "layer", "layers", "kv_head", "prefix", "n", "target")
 OF_MODEL = ("layers", "kv_head", "prefix")  # further places of rows of a whole model
 ONLY = {"A": "only in A", "B": "only in B"}
+MISSING = "missing"  # the verdict on a requested row that one run lacks
 PLACE = ("method", "options", "target", "n", "d", "layer", "weights", "source", "reference")
 NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "low", "high", "ratio")
 OF_ROW = (
@@ -207,10 +208,10 @@ def alone(row: Row, run: str, missing: bool, why: str) -> Row:
 
     Args:
         row: its place. run: ``A`` or ``B``. missing: whether the cells were requested and no cell of their place is
-            compared; such a row is undecided. why: the cells in words.
+            compared; such a row is missing. why: the cells in words.
     """
     if missing:
-        return {**row, "verdict": "undecided", "reason": ONLY[run]}
+        return {**row, "verdict": MISSING, "reason": ONLY[run]}
     return {**row, "verdict": ONLY[run], "reason": why}
 
 

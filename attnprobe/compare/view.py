@@ -22,7 +22,7 @@ from ..tables.view import View
 from .cells import ARROW
 from .runs import compare_runs
 from .samples import with_bad_rows
-from .verdicts import FIELDS, ONLY, ROUNDED
+from .verdicts import FIELDS, MISSING, ONLY, ROUNDED
 
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
@@ -49,7 +49,7 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     """
     alone = gathered([row for row in rows if row["metric"] is None], _caption)
     lone = [table_of(_caption(group[0]), group, [*PLACE, *ALONE]) for group in alone]
-    first = sum(group[0]["verdict"] == "undecided" for group in alone)
+    first = sum(group[0]["verdict"] == MISSING for group in alone)
     tables = lone[:first]
     metrics = dict.fromkeys(row["metric"] for row in rows if row["metric"] is not None)
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
@@ -162,7 +162,7 @@ def _named(row: Row) -> str:
 
 def _caption(row: Row) -> str:
     one = "method" if ARROW in row["method"] else "run"
-    alone = f"requested, but in one {one} only" if row["verdict"] == "undecided" else f"cells of one {one} alone"
+    alone = f"requested, but in one {one} only" if row["verdict"] == MISSING else f"cells of one {one} alone"
     facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items() if fact is not None)
     target = "" if "layers" in row else f"target {row['target']}"
     return joined(row["metric"] or alone, _layers(row), f"n = {row['n']}", target, *facts)

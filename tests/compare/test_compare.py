@@ -523,7 +523,7 @@ def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
     assert only([{**vmean, "requested": True}], [{**vmean, "requested": True}])["verdict"] == "same"
 
 
-def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
+def test_what_was_requested_and_one_run_lacks_is_missing_and_stands_first():
     """A method, its options, d, n, layer, target and weights: each is part of what was requested."""
     random = {**SOURCE, "weights": "initialized", "weights_seed": 0}
     for lacked in (
@@ -538,7 +538,7 @@ def test_what_was_requested_and_one_run_lacks_is_undecided_and_stands_first():
         both, one = [cell(), cell(method="linformer")], [cell(**lacked)]
         for a, b, where in ((both + one, both, "only in A"), (both, one + both, "only in B")):
             comparison = compare_runs(a, b)
-            assert [row["verdict"] for row in comparison.rows] == ["undecided", "same", "same"]
+            assert [row["verdict"] for row in comparison.rows] == ["missing", "same", "same"]
             (missing,) = comparison.missing
             assert missing == comparison.rows[0] == comparison.undecided[0]
             assert (missing["reason"], missing["metric"], missing["cells"]) == (where, None, 1)
@@ -684,7 +684,7 @@ def test_several_sources_stay_apart():
     text = comparison_view(comparison.rows, Header()).text("md")
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
-    expected = [("pretrained", "undecided"), ("initialized", "same")]
+    expected = [("pretrained", "missing"), ("initialized", "same")]
     assert [(row["weights"], row["verdict"]) for row in part.rows] == expected
     other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
     with pytest.raises(UsageError, match="weights pretrained in A, initialized in B; weights_seed null in A, 7 in B"):
@@ -767,7 +767,7 @@ def test_markdown_tables_of_a_comparison_are_rectangular(comparison):
     missing = text.index("**requested, but in one run only · layer 0")
     assert text.count("requested, but in one run only") == 1
     metric = text.index("| B / A |")
-    assert missing < text.index("| skyformer | undecided | 8 | 1 | only in A |") < metric
+    assert missing < text.index("| skyformer | missing | 8 | 1 | only in A |") < metric
     assert metric < text.index("**cells of one run alone · layer 0")
 
 

@@ -24,13 +24,13 @@ def without(records, method, n):
     return [one for one in records if (one["method"], one["n"]) != (method, n)]
 
 
-def test_rows_of_one_run_alone_are_undecided_if_they_were_requested(records):
+def test_rows_of_one_run_alone_are_missing_if_they_were_requested(records):
     a, b = without(without(records, "linear", 16), "exact", 32), without(records, "skyformer", 32)
     comparison = compare_runs(a, b)
     alone = [row for row in comparison.rows if row["metric"] is None]
     assert [(one["verdict"], one["method"], one["n"], one["reason"]) for one in alone] == [
-        ("undecided", "linear", 16, "only in B"),
-        ("undecided", "skyformer", 32, "only in A"),
+        ("missing", "linear", 16, "only in B"),
+        ("missing", "skyformer", 32, "only in A"),
         ("only in B", "exact", 32, "window 0; seed 0; heads 0-1"),
     ]
     assert comparison.missing == alone[:2]
