@@ -83,9 +83,6 @@ def console_of(width: int, terminal: bool) -> Console:
         force_terminal=True if terminal else None,
         force_jupyter=False,
         legacy_windows=False,
-        highlight=False,
-        emoji=False,
-        markup=False,
     )
     console.push_render_hook(Printable())
     return console

@@ -38,8 +38,10 @@ class Value:
 
         Where one has no standard error, they tie if they differ by no more than `NEAR`.
 
-        >>> Value(1.0, 0.3).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.04))
-        (True, False, True)
+        >>> [Value(1.0, 0.3).ties(Value(1.4, error)) for error in (0.4, None)], Value(1.0).ties(Value(1.4, 0.4))
+        ([True, False], False)
+        >>> Value(1.0).ties(Value(1.04)), Value(1.0).ties(Value(1.06))
+        (True, False)
         >>> Value(0.3021, 1e-9).ties(Value(0.3024, 1e-9)), Value(0.3024, 1e-9).ties(Value(0.3026, 1e-9))
         (True, False)
         """

@@ -14,9 +14,9 @@ COLUMNS = [Column("method", "{name}", key=True), Column("error", "{sign}{x:3}", 
 ROWS = [{"name": name, "x": x, "sign": ""} for name, x in (("one", 1.0), ("two", 2.0), ("three", 3.0))]
 
 
-def text(format, rows=ROWS, tested=None, **options):
-    table = table_of("here", rows, COLUMNS, rivals=lambda row: 0, tested=tested)
-    shown = View("error", Header(), rows, [table]).text(format, **options)
+def text(format, rows=ROWS, tested=None, *others, **options):
+    every = [table_of("here", rows, COLUMNS, rivals=lambda row: 0, tested=one) for one in (tested, *others)]
+    shown = View("error", Header(), rows, every).text(format, **options)
     return " ".join(re.sub(r"\x1b\[\d*m", "", shown).split())
 
 
@@ -41,6 +41,11 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
     assert "old:" not in text(format, ROWS[:1], **terminal)  # no rival
+    partly = text(
+        format, ROWS, *(lambda metric, pairs, one=one: [one] * len(pairs) for one in (True, None)), **terminal
+    )
+    if format != "latex":  # whose captions are each of one table
+        assert "tell from it; none where heads and windows are too few." in partly
 
 
 def test_a_pipe_has_no_bold_cells_to_explain():
