@@ -137,15 +137,19 @@ Points = dict[float, float]
 
 
 def show_overlaps(figure: Any) -> None:
-    """Widen each curve that a curve above it covers, and make it pale. The layout must be final."""
+    """Widen each curve that a curve above it covers, and make it pale. The layout must be final.
+
+    Its markers are larger only where the curves above have markers at the same points.
+    """
     for axis in figure.axes:
         lines = sorted((line for line in axis.lines if _is_curve(line, axis)), key=lambda line: line.get_zorder())
         curves = [(line, _points(line, 72 / figure.dpi)) for line in lines]
         for place, (line, points) in enumerate(curves):
-            above = sum(_coincide(points, later) for _, later in curves[place + 1 :])
+            above = [other for other, later in curves[place + 1 :] if _coincide(points, later)]
             if above:
-                line.set_linewidth(line.get_linewidth() + above * WIDER)
-                line.set_markersize(line.get_markersize() + above * LARGER)
+                covered = sum(not _marked(line).isdisjoint(_marked(other)) for other in above)
+                line.set_linewidth(line.get_linewidth() + len(above) * WIDER)
+                line.set_markersize(line.get_markersize() + covered * LARGER)
                 line.set_alpha(PALE)
 
 
@@ -153,6 +157,15 @@ def _is_curve(line: Any, axis: Any) -> bool:
     """Whether a line joins points of data. Edges of bands and guides are translucent; they do not count."""
     has_style = line.get_linestyle() not in ("None", "", " ")
     return has_style and line.get_alpha() is None and line.get_transform() == axis.transData
+
+
+def _marked(line: Any) -> set[float]:
+    """The x of the points of a curve that have markers."""
+    every, x = line.get_markevery(), list(line.get_xdata())
+    if isinstance(every, tuple):
+        start, step = every
+        return set(x[start::step])
+    return set(x if every is None else (x[place] for place in every))
 
 
 def _points(line: Any, scale: float) -> Points:

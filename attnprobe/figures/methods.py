@@ -181,36 +181,43 @@ def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapp
 
 
 def outside(
-    rows: Sequence[R], values: Callable[[R], Sequence[float | None]], low: float, high: float = math.inf
+    rows: Sequence[R],
+    values: Callable[[R], Sequence[float | None]],
+    low: float,
+    high: float = math.inf,
+    by: str = "d",
 ) -> dict[str, str]:
     """What a legend adds to the names of methods, by `text_label`: which rows lie outside the axis, and by how much.
 
     Args:
-        values: of a row; it is outside if all of them are. low, high: the ends of the axis.
+        values: of a row; it is outside if all of them are. low, high: the ends of the axis. by: the field that tells
+            the rows of a method apart.
     """
     notes = {}
     for group in gathered(rows, text_label):
         parts = []
         for ends in ((low, math.inf), (0.0, high)):
             out = [row for row in group if beyond(values(row), *ends)]
-            parts += [_which(group, out) + _side([x for row in out for x in values(row)], *ends)] if out else []
+            parts += [_which(group, out, by) + _side([x for row in out for x in values(row)], *ends)] if out else []
         notes[text_label(group[0])] = f" ({'; '.join(parts)})" if parts else ""
     return notes
 
 
-def _which(group: Sequence[Fields], out: Sequence[Fields]) -> str:
+def _which(group: Sequence[Fields], out: Sequence[Fields], by: str) -> str:
     """Which rows of a method are out, in words: none for all; ``some`` if other rows of these budgets are not."""
-    inside = [row for row in group if not any(row is one for one in out)]
+    lost = set(map(id, out))
+    inside = {row[by] for row in group if id(row) not in lost}
     if not inside:
         return ""
-    some = "some " if {row["d"] for row in inside} & {row["d"] for row in out} else ""
-    budgets = sorted({row["d"] for row in group if row["d"] is not None})
-    left = [d for d in budgets if any(row["d"] == d for row in out)]
+    outside = {row[by] for row in out}
+    some = "some " if inside & outside else ""
+    budgets = sorted((inside | outside) - {None})
+    left = [d for d in budgets if d in outside]
     if len(left) > 1 and left == budgets[-len(left) :]:
-        return f"{some}d ≥ {left[0]} "
+        return f"{some}{by} ≥ {left[0]} "
     if len(left) > 1 and left == budgets[: len(left)]:
-        return f"{some}d ≤ {left[-1]} "
-    return f"{some}d = {', '.join(map(str, left))} " if left else some
+        return f"{some}{by} ≤ {left[-1]} "
+    return f"{some}{by} = {', '.join(map(str, left))} " if left else some
 
 
 def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -> str:

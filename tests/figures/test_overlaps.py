@@ -41,6 +41,15 @@ def test_the_lower_of_two_equal_curves_is_wider_whichever_was_plotted_first():
     assert (above[2], below[2]) == (None, PALE)
 
 
+@pytest.mark.parametrize("every, larger", [(None, True), ([2], True), ([1], False), ((0, 2), True), ((1, 2), False)])
+def test_markers_grow_only_where_others_cover_them(every, larger):
+    axis = panel()
+    axis.plot(D, ERRORS, marker="o", markevery=[0, 2])
+    axis.plot(D, ERRORS, marker="o", markevery=every)
+    below, above = looks(axis)
+    assert (below[1] > above[1]) == larger and below[0] > above[0]
+
+
 @pytest.mark.parametrize(
     ("d", "errors", "overlaps"),
     [

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.looks import GREY, escaped, looks_of
-from ...figures.methods import rank_of, where
+from ...figures.methods import lowest, outside, rank_of, scale, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import source_heading
 from ...tables.long import Row
@@ -32,8 +32,6 @@ CAPTIONS = {
 }
 MOST_BANDS = 3  # matrices; those of more would overlap
 LINES = ("-", "--", ":", "-.")  # of the weights
-ROUNDING = 2.0**-52
-FLOOR = ROUNDING / 32  # relative; values below it are noise and not drawn
 POINTS = 400  # of a line; more are not visible
 NAMES = {  # of exact matrices
     "softmax": r"softmax $B$",
@@ -48,10 +46,11 @@ NAMES = {  # of exact matrices
 def spectrum_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
 
-    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, on logarithmic axes. ``cumulative`` shows complete
-    spectra: ``Σ_{j≤i} σ_j² / Σ σ²`` against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in Figure 2
-    of Beyond Nyströmformer. Lines are medians over heads and windows; bands of up to 3 matrices run from p10 to p90.
-    Matrices differ by colour and marker, weights by line style.
+    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, on logarithmic axes (see `scale`). The legend has the
+    ranks at which a median is float64's rounding alone. ``cumulative`` shows complete spectra: ``Σ_{j≤i} σ_j² / Σ σ²``
+    against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in Figure 2 of Beyond Nyströmformer. Lines are
+    medians over heads and windows; bands of up to 3 matrices run from p10 to p90. Matrices differ by colour and marker,
+    weights by line style.
 
     Args:
         out_dir: where ``spectrum-decay.svg``, ``spectrum-cumulative.svg`` and the like are written (``-2``, … if there
@@ -83,12 +82,24 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
     label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
     ordered = sorted(rows, key=lambda row: row["layer"])
     lengths = {row["n"] for row in rows}
+    points = _points(rows) if same else []
+    medians = [point["value"] for point in points]
+    zero = 2.0**-52 * max(len(moduli(row)) for row in rows)  # as in the usual numerical rank
+    notes = outside(points, lambda point: [point["value"]], zero, by="i")
+    if min(medians, default=1.0) < lowest(medians):
+        caption.append(f"The axis leaves out values below {lowest(medians):.0e}.")
+    if any(notes.values()):
+        caption.append("The legend has the ranks at which a median is float64's rounding alone.")
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _look):
             ranks, quantiles = (_decay if same else _cumulative)(group)
             _drawn(axis, ranks, quantiles, looks[_look(group[0])], bands)
-        (_decay_scale if same else _cumulative_scale)(axis, rows)
+        if same:
+            scale(axis, medians)
+        else:
+            _shares(axis)
+        _rank_scale(axis, rows)
 
     return Panels(
         f"spectrum-{name}",
@@ -98,7 +109,7 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
         draw,
         "rank i",
         label,
-        _keys(rows, looks),
+        _keys(rows, looks, notes),
         columns=len(lengths) if 1 < len(lengths) <= 4 and len({row["layer"] for row in rows}) > 1 else None,
         sharing={"sharex": True, "sharey": True},
     )
@@ -108,9 +119,18 @@ def _decay(rows: Sequence[Row]) -> tuple[Any, Any]:
     """Ranks i, and p10, median and p90 of ``σ_i / σ₁``."""
     values = _stacked(rows)
     i = _ranks(values.shape[1])
-    band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
-    band[:, band[1] <= FLOOR] = np.nan
-    return i, band
+    return i, np.quantile(values[:, i - 1] / values[:, :1], [0.1, 0.5, 0.9], axis=0)
+
+
+def _points(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The median of ``σ_i / σ₁`` at every rank i, of each curve."""
+    points: list[dict[str, Any]] = []
+    for group in gathered(rows, lambda row: (*_look(row), row["layer"], row["n"])):
+        values = _stacked(group)
+        name = {"method": matrix_label(group[0]), "options": {}}
+        middle = np.median(values / values[:, :1], axis=0).tolist()
+        points += [{**name, "i": i, "value": value} for i, value in enumerate(middle, 1)]
+    return points
 
 
 def _cumulative(rows: Sequence[Row]) -> tuple[Any, Any]:
@@ -127,36 +147,15 @@ def _ranks(size: int) -> Any:
 
 def _drawn(axis: Any, i: Any, quantiles: Any, look: Mapping[str, Any], band: bool) -> None:
     low, middle, high = quantiles
-    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # markers of coinciding lines are staggered
+    at = 4.0 ** (np.arange(12) + look["stagger"])  # markers of coinciding lines are staggered
     marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     light = 0.13 if look["linestyle"] == "-" else 0.07
     if band:
         axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
-    shown = {name: value for name, value in look.items() if name != "place"}
+    shown = _drawable(look)
     if look["linestyle"] == "--":  # keeps some dashes of each coinciding line visible
         shown["linestyle"] = (3.5 * look["place"], (3.5, 3.5))
     axis.plot(i, middle, **shown, markevery=marks)
-
-
-def _decay_scale(axis: Any, rows: Sequence[Row]) -> None:
-    """Logarithmic axes. If values reach float64's rounding, the panel marks the level below which they are noise."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ends: dict[Any, list[float]] = {}
-    for row in rows:
-        values = moduli(row)
-        ends.setdefault((matrix_label(row), row.get("source"), row["layer"]), []).append(values[-1] / values[0])
-    smallest = max(FLOOR, min(float(np.quantile(last_values, 0.1)) for last_values in ends.values()))
-    _rank_scale(axis, rows)
-    axis.set_yscale("log")
-    axis.set_ylim(max(smallest / 3, FLOOR), 2)
-    if smallest < 10 * ROUNDING:
-        axis.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
-        axis.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        axis.text(1, ROUNDING / 1.5, "float64 rounding", fontsize="small", color=GREY, va="top")
-    if smallest < 1e-3:
-        axis.yaxis.set_major_locator(LogLocator(numticks=8))
-        axis.yaxis.set_minor_locator(NullLocator())
 
 
 def _rank_scale(axis: Any, rows: Sequence[Row]) -> None:
@@ -165,6 +164,7 @@ def _rank_scale(axis: Any, rows: Sequence[Row]) -> None:
 
     most = max(len(moduli(row)) for row in rows)
     bits = (most - 1).bit_length()
+    axis.grid(True, axis="x")
     axis.set_xscale("log", base=2)
     axis.set_xlim(0.9, most * 1.12)
     axis.xaxis.set_major_locator(FixedLocator([2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]))
@@ -172,10 +172,9 @@ def _rank_scale(axis: Any, rows: Sequence[Row]) -> None:
     axis.xaxis.set_major_formatter("{x:.0f}")
 
 
-def _cumulative_scale(axis: Any, rows: Sequence[Row]) -> None:
+def _shares(axis: Any) -> None:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
-    _rank_scale(axis, rows)
     axis.set_ylim(0, 1.02)
     axis.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]))
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -190,37 +189,49 @@ def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
     matrices = looks_of([(row["of"], method_label(_method(row))) for row in rows])
     weights = list(dict.fromkeys(row.get("source") for row in rows))
     looks: dict[Any, dict[str, Any]] = {}
-    for place, group in enumerate(gathered(ordered, matrix_label)):
+    groups = gathered(ordered, matrix_label)
+    for place, group in enumerate(groups):
         row = group[0]
         of = method_label(_method(row))
         budgets = sorted({d for other in rows if method_label(_method(other)) == of and (d := other.get("d"))})
+        share = rank_of(row.get("d"), budgets)
         for one in weights:
             looks[matrix_label(row), one] = {
                 **matrices[of],
                 "linestyle": LINES[weights.index(one) % len(LINES)],
                 "linewidth": 1.6,
                 "markersize": 4,
-                "alpha": 0.45 + 0.55 * rank_of(row.get("d"), budgets),
+                "alpha": 0.45 + 0.55 * share if share < 1 else None,
                 "place": place,
+                "stagger": (place + 1) / len(groups),
             }
     return looks
+
+
+def _drawable(look: Mapping[str, Any]) -> dict[str, Any]:
+    """What matplotlib knows of a look."""
+    return {name: value for name, value in look.items() if name not in ("place", "stagger")}
 
 
 def _method(row: Row) -> Row:
     return {"method": row["of"], "options": row.get("options") or {}}
 
 
-def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The legend: a colour and marker for each matrix, and a line style for each of several weights."""
+def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]], notes: Mapping[str, str]) -> dict[str, Any]:
+    """The legend: a colour and marker for each matrix, and a line style for each of several weights.
+
+    Args:
+        notes: of `outside`.
+    """
     there = set(map(_look, rows))
     matrices = {matrix for matrix, _ in there}
     weights = [one for one in dict.fromkeys(one for _, one in looks) if any(one == other for _, other in there)]
     keys: dict[str, Any] = {}
     for (matrix, _), look in looks.items():
         if matrix in matrices:
-            shown = {name: value for name, value in look.items() if name != "place"}
-            shown |= {"linestyle": "-"} if len(weights) > 1 else {}
-            keys.setdefault(NAMES.get(matrix) or escaped(matrix), shown)
+            shown = _drawable(look) | ({"linestyle": "-"} if len(weights) > 1 else {})
+            name = escaped(matrix)
+            keys.setdefault(NAMES.get(matrix, name) + notes.get(name, ""), shown)
     if len(weights) > 1:
         for one in weights:
             line = next(look["linestyle"] for (_, other), look in looks.items() if other == one)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from showing import EACH
 
@@ -12,6 +13,7 @@ from attnprobe.experiments.spectrum import shares
 from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_of
 from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
+from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 
 
@@ -162,6 +164,44 @@ def test_figures_draw_what_rows_hold(tmp_path):
     many = [{**row, "layer": layer} for layer in range(14)]
     names = {path.name for path in spectrum_figures(many, Drawing(), tmp_path)}
     assert {"spectrum-decay.png", "spectrum-decay-2.png", "spectrum-cumulative-2.svg"} <= names
+
+
+def drawn(values, monkeypatch, tmp_path):
+    """The axis and the legend of the decay of matrices, and the caption: ``{name: singular values of layer 0, …}``."""
+    sheets = {}
+    monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: [sheets.setdefault(stem.name, sheet)])
+    place = {"kind": "singular", "window": 0, "head": 0, "n": 128, "status": "ok", "weights": None, "complete": True}
+    rows = [
+        {**place, "of": of, "options": {}, "layer": layer, "d": None, "singular_values": list(one)}
+        for of, layers in values.items()
+        for layer, one in enumerate(layers)
+    ]
+    spectrum_figures(rows, Drawing(), tmp_path)
+    sheet = sheets["spectrum-decay"]
+    words = [text.get_text() for text in sheet.figure.legends[0].get_texts()]
+    return sheet.figure.axes[0], words, " ".join(sheet.caption)
+
+
+def test_a_matrix_of_low_rank_does_not_squeeze_the_others(monkeypatch, tmp_path):
+    """One falls to 1e-17 at rank 100 in a layer, at 102 in the other; the others span three decades."""
+    full = np.geomspace(2.0, 2e-3, 128)
+    low = [np.where(np.arange(1, 129) < rank, full, 2e-17) for rank in (100, 102)]
+    axis, words, caption = drawn({"softmax": [full, full], "skyformer": low}, monkeypatch, tmp_path)
+    assert 5e-4 < axis.get_ylim()[0] < 1e-3 and 1.0 < axis.get_ylim()[1] < 2.0
+    assert words == ["softmax $B$", "skyformer (some i ≥ 100 below, 1e-17)"]
+    assert "The axis leaves out values below 1e-05." in caption and "float64's rounding alone" in caption
+    axis, words, caption = drawn({"softmax": [full], "skyformer": [full]}, monkeypatch, tmp_path)
+    assert words == ["softmax $B$", "skyformer"] and "leaves out" not in caption and "float64" not in caption
+
+
+def test_equal_spectra_are_all_visible(monkeypatch, tmp_path):
+    """Of nine equal ones each has markers of its own beyond rank 5, and all but the last are wide and pale."""
+    of = ["softmax", *(f"method{place}" for place in range(8))]
+    axis, _, _ = drawn(dict.fromkeys(of, [np.geomspace(1.0, 1e-3, 128)]), monkeypatch, tmp_path)
+    marked = [set(line.get_markevery()[2:]) for line in axis.lines]
+    assert all(marked) and sum(map(len, marked)) == len(set().union(*marked))
+    files.show_overlaps(axis.figure)
+    assert [line.get_alpha() for line in axis.lines] == [*[files.PALE] * 8, None]
 
 
 def test_rows_of_records_keep_no_key():
