@@ -46,7 +46,8 @@ class Panels:
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that the panels of a page share, by label, or a function that makes them of
             the rows of these panels.
-        width: of a panel, in inches, at least. height: of a panel, in inches. columns: panels in a row, at most.
+        width: of a panel, in inches, at least. height: of a panel, in inches.
+        columns: panels that belong in a row. If more than fit, a row has an equal part of them where there is one.
         sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
     """
 
@@ -136,8 +137,10 @@ class Panels:
 
     def _across(self, drawing: Drawing) -> int:
         """Panels in a row: two of two or four, else three, if not said otherwise."""
-        most = self.columns or {1: 1, 2: 2, 4: 2}.get(len(self.panels), 3)
-        return max(1, min(most, len(self.panels), drawing.sizes.across(self.width)))
+        wanted = self.columns or {1: 1, 2: 2, 4: 2}.get(len(self.panels), 3)
+        most = max(1, min(wanted, len(self.panels), drawing.sizes.across(self.width)))
+        equal = [count for count in range(2, most + 1) if self.columns and self.columns % count == 0]
+        return max(equal, default=most)
 
 
 def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -> list[Path]:

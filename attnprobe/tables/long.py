@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
+LEAST_RANKED = 6  # pairs of a rank correlation that is shown
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
@@ -127,15 +128,20 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return high if math.isinf(high) else low + part * (high - low)
 
 
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank. None for fewer than 3 pairs, constant values or NaN.
+def rank_correlation(x: Sequence[float], y: Sequence[float], *, least: int = LEAST_RANKED) -> float | None:
+    """Spearman's rank correlation; ties share their mean rank. None for few pairs, constant values or NaN.
 
-    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
+    Args:
+        least: the number of pairs from which on there is a correlation. Of three unrelated pairs, it is 1 or -1 in one
+            of three cases.
+
+    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0], least=3)
     -1.0
-    >>> rank_correlation([1, 2, 3], [4.0, 4.0, 4.0]), rank_correlation([4, 4, 4], [1.0, 2.0, 3.0])
+    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
+    >>> rank_correlation([1, 2, 3] * 2, [4.0] * 6), rank_correlation([4] * 6, [1.0, 2.0, 3.0] * 2)
     (None, None)
     """
-    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
+    if len(x) < least or len(set(x)) < 2 or len(set(y)) < 2 or any(map(math.isnan, (*x, *y))):
         return None
     import numpy as np
 

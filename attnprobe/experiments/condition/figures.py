@@ -13,7 +13,7 @@ from ...figures.looks import CURVE, GREY, escaped
 from ...figures.methods import Styles, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
-from ...tables.long import Row, quantiles, rank_correlation, unbounded
+from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
 
@@ -145,7 +145,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ, in a method's colour, is their rank correlation. {where(rows)}",
+        f"ρ, in a method's colour, is their rank correlation, of {LEAST_RANKED} dots or more. {where(rows)}",
     ]
 
     right = BAND[0] / BAND[3] - 0.02 if singular else 0.98  # beside the band

@@ -104,8 +104,8 @@ def conditions_summary(rows: Sequence[Row]) -> list[Row]:
     """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
     The condition number of a flagged matrix counts as infinite. A quantile that reaches one is infinite (``"inf"`` in
-    JSON), and flagged heads tie at the top of the rank correlation. ``spearman`` is null for fewer than 3 heads, or if
-    all tie.
+    JSON), and flagged heads tie at the top of the rank correlation. ``spearman`` is null for fewer than
+    `LEAST_RANKED` heads, or if all tie.
     """
     entries = summarised(rows, ("source", "layer", "n", "matrix", "method", "options", "d"), _statistics)
     sources = list(dict.fromkeys(row["source"] for row in entries))

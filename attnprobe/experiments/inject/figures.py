@@ -25,10 +25,10 @@ from ...figures.methods import (
 )
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
-from ...tables.long import Row, rank_correlation
+from ...tables.long import LEAST_RANKED, Row, rank_correlation
 from ...tables.methods import half_interval
 from ...tables.table import gathered, grouped_by
-from .rows import inject_points, mean
+from .rows import inject_points, inject_summary, mean
 
 # draws a method's rows on an axis; returns what its legend says besides, and its line
 Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
@@ -198,13 +198,14 @@ def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         "layer that is replaced",
         DRIFT,
         width=WIDTH,
+        columns=_columns(family_panels(rows)),
     )
 
 
 def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
-    word = "" if rho is None else f" Over all {len(rows)} points it is {rho:+.2f}."
+    ranked = any(one["spearman"] is not None for one in inject_summary(rows) if one["method"] is not None)
     errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
 
     def plot(axis: Any, group: Sequence[Row], style: Mapping[str, Any]) -> tuple[str, Any]:
@@ -220,17 +221,20 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
 
     return Panels(
         stem,
-        "Local error of a layer against the drift that it causes: means; ρ: rank correlation",
+        "Local error of a layer against the drift that it causes: means" + ("; ρ: rank correlation" if ranked else ""),
         [
             "Relative output error of the layer that is replaced, ‖(B − B~)V‖F / ‖BV‖F, against the relative change of "
             "the last hidden states, ‖H~ − H‖F / ‖H‖F: means, a point for each layer.",
-            f"ρ is their rank correlation.{word} {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
+            *([f"ρ is their rank correlation, of {LEAST_RANKED} points or more."] if ranked else []),
+            *([] if rho is None else [f"The rank correlation of all {len(rows)} points is {rho:+.2f}."]),
+            where([{**row, "layer": None} for row in rows], *COUNTED),
         ],
         _panels(family_panels(rows)),
         draw,
         LOCAL,
         DRIFT,
         width=WIDTH,
+        columns=_columns(family_panels(rows)),
     )
 
 
@@ -252,10 +256,20 @@ def _panels(groups: Sequence[tuple[str, Sequence[Row]]]) -> list[tuple[str, Sequ
     """A panel for each of some named groups of rows and each budget. Methods without a budget are in all."""
     panels = []
     for name, rows in groups:
-        for d in [*sorted({row["d"] for row in rows if row["d"] is not None})] or [None]:
+        for d in _budgets(rows):
             title = ", ".join(filter(None, [name, "" if d is None else f"d = {d}"]))
             panels.append((title, [row for row in rows if row["d"] in (None, d)]))
     return panels
+
+
+def _columns(groups: Sequence[tuple[str, Sequence[Row]]]) -> int | None:
+    """The panels in a row of `_panels`: the budgets of a group, where several groups have as many."""
+    counts = {len(_budgets(rows)) for _, rows in groups}
+    return max(counts) if len(groups) > 1 and len(counts) == 1 and max(counts) > 1 else None
+
+
+def _budgets(rows: Sequence[Row]) -> Sequence[int | None]:
+    return sorted({row["d"] for row in rows if row["d"] is not None}) or [None]
 
 
 def _drift(row: Row) -> float:

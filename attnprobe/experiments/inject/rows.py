@@ -6,7 +6,18 @@ from collections.abc import Iterable, Sequence
 from math import exp, inf, isfinite, nan
 from typing import Any
 
-from ...tables.long import CELL, STATISTICS, Row, describe, known, long_rows, rank_correlation, sortable, worst_status
+from ...tables.long import (
+    CELL,
+    LEAST_RANKED,
+    STATISTICS,
+    Row,
+    describe,
+    known,
+    long_rows,
+    rank_correlation,
+    sortable,
+    worst_status,
+)
 from ...tables.methods import statistic
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED
@@ -127,8 +138,8 @@ def inject_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, n, method, options, d) whose layers were replaced one by one, then one for all of them.
 
     ``drift`` is that of all layers together. ``best`` and ``worst`` are the layers with the smallest and the largest
-    drift. ``spearman`` is the rank correlation of local error and drift over ``points``. ``method`` is null in the last
-    entry.
+    drift. ``spearman`` is the rank correlation of local error and drift over ``points``, and null for fewer than
+    `LEAST_RANKED`. ``method`` is null in the last entry.
     """
     summary: list[Row] = []
     for group in grouped_by(of_layers(rows), "source", "n"):
@@ -166,6 +177,7 @@ def _correlation(points: Sequence[tuple[float, float]]) -> Row:
     return {"spearman": rho, "points": len(points)}
 
 
+LEAST_OF_MANY = 3  # places of a group whose correlation is one of those of a mean
 PREDICTORS = {
     "lost_mass": "lost mass",
     "local_error": "local error",
@@ -207,14 +219,14 @@ def _known(rows: Sequence[Row]) -> list[str]:
     return [name for name in PREDICTORS if any(mean(row, name) is not None for row in rows)]
 
 
-def _rho(rows: Sequence[Row], name: str, damage: str) -> float | None:
+def _rho(rows: Sequence[Row], name: str, damage: str, least: int = LEAST_RANKED) -> float | None:
     points = [(mean(row, name), mean(row, damage)) for row in rows]
-    return rank_correlation(*zip(*points, strict=True)) if points else None
+    return rank_correlation(*zip(*points, strict=True), least=least) if points else None
 
 
 def _within(rows: Sequence[Row], name: str, damage: str, by: Sequence[str]) -> float | None:
-    groups = [group for group in grouped_by(rows, *by) if len(group) > 2]
-    found = [rho for group in groups if (rho := _rho(group, name, damage)) is not None]
+    every = [_rho(group, name, damage, LEAST_OF_MANY) for group in grouped_by(rows, *by)]
+    found = [rho for rho in every if rho is not None]
     return sum(found) / len(found) if found else None
 
 

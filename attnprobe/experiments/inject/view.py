@@ -300,7 +300,7 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
             caption = f"words after the prompt · {where}"
             tables.append(table_of(caption, done, PROMPTS, notes, rivals=_rivals, tested=tested))
         which = predictors(group)
-        if which:
+        if any(one[name] is not None for one in which for name in ("spearman", "within_layer", "within_method")):
             notes = [f"the damage of a place is its {'KL' if which[0]['damage'] == 'kl' else 'drift'}"]
             tables.append(table_of(f"which local number predicts the damage · {where}", which, WHICH, notes))
         summary = inject_summary(group)

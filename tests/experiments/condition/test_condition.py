@@ -32,7 +32,7 @@ from attnprobe.metrics import (
 )
 from attnprobe.records import read_records
 from attnprobe.rng import generator
-from attnprobe.tables.long import long_rows, rank_correlation
+from attnprobe.tables.long import LEAST_RANKED, long_rows, rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
 needs_flint = pytest.mark.skipif(
@@ -448,8 +448,10 @@ def test_rank_correlation_is_scipys():
     for _ in range(20):
         x, y = torch.randint(6, (2, 9), generator=g).double().tolist()
         assert rank_correlation(x, y) == pytest.approx(float(spearmanr(x, y).statistic), abs=1e-12)
-    assert rank_correlation([1, 2], [2, 1]) is None and rank_correlation([1, 1, 1], [1, 2, 3]) is None
-    assert rank_correlation([3.0, math.inf, math.inf], [1, 2, 2]) == 1.0
+    few = list(range(LEAST_RANKED))
+    assert rank_correlation(few[1:], few[1:]) is None and rank_correlation([1] * len(few), few) is None
+    assert rank_correlation(few, few) == 1.0
+    assert rank_correlation([3.0, math.inf, math.inf], [1, 2, 2], least=3) == 1.0
 
 
 @pytest.fixture
@@ -499,13 +501,13 @@ def test_a_summary_counts_a_singular_head_as_infinite():
     place |= {"scale_inputs": 1.0}
     rows = [
         {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
-        for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])
+        for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (3.0, 0.25), (None, 0.9), (None, 0.5)])
     ]
     (actual,) = conditions_summary(rows)
-    assert actual["flagged"] == 2 and actual["cond"]["p10"] == pytest.approx(1.3) and actual["cond"]["p90"] == math.inf
-    assert actual["cond"]["median"] == math.inf  # between 2 and infinity
-    assert actual["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 9], [1, 2, 3, 4]))
-    assert actual["spearman_count"] == 4
+    assert actual["flagged"] == 3 and actual["cond"]["p10"] == pytest.approx(1.5) and actual["cond"]["p90"] == math.inf
+    assert actual["cond"]["median"] == math.inf  # between 3 and infinity
+    assert actual["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 3, 9, 9], [1, 2, 4, 3, 6, 5]))
+    assert actual["spearman_count"] == 6
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from attnprobe.metrics import shared_matrix_errors
 from attnprobe.records.budgets import read_budgets
 from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
+from attnprobe.tables.long import LEAST_RANKED
 from attnprobe.timings import Timings
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -776,8 +777,10 @@ def planted(layer, drift, local, method="a", d=8):
 
 
 def test_the_summary_names_the_layers_and_correlates():
-    a = [(0, 0.4, 0.1), (1, 0.2, 0.2), (2, 0.9, 0.3), (3, 0.8, 0.25)]
-    b = [(0, 0.1, 0.1), (1, 0.2, 0.2), (2, 0.3, 0.3), (3, 0.4, 0.4)]
+    a = [(0, 0.4, 0.1), (1, 0.2, 0.2), (2, 0.9, 0.3), (3, 0.8, 0.25), (4, 0.5, 0.28), (5, 0.6, 0.4)]
+    b = [(layer, 0.1 + layer, 0.1 + layer) for layer in range(LEAST_RANKED)]
+    few = inject_summary(inject_rows([planted(*one) for one in a[1:]]))
+    assert [entry["spearman"] for entry in few] == [None]
     records = [planted(None, 1.5, 0.2), *(planted(*one) for one in a), *(planted(*one, method="b") for one in b)]
     first, second, every = inject_summary(inject_rows(records))
     assert first["drift"] == 1.5 and first["best"] == {"layer": 1, "drift": 0.2}
@@ -800,8 +803,8 @@ def test_places_that_lack_one_of_the_numbers_have_no_rank():
         ("local error", 0, None),
         ("row error", 0, None),
     ]
-    known = [place(layer, drift=layer, local_error=layer**2) for layer in range(4)]
-    assert [(entry["points"], entry["spearman"]) for entry in predictors(known)] == [(4, 1.0)]
+    known = [place(layer, drift=layer, local_error=layer**2) for layer in range(LEAST_RANKED)]
+    assert [(entry["points"], entry["spearman"]) for entry in predictors(known)] == [(LEAST_RANKED, 1.0)]
 
 
 def test_rows_of_a_batch_are_padded_by_a_number_that_the_model_has():
@@ -822,9 +825,11 @@ def test_an_encoder_decoder_predicts_no_words_and_has_any_number_of_positions(as
     assert not LOSSES & record["metrics"].keys()
 
 
-@pytest.mark.parametrize(("layers", "there"), [("0-1", False), ("all", True)])
-def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, there):
-    code, out, _ = inject("bert", "--method", "vmean", "--per-layer", "--layer", layers, "--legend")
+@needs_minilm
+@pytest.mark.parametrize(("layers", "there"), [("0-4", False), ("all", True)])
+def test_the_legend_explains_the_correlation_where_there_is_one(run, texts, layers, there):
+    where = ("--model", "minilm", "--text", texts["words"], "--n", N, "--device", "cpu", "--layer", layers)
+    code, out, _ = run("inject", *where, "--method", "vmean", "--per-layer", "--legend")
     assert code == 0 and ("Spearman" in out) == there == (" ρ\n" in out)
 
 

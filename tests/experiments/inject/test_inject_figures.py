@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 
 from attnprobe.experiments.inject.figures import inject_figures
 from attnprobe.figures.drawing import Drawing
+from attnprobe.methods import METHODS
+from attnprobe.tables.long import LEAST_RANKED
 
 
 def metric(value):
@@ -15,7 +17,7 @@ def metric(value):
 
 
 def row(method, d, layer=None, steps=None, **metrics):
-    fields = dict.fromkeys(("source", "weights", "target", "prefix", "kv_head"))
+    fields = dict.fromkeys(("source", "weights", "budgets", "kv_head"))
     fields |= {"n": 64, "prefix": 32 if steps else None, "target": "softmax", "family": "sparse", "status": "ok"}
     fields |= {"method": method, "options": {}, "d": d, "layer": layer, "steps": steps, "reference": False}
     return {**fields, "windows": 2, "repeats": 1, "metrics": {name: metric(value) for name, value in metrics.items()}}
@@ -51,3 +53,28 @@ def test_policies_of_one_number_of_bytes_stand_side_by_side():
     assert sorted(bars) == pytest.approx(sorted(itertools.chain(*places)))
     [single] = [one for name, one in figures([rows[0], rows[1]]).items() if "bytes" in name]
     assert not any("side by side" in line for line in single.caption)
+
+
+@pytest.mark.parametrize("layers", [LEAST_RANKED - 1, LEAST_RANKED])
+def test_a_rank_correlation_of_few_layers_is_not_shown(layers):
+    """Not in the legend, the title nor the caption."""
+    rows = [row("window", 8, layer, drift=1 + layer, local_error=2 + layer) for layer in range(layers)]
+    figure = figures(rows)["inject-local-n64"]
+    (legend,) = figure.draw(Figure().subplots(), figure.panels[0][1])
+    shown = [any("ρ" in word for word in words) for words in ([legend], [figure.title], figure.caption)]
+    assert shown == [layers == LEAST_RANKED] * 3
+    assert any("rank correlation of all" in line for line in figure.caption) == (layers == LEAST_RANKED)
+
+
+@pytest.mark.parametrize("style, budgets, across", [("paper", 2, 2), ("paper", 3, 3), ("paper", 4, 2), ("slide", 2, 2)])
+def test_a_row_of_panels_has_the_budgets_of_a_family(style, budgets, across):
+    """Of 7 methods in panels of families; of four budgets, half."""
+    methods = ("skyformer", "nystromformer", "linformer", "performer", "topk", "window", "bigbird")
+    rows = [
+        {**row(method, 2**d, layer, drift=0.1, local_error=0.1), "family": METHODS[method].family}
+        for method in methods
+        for d in range(budgets)
+        for layer in (0, 1)
+    ]
+    for figure in figures(rows).values():
+        assert figure._across(Drawing(style)) == across and len(figure.panels) % budgets == 0
