@@ -434,6 +434,9 @@ def test_cells_that_fail_in_turn_are_no_balance():
 
     row = only([cell(), broken(1)], [broken(0), cell(window=1)])
     assert row["verdict"] == "worse" and "ok became failed in 1 of 2 cells: why" in row["reason"]
+    skipped = {**broken(0), "status": "skipped", "reason": "less"}
+    row = only([cell(), cell(window=1)], [skipped, broken(1)])  # of several changes the largest is named
+    assert "ok became failed in 2 of 2 cells: why" in row["reason"]
     row = only([cell(), broken(1)], [cell([3.0, 3.0]), cell(window=1)])  # nor is a status for an error
     assert row["verdict"] == "worse" and (row["a"], row["b"]) == (1.5, 3.0)
 
@@ -615,6 +618,8 @@ def test_of_records_of_one_cell_the_best_counts():
         assert [row["verdict"] for row in rows] == ["same", "same"] and rows[0]["a"] == 5.0
     loose = {**better, "matrix_tol": 1e-2}
     assert "different widths, 0.001 and 0.01" in compare_runs([better], [loose]).notes[0]
+    unknown = {**better, "matrix_tol": None}
+    assert not compare_runs([unknown], [loose]).notes and not compare_runs([loose], [unknown]).notes
     wide = [{**better, "matrix_open": [False, True]}, {**better, "window": 1, "matrix_open": [False, False]}]
     assert compare_runs([better], wide).notes == ["B: in 1 of 2 cells an interval of ‖B − B~‖₂ did not close"]
 

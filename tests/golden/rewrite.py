@@ -168,6 +168,10 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         )
     ],
     "odd": [f"report {run}/ODD --plot none --format md" for run in COMMANDS],
+    "odd-figures": [
+        f"report {run}/ODD --plot all --style slide --format csv --columns n"
+        for run in ("error", "condition", "spectrum", "theory", "budget", "inject", "inject-decode", "stability")
+    ],
     "columns": [  # of every table, the columns that identify its rows stay
         f"report {run} --plot none --columns {some}"
         for run, some in (
@@ -339,13 +343,13 @@ def read(name: str, out: Path) -> None:
 
 
 def _result() -> str:
-    """The result in words of what was reported just now, on its page."""
-    page = Path("again/report.html")
-    if not page.is_file():
-        return ""
-    results = re.findall('<p class="result">.*</p>', page.read_text(encoding="utf-8"))
-    page.unlink()
-    return "".join(f"{result}\n" for result in results)
+    """The result in words of what was reported just now, on its page, and the hash of each figure."""
+    here = Path("again")
+    pages = [page.read_text(encoding="utf-8") for page in here.glob("report.html")]
+    results = [result for page in pages for result in re.findall('<p class="result">.*</p>', page)]
+    figures = [f"{path.name}: {_drawn(path)['sha256']}" for path in sorted(here.glob("figures/*.svg"))]
+    shutil.rmtree(here, ignore_errors=True)
+    return "".join(f"{line}\n" for line in [*results, *figures])
 
 
 def _placed(line: str) -> list[str]:

@@ -64,7 +64,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
             inverted = [row for row in measured if row["inverted"] and row["error"] is not None]
             iterated = [row for row in at if "residuals" in row]
             figures += [_conditions(measured, styles, tag, budget)] if measured else []
-            figures += [_errors(inverted, styles, tag, budget)] if inverted else []
+            figures += [_errors(inverted, styles, tag, budget)] if any(row["error"] for row in inverted) else []
             figures += [_iterations(iterated, styles, tag, budget)] if iterated else []
     return draw_figures(figures, drawing, out_dir)
 
@@ -149,6 +149,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
     ]
 
     right = BAND[0] / BAND[3] - 0.02 if singular else 0.98  # beside the band
+    positive = [row["error"] for row in rows if row["error"]]  # an exact method's error may be 0
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         words = {"ha": "right", "va": "top", "fontsize": "small", "transform": axis.transAxes}
@@ -160,7 +161,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
             if rho is not None:
                 axis.text(right, 0.98 - RHO * place, f"ρ = {rho:+.2f}", color=look["color"], **words)
         logarithmic(axis, "y")
-        low, high = (row["error"] for row in (min(rows, key=_error), max(rows, key=_error)))
+        low, high = min(positive), max(positive)
         axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (RHO * len(looks)))  # room for ρ
         _axis(axis, top, singular)
 
@@ -242,10 +243,6 @@ def _budgetless(row: Row) -> Row:
 
 def _key(row: Row) -> tuple[str, str]:
     return row["matrix"], method_label(row)
-
-
-def _error(row: Row) -> float:
-    return row["error"]
 
 
 def _drawn(value: float) -> float:
