@@ -96,7 +96,7 @@ class Panels:
         handles = {label: Line2D([], [], **look) for label, look in looks.items()}
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
-        turned_over(axes, every)
+        turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
         common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
         for axis, own in zip(axes, owns, strict=True):
             if own and not common:
@@ -120,7 +120,7 @@ class Panels:
             if text:
                 set_label(text)
         handles = {label: Line2D([], [], **look) for label, look in self._looks([rows]).items()} | dict(own)
-        turned_over([axis], handles.values())
+        turned_over([axis], [] if self.scale else handles.values())
         if with_legend and handles:
             wide, tall = (inches / axis.figure.dpi for inches in axis.get_window_extent().size)
             sizes = [share * type_size("legend.fontsize") for share in SMALL]

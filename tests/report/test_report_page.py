@@ -189,6 +189,23 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     assert [text.get_text() for text in maps[0].get_yticklabels()] == ["0", "2"]
 
 
+def test_a_method_far_away_does_not_stretch_the_colours_of_heat_maps(tmp_path, pages):
+    """The scale ends at 1.5 ranges of the quartiles beyond them, and the map beyond it is named so."""
+    spread = [0.1, 0.2, 0.3, 0.4]
+    some = [
+        cell(name, 16, [size * one for one in spread], layer=layer, source={})
+        for name, size in (("skyformer", 1), ("topk", 1), ("window", 1), ("bigbird", 1), ("linformer", 1000))
+        for layer in (0, 1)
+    ]
+    head_figures(some, Drawing(), tmp_path, "output_spectral")
+    maps = [axis for axis in pages[0].axes if axis.get_title()]
+    assert [axis.get_title() for axis in maps[:3]] == ["skyformer, d = 16", "topk, d = 16", "window, d = 16"]
+    assert maps[4].get_title().replace("\n", " ").replace("\xa0", " ") == "linformer, d = 16 (above, 1e+02)"
+    first, third = np.quantile([size * one for size in (1, 1, 1, 1, 1000) for one in spread], (0.25, 0.75))
+    assert maps[0].collections[0].norm.vmax == pytest.approx(third * (third / first) ** 1.5)
+    assert maps[0].collections[0].norm.vmin == 0.1
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.slow
 def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):

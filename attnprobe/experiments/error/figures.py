@@ -16,6 +16,7 @@ from ...figures.looks import COLOURS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     MOST_IN_PANEL,
+    beyond,
     flagged,
     legend_text,
     panel_title,
@@ -37,7 +38,7 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS = 5  # budgets of a figure
 MAP = 2.1  # inches of a map at a single budget
-DECADES = 2.0  # of the colour scale on either side of the median, at most
+WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
 ALL = 0.99  # a method with more mass at every position has no curve of it
 PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
 
@@ -46,8 +47,8 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
 
     A cell is the mean of its finite values over windows and repeats. A figure has one logarithmic colour scale. It
-    reaches at most two decades from the median; values beyond it have the colour of its end. Grey cells were not
-    measured or are not finite.
+    ends where the whiskers of a box plot of the logarithms end. Values beyond it have the colour of its end, and a map
+    that lies beyond it as a whole says so. Grey cells were not measured or are not finite.
 
     Args:
         records: of ``attnprobe error``.
@@ -106,8 +107,9 @@ def _ends(maps: Any) -> tuple[float, float]:
     values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps])
     if not values.size:
         return 0.1, 1.0
-    middle = float(np.median(values))
-    low, high = max(float(values.min()), middle / 10**DECADES), min(float(values.max()), middle * 10**DECADES)
+    first, third = np.quantile(values, (0.25, 0.75))
+    reach = (third / first) ** WHISKER
+    low, high = float(max(values.min(), first / reach)), float(min(values.max(), third * reach))
     return (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
 
 
@@ -132,10 +134,11 @@ def _heads(
     panels = []
     for method in methods:
         row = [(method, None) if (method, None) in maps and d == first else (method, d) for d in budgets]
-        panels += [
-            (("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None)), maps.get((method, d)))
-            for _, d in row
-        ]
+        for _, d in row:
+            values = maps.get((method, d))
+            note = "" if values is None else beyond(values.flat, scale.low, scale.high)
+            title = ("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None))
+            panels.append((title + note, values))
 
     def draw(axis: Any, values: Any) -> None:
         if values is None:

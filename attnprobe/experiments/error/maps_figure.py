@@ -28,6 +28,7 @@ LARGEST = 256 * MIB  # of a file
 WIDTH, WIDEST, SIDES = 0.9, 1.9, 1.1  # inches of a map, at least and at most, and of what is beside all
 SPARE, LINE = 0.1, 0.14  # inches between two heads, and of a line of the headings
 GAP = 0.07  # between two maps, of a map
+SQUARE = {"linestyle": "", "marker": "s", "markersize": 7, "markeredgecolor": "#999999", "markeredgewidth": 0.5}
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
 COLOURS = (
     "Orange: negative means of that size. White: smaller, or 0. Black: larger, or negative and larger. "
@@ -90,7 +91,7 @@ def _figure(
     """A panel for each head: its exact map, and those of some methods and budgets."""
     matrix = "B" if record["target"] == "softmax" else "C"
     scale = _scale(exact, "mean weight of a block" if matrix == "B" else "mean entry of a block")
-    every = [(f"exact {matrix}", exact), *columns]
+    every = [(f"exact {matrix}\nlayer {record['layer']}\nn = {record['n']}", exact), *columns]
     panels = [
         ("", (f"head {head}", [(name, maps if isinstance(maps, str) else maps[place]) for name, maps in every]))
         for place, head in enumerate(record["heads"])
@@ -98,19 +99,36 @@ def _figure(
     width = SIDES + WIDTH * len(every)
     side = (drawing.sizes.inches(1, width) - SIDES) / len(every) / (1 + GAP)
     height = min(side, WIDEST) * exact.shape[1] / exact.shape[2] + SPARE
-    headings = LINE * max(1 + heading.count("\n") for heading, _ in columns)
+    headings = LINE * max(1 + heading.count("\n") for heading, _ in every)
     return Panels(
         f"maps-layer{record['layer']}-n{record['n']}{tag}",
         f"Exact and approximate attention {matrix}, head by head",
         caption,
         panels,
         partial(_draw, scale),
+        legend=partial(_outside, scale),
         width=width,
         height=height + headings / min(len(panels), drawing.sizes.down(height)),
         columns=1,
         sharing={},
         scale=scale,
     )
+
+
+def _outside(scale: Scale, panels: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, dict[str, Any]]:
+    """The legend of colours that the bar of the scale lacks, of those that panels have."""
+    from matplotlib import colormaps
+
+    maps = [values.ravel() for _, columns in panels for _, values in columns if not isinstance(values, str)]
+    values = np.concatenate(maps)
+    sizes = np.abs(values[np.isfinite(values)])
+    colours = {
+        "negative": (colormaps["Oranges"](0.6), bool((values < 0).any())),
+        "below the scale, or 0": ("white", bool((sizes < scale.low).any())),
+        "above the scale": ("black", bool((sizes > scale.high).any())),
+        "not finite": (EMPTY, sizes.size < values.size),
+    }
+    return {name: {**SQUARE, "markerfacecolor": colour} for name, (colour, there) in colours.items() if there}
 
 
 def _scale(exact: np.ndarray, label: str) -> Scale:

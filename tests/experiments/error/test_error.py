@@ -282,10 +282,11 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
     paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
     assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
-    assert [sheet.title.split(". ")[1].split(",")[0] for sheet in pages] == ["Layer 0", "Layer 5"]
-    for page in (sheet.figure for sheet in pages):
-        shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
+    for layer, page in zip((0, 5), (sheet.figure for sheet in pages), strict=True):
+        titles = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
+        shown = {title.partition("\n")[2]: axis for title, axis in titles.items()}
         assert list(shown) == ["sparse", "features", "Nyström"]
+        assert {title.partition(",")[0] for title in titles} == {f"layer {layer}"}, "an image says where it is"
         legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
         assert legends == {
             "sparse": ["bigbird", "longformer", "topk (below, 2e-06)", "window"],
@@ -298,6 +299,12 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
         for axis in shown.values():  # no two lines of a panel look the same
             looks = [(line.get_color(), line.get_linestyle()) for line in axis.get_legend().get_lines()]
             assert len(set(looks)) == len(looks)
+
+
+def test_one_place_is_in_the_title_and_not_in_the_panels(tmp_path, pages):
+    paths = error_figure(*a_run_of_families(), Drawing(), tmp_path)
+    assert [axis.get_title() for axis in pages[0].axes if axis.get_visible()] == ["sparse", "features", "Nyström"]
+    assert paths[-1].read_text(encoding="utf-8").partition("\n")[0].endswith("maximum. Layer 0, n = 64")
 
 
 def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path, pages):

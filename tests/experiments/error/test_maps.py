@@ -355,12 +355,25 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     negative = oranges(math.log(0.05 / low) / math.log(0.1 / low))
     assert first.reshape(4, 4) == pytest.approx(np.array([blues(1.0), blues(0), negative, to_rgba("white")]), abs=0.02)
     black, grey = to_rgba("black"), to_rgba(EMPTY)
+    (legend,) = pages[0].legends
+    names = {text.get_text(): one for text, one in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert list(names) == ["negative", "below the scale, or 0", "above the scale", "not finite"]
+    faces = [to_rgba(one.get_markerfacecolor()) for one in names.values()]
+    assert faces[1:] == [to_rgba("white"), black, grey] and faces[0] == pytest.approx(oranges(0.6))
     assert second.reshape(4, 4) == pytest.approx(np.array([black, black, grey, grey]))
     caption = paths[-1].read_text(encoding="utf-8")
     for words in ("Orange: negative", "White: smaller", "Black: larger", "Grey: not finite"):
         assert words in caption
     assert "skyformer d = 4: diverged, no such luck." in caption
     assert headings_of(panels_of(pages[0])[0])[1] == "skyformer\nd = 4\n(used 3.5)"
+
+
+def test_a_legend_of_maps_has_their_colours_on_dark_paper_and_only_those_that_are_there(tmp_path, pages):
+    record = kept(tmp_path, np.array([[[0.1, 0.01], [0.0, 0.05]]]), np.array([[[0.1, 0.01], [0.02, 0.05]]]))
+    map_figures([record], tmp_path, Drawing("dark_background"), tmp_path)
+    (legend,) = pages[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["below the scale, or 0"]
+    assert [to_rgba(one.get_markerfacecolor()) for one in legend.get_lines()] == [to_rgba("white")]
 
 
 def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_path, pages):
@@ -372,7 +385,7 @@ def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_pat
     ]
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
     headings = headings_of(panels_of(pages[0])[0])
-    assert headings == ["exact B", "skyformer\nd = 4\n(used 3.5)", "linear", "lost"]
+    assert headings == ["exact B\nlayer 0\nn = 8", "skyformer\nd = 4\n(used 3.5)", "linear", "lost"]
     caption = paths[-1].read_text(encoding="utf-8")
     assert "means of blocks of about 2 x 2.7 entries" in caption
     assert "lost: diverged, for no known reason." in caption
@@ -384,7 +397,7 @@ def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
     panels = [panels_of(page) for page in pages]
     headings = [headings_of(page[0]) for page in panels]
-    assert len(paths) == EACH * len(pages) and all(one[0] == "exact B" for one in headings)
+    assert len(paths) == EACH * len(pages) and all(one[0].startswith("exact B") for one in headings)
     assert {name for page in headings for name in page[1:]} == {f"skyformer\nd = {d}" for d in range(1, 8)}
     assert {panel.get_ylabel() for page in panels for panel in page} == {f"head {head}" for head in range(8)}
     assert "every entry" in paths[-1].read_text(encoding="utf-8")
