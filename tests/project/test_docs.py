@@ -178,7 +178,11 @@ def test_the_page_of_figures_draws_its_figures(run, no_hub, tmp_path, every_file
     """Each block is a file of its own, with no names of the others; `run` has made an empty folder the present one."""
     for language, text in blocks(DOCS / "guide/plots.md"):
         assert language == "python"
-        exec(compile(text, "plots.md", "exec"), {})
+        names = {}
+        exec(compile(text, "plots.md", "exec"), names)
+    axis = names["axis"]  # of the last block
+    assert axis.get_legend().get_window_extent().y1 < axis.get_window_extent().y0, "the legend covers no point"
+    assert all(float(tick).is_integer() for tick in axis.get_xticks()), "there is no head 2.5"
     assert (tmp_path / "panels.pdf").stat().st_size > 5000 and (tmp_path / "heads.png").stat().st_size > 5000
 
 

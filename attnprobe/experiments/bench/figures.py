@@ -78,22 +78,28 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         slope = exponent({row["n"]: row[cost] for row in group})
         labels[text_label(group[0])] = text_label(group[0]) + ("" if slope is None else f" ({slope:.2f})")
     lengths = sorted({row["n"] for row in rows})
-    exact = _curve([row for row in rows if row["method"] == EXACT], cost, factor)
-    vmean = _curve([row for row in rows if row["method"] == "vmean" and row["reference"]], cost, factor)
+    exact = [row for row in rows if row["method"] == EXACT]
+    vmean = [row for row in rows if row["method"] == "vmean" and row["reference"]]
     costs = [factor * row[cost] for row in rows]
+
+    def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
+        """The line of some rows; times have bars."""
+        ordered = sorted(group, key=lambda row: row["n"])
+        spreads = [factor * (row["seconds_spread"] or 0.0) for row in ordered] if cost == "seconds" else None
+        y = [factor * row[cost] for row in ordered]
+        return axis.errorbar([row["n"] for row in ordered], y, yerr=spreads, **look, elinewidth=0.8)[0]
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
         if exact:
-            axis.plot(*zip(*exact, strict=True), **BLACK)
-            (last, end) = exact[-1]
+            (first, _), *_, (last, end) = curve(axis, exact, BLACK).get_xydata().tolist()
             for power, (_, look) in GUIDES.items():
-                axis.plot([exact[0][0], last], [end * (exact[0][0] / last) ** power, end], **look)
+                axis.plot([first, last], [end * (first / last) ** power, end], **look)
         if vmean:
-            axis.plot(*zip(*vmean, strict=True), **VMEAN)
+            curve(axis, vmean, VMEAN)
         for group in gathered(panel, text_label):
             name = text_label(group[0])
-            (own[labels[name]],) = axis.plot(*zip(*_curve(group, cost, factor), strict=True), **styles[name])
+            own[labels[name]] = curve(axis, group, styles[name])
         _log_axes(axis, lengths)
         axis.set_ylim(min(costs) / 2, max(costs) * 2)
         return own if len(panels) > 1 else {}
@@ -110,6 +116,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         title,
         [
             f"{title}, on logarithmic axes. Exact attention is the framework's fused kernel.",
+            *(["Bars: the median ± half the range of the quartiles of the rounds."] * (cost == "seconds")),
             "Dotted and dashed guides through its last point grow as n and as n².",
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
@@ -121,10 +128,6 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         legend,
         height=2.3,
     )
-
-
-def _curve(rows: Sequence[Row], cost: str, factor: float) -> list[tuple[int, float]]:
-    return sorted((row["n"], factor * row[cost]) for row in rows)
 
 
 def _log_axes(axis: Any, lengths: Sequence[int]) -> None:

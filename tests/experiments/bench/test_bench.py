@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from paths import GOLDEN
 from showing import files_of, view_of
 
@@ -617,6 +618,19 @@ def test_a_figure_speaks_of_exponents_where_there_are_some():
         rows = timed_rows([one for n in (first, 2 * first) for one in benched(n=n)])
         captions.append(" ".join(figures._growth(rows, rows, "seconds", 8, "").caption))
     assert [("exponents" in caption) for caption in captions] == [False, True]
+
+
+@pytest.mark.parametrize("cost", ["seconds", "peak_bytes"])
+def test_times_of_a_figure_have_the_spread_of_their_table(cost):
+    rows = timed_rows([one for n in (64, 128) for one in benched(n=n, spread=0.2)])
+    figure = figures._growth(rows, rows, cost, 8, "")
+    axis = Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    bars = [y for lines in axis.collections for part in lines.get_segments() for _, y in part]
+    ends = [1e3 * (row["seconds"] + sign * row["seconds_spread"]) for row in rows for sign in (-1, 1)]
+    assert any(row["seconds_spread"] for row in rows)
+    assert sorted(bars) == (pytest.approx(sorted(ends)) if cost == "seconds" else [])
+    assert any(line.startswith("Bars") for line in figure.caption) == (cost == "seconds")
 
 
 def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
