@@ -24,16 +24,17 @@ OF_CONDITION = (
     "attention: the median over layers and heads."
 )
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
-SPREAD = 0.6  # of a step: how far apart the bars of one step stand
+MOST_BANDS = 3  # methods; of more, a step has the ranges of some
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
 def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
-    A line is the mean over the seeds, geometric for τ and condition numbers. Its bars are the range over the seeds. The
-    condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized
-    attention: the median over layers and heads. A step at which it is singular with some seed has no point.
+    A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds; of
+    more than 3 methods, each has bars at steps of its own where there are enough. The condition number is that of the
+    core that a method inverts, of B for self-attention and of C for kernelized attention: the median over layers and
+    heads. A step at which it is singular with some seed has no point.
 
     Returns:
         The files' paths.
@@ -52,8 +53,10 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     """A panel for each quantity, a line for each method."""
     first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
+    banded = len(styles) <= MOST_BANDS
     caption = [
-        "Step by step: means over the seeds, geometric for τ and condition numbers. Bars are their range.",
+        "Step by step: means over the seeds, geometric for τ and condition numbers. "
+        + ("Bands are their range." if banded else "Bars are their range, at some steps of each method."),
         *([OF_CONDITION] * (CONDITION in names)),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
     ]
@@ -64,9 +67,8 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     def draw(axis: Any, name: str) -> None:
         groups = gathered(rows, text_label)
         for place, group in enumerate(groups):
-            shift = SPREAD * ((place + 0.5) / len(groups) - 0.5)
             lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
-            _line(axis, lists, look(group[0]), name in GEOMETRIC, shift)
+            _line(axis, lists, look(group[0]), name in GEOMETRIC, None if banded else (place, len(groups)))
         if name in GEOMETRIC:
             logarithmic(axis, "y")
         axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
@@ -94,16 +96,30 @@ def _condition(row: Row) -> Sequence[float | None]:
 
 
 def _line(
-    axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool, shift: float
+    axis: Any,
+    lists: Sequence[Sequence[float | None]],
+    style: Mapping[str, Any],
+    geometric: bool,
+    barred: tuple[int, int] | None,
 ) -> None:
-    """The mean over the seeds and their range, at each step that all seeds reached, moved by ``shift``."""
+    """The mean over the seeds and their range, at each step that all seeds reached.
+
+    Args:
+        barred: the place of the method among so many, which have bars at steps in turn; None is a band.
+    """
     columns = list(zip(*(values for values in lists if values), strict=False))
     points = [(step, values) for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)]
     if not points:
         return
-    steps = [step + shift for step, _ in points]
+    steps = [step for step, _ in points]
     mean = geometric_mean if geometric else fmean
     if len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
-        axis.vlines(steps, low, high, color=style["color"], alpha=0.4, linewidth=1)
+        if barred is None:
+            axis.fill_between(steps, low, high, color=style["color"], alpha=0.14, linewidth=0)
+        else:
+            place, count = barred
+            every = min(count, max(1, len(steps) // 2))
+            some = slice(place % every, None, every)
+            axis.vlines(steps[some], low[some], high[some], color=style["color"], alpha=0.7, linewidth=1.4)
     axis.plot(steps, [mean(values) for _, values in points], **style)

@@ -21,7 +21,7 @@ from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.experiments.stability import StabilityRequest, training
 from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.data import DEPTH, SYMBOLS, evaluated, expression
-from attnprobe.experiments.stability.figures import _condition
+from attnprobe.experiments.stability.figures import _condition, _figure
 from attnprobe.experiments.stability.plan import stability_prepared
 from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
@@ -641,3 +641,28 @@ def test_the_condition_that_is_drawn_is_of_the_last_matrix_that_is_inverted():
     row = {"method": "m", "conditions": conditions, "cond_per_step": {"A": [1.0], "G": [2.0], "C": [3.0]}}
     assert _condition(row) == [2.0]
     assert _condition({**row, "conditions": {"C": {"inverted": False}}}) == []
+
+
+@pytest.mark.parametrize("methods, steps", [(2, 20), (8, 20), (8, 3)])
+def test_points_stand_at_their_steps_and_ranges_of_many_methods_take_turns(methods, steps):
+    """Bands of up to three methods. Of more, no two have bars at one step where there are enough steps."""
+    from matplotlib.figure import Figure
+
+    rows = [
+        {"method": f"method{place}", "options": {}, "d": 8, "seed": seed, "task": "listops", "n": 64, "batch": 4}
+        | {"conditions": {}, "cond_per_step": {}, "per_step": {"loss": [1.0 + seed + place] * steps}}
+        for place in range(methods)
+        for seed in (0, 1)
+    ]
+    axis = Figure().subplots()
+    panels = _figure(rows, rows, "stability")
+    panels.draw(axis, "loss")
+    assert [line.get_xdata().tolist() for line in axis.lines] == [list(range(1, steps + 1))] * methods
+    if methods == 2:
+        ends = [one.get_paths()[0].get_extents() for one in axis.collections]
+        assert [(one.x0, one.x1, one.y0, one.y1) for one in ends] == [(1, 20, 1, 2), (1, 20, 2, 3)]
+        assert "Bands are their range." in panels.caption[0]
+    else:
+        bars = [[segment[0][0] for segment in one.get_segments()] for one in axis.collections]
+        assert all(bars) and len(bars) == methods and "Bars are their range" in panels.caption[0]
+        assert steps < 2 * methods or sorted(x for one in bars for x in one) == list(range(1, steps + 1))
