@@ -64,7 +64,7 @@ def title_lines(title: str, inches: float, size: float) -> list[str]:
 def panel_name(name: str, inches: float) -> str:
     """The title of a panel of this width, in lines that are no wider than its axis (see `title_lines`)."""
     size = type_size("axes.titlesize")
-    wide = inches - LEFT * size / 72
+    wide = max(inches - LEFT * size / 72, 0.7 * inches)
     lines = [[one] if len(one) <= letters(wide, size) else title_lines(one, wide, size) for one in name.split("\n")]
     return "\n".join(line for one in lines for line in one)
 
@@ -285,15 +285,19 @@ class Scale:
         return {"cmap": colours, "norm": LogNorm(self.low, self.high)}
 
 
-def heat_map(axis: Any, values: Any, layers: Sequence[int], heads: Sequence[int], **look: Any) -> None:
-    """Draw values, (layers, heads), as square cells with a look of `Scale`; NaN is no cell."""
+def heat_map(axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], **look: Any) -> None:
+    """Draw values, (lines, heads), as square cells with a look of `Scale`; NaN is no cell.
+
+    Args:
+        lines: layers, or names, of which each has a tick.
+    """
     axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
     axis.set_xlim(0, len(heads))
-    axis.set_ylim(len(layers), 0)
+    axis.set_ylim(len(lines), 0)
     axis.set_aspect("equal")
-    for numbers, set_ticks in ((heads, axis.set_xticks), (layers, axis.set_yticks)):
-        step = -(-len(numbers) // 8)  # at most about eight
-        set_ticks([place + 0.5 for place in range(0, len(numbers), step)], [str(one) for one in numbers[::step]])
+    for names, set_ticks in ((heads, axis.set_xticks), (lines, axis.set_yticks)):
+        step = 1 if isinstance(names[0], str) else -(-len(names) // 8)  # at most about eight numbers
+        set_ticks([place + 0.5 for place in range(0, len(names), step)], [str(one) for one in names[::step]])
     axis.tick_params(length=0, pad=2, labelsize="small")
     axis.grid(False)
     for spine in axis.spines.values():

@@ -88,8 +88,6 @@ class Panels:
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
             axis.set_title("" if one else panel_name(name, inches / across), parse_math=False)
-            if self.x and (own or place + across >= len(page)):
-                axis.set_xlabel(self.x)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns.append(own)
@@ -98,11 +96,14 @@ class Panels:
         yielded(axes, every, drawing.theirs)
         turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
         common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
-        for axis, own in zip(axes, owns, strict=True):
+        for place, (axis, own) in enumerate(zip(axes, owns, strict=True)):
+            if self.x and ((own and not common) or place + across >= len(page)):
+                axis.set_xlabel(self.x)
             if own and not common:
                 most = max(most, legend_below(axis, own, inches / across, size))
         if not drawing.sizes.fixed:
-            sheet.figure.set_figheight(sheet.figure.get_figheight() + most * LEGEND_LINE * shape[0])
+            below = legend_inches([*common], inches, size) if common else most * LEGEND_LINE * shape[0]
+            sheet.figure.set_figheight(sheet.figure.get_figheight() + below)
         if self.scale:
             colour_bar(sheet.figure, axes, self.scale)
         handles = {**common, **handles}

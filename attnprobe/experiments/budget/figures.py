@@ -21,15 +21,27 @@ from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
 
 ACROSS = 4  # ε of a figure
+MOST_BELOW = 2  # maps below each other in a column of a paper
 LEAST = 0.13  # inches of a cell
-NUMBERED = 0.17  # inches of a cell that says its number
+NUMBERED = 0.14  # inches of a cell that says its number
+NAMES = 0.9  # inches of the names of methods
+BAR = 0.7  # inches of the colour scale
+HATCHED = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
+RING = {
+    "marker": "o",
+    "markersize": 2.6,
+    "markeredgewidth": 0.6,
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+}
 
 
 def budget_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw d over layers and heads: ``budget-nN`` for each (source, n, target, metric), a map per method and ε.
 
-    A cell is the largest d over windows, on one logarithmic colour scale. Hatched cells do not reach ε in some window.
-    Grey cells were not searched. A ring marks an error that exceeds ε again at a larger budget.
+    Methods on one layer are the rows of one map per ε. A cell is the largest d over windows, on one logarithmic colour
+    scale. Hatched cells do not reach ε in some window. Grey cells were not searched. A ring marks an error that exceeds
+    ε again at a larger budget.
 
     Returns:
         The files' paths.
@@ -40,81 +52,107 @@ def budget_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     for group in grouped_by(rows, "source", "n", "target", "metric"):
         tags = "".join(file_tag(group[0][name]) for name in ("source", *several))
         epsilons = list(dict.fromkeys(row["epsilon"] for row in group))
-        heads = len({row["head"] for row in group})
-        across = min(ACROSS, drawing.sizes.across(0.5 + LEAST * max(heads, 5)))
+        across = min(ACROSS, _across(group, drawing))
         figures += [
             _figure(group, part, f"budget-n{group[0]['n']}{tags}", drawing) for part in chunks(epsilons, across)
         ]
     return draw_figures(figures, drawing, out_dir)
 
 
+def _across(rows: Sequence[Row], drawing: Drawing) -> int:
+    """How many maps stand side by side, at most."""
+    heads = len({row["head"] for row in rows})
+    return drawing.sizes.across(0.5 + LEAST * max(heads, 5))
+
+
 def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: Drawing) -> Panels:
-    """A map for each method and some ε."""
+    """A map for each method and some ε, or one of all methods for each ε if there is one layer."""
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
-    wide = (drawing.sizes.inches(len(epsilons)) - 0.9) / len(epsilons)
-    cell = min(0.3, (wide - 0.3) / max(len(heads), 5))  # inches
+    methods = list(dict.fromkeys(map(method_label, rows)))
+    lines, names = (layers, 0.3) if len(layers) > 1 else (methods, NAMES)
+    maps = [methods] if len(layers) == 1 else [[method] for method in methods]
+    columns = len(epsilons)
+    if len(maps) > MOST_BELOW and columns == 1:
+        columns = math.ceil(len(maps) / math.ceil(len(maps) / _across(rows, drawing)))
+    wide = (drawing.sizes.inches(columns, names + NUMBERED * len(heads)) - BAR - names) / columns
+    cell = min(0.3, wide / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines))  # inches
     most = max(row["most"] or 0 for row in rows)
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
     ends = (low, high) if high > low else (low / 1.5, high * 1.5)
-    hatched = any(row["d"] is None for row in rows)
-    scale = Scale(*ends, "smallest d" + f"\n(hatched: none up to {most})" * hatched)
+    scale = Scale(*ends, "smallest d")
+    keys = _keys(rows, most)
 
-    def draw(axis: Any, panel: Sequence[Row]) -> None:
-        values = _marked(axis, panel, layers, heads)
-        heat_map(axis, values, layers, heads, linewidth=0.4, zorder=1, **scale.look)
-        if cell >= NUMBERED:
-            _numbers(axis, values, ends, min(row["least"] or 1 for row in panel))
+    def draw(axis: Any, panel: Sequence[Row]) -> dict[str, Any]:
+        values = np.full((len(lines), len(heads)), math.nan)
+        for group in gathered(panel, lambda row: (method_label(row), row["layer"], row["head"])):
+            line = group[0]["layer"] if len(layers) > 1 else method_label(group[0])
+            place = lines.index(line), heads.index(group[0]["head"])
+            values[place] = _marked(axis, group, place)
+            if cell >= NUMBERED and math.isfinite(values[place]):
+                least = min(row["least"] or 1 for row in group)  # smaller budgets were not tried
+                text = f"{'≤' if values[place] == least > 1 else ''}{values[place]:g}"
+                _number(axis, place, text, cell, values[place] < math.sqrt(ends[0] * ends[1]))
+        heat_map(axis, values, lines, heads, linewidth=0.4, zorder=1, **scale.look)
+        return keys
 
     return Panels(
         stem,
         "Smallest budget d that is enough, head by head: largest over windows",
         [
             f"The smallest budget d with {formula(rows[0]['metric'])} ≤ ε, of each layer and head: the largest over "
-            "windows.",
+            f"windows. ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}.",
             f"Hatched: no d up to {most} is enough in some window. Ring: the error exceeds ε again at a larger d.",
             f"Grey: not searched. {where(rows)}",
         ],
         [
-            (f"{method_label(group[0])}\nε = {epsilon:g}", [row for row in group if row["epsilon"] == epsilon])
-            for group in gathered(rows, method_label)
+            (
+                "\n".join([*(some if len(layers) > 1 else []), f"ε = {epsilon:g}"]),
+                [row for row in rows if row["epsilon"] == epsilon and method_label(row) in some],
+            )
+            for some in maps
             for epsilon in epsilons
         ],
         draw,
         "head",
-        "layer",
-        width=min(1.5, wide),
-        height=0.55 + cell * max(len(layers), 2),
-        columns=len(epsilons),
-        sharing={},
-        scale=scale,
+        "layer" if len(layers) > 1 else "",
+        width=names / columns + cell * len(heads),
+        height=0.55 + cell * max(len(lines), 2),
+        columns=columns,
+        sharing={"sharey": True},
+        scale=scale if budgets else None,
     )
 
 
-def _marked(axis: Any, group: Sequence[Row], layers: Sequence[int], heads: Sequence[int]) -> Any:
-    """The largest d over windows, (layers, heads), NaN where there is none; hatches and rings are drawn."""
+def _keys(rows: Sequence[Row], most: int) -> dict[str, Any]:
+    """The legend of cells without a number, and of rings."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    keys: dict[str, Any] = {}
+    if any(row["d"] is None for row in rows):
+        keys[f"no d up to {most}"] = Patch(**HATCHED)
+    if any(row["fails_at"] for row in rows):
+        keys["error above ε again at a larger d"] = Line2D([], [], linestyle="", **RING)
+    return keys
+
+
+def _marked(axis: Any, cell: Sequence[Row], place: tuple[int, int]) -> float:
+    """The largest d over the windows of a cell, NaN where there is none; hatches and rings are drawn."""
     from matplotlib.patches import Rectangle
 
-    ring = {"marker": "o", "markersize": 2.6, "markerfacecolor": "white", "markeredgecolor": "black"}
-    values = np.full((len(layers), len(heads)), math.nan)
-    for rows in grouped_by(group, "layer", "head"):
-        y, x = layers.index(rows[0]["layer"]), heads.index(rows[0]["head"])
-        d = [row["d"] for row in rows if row["d"] is not None]
-        if len(d) < len(rows):
-            look = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
-            axis.add_patch(Rectangle((x + 0.02, y + 0.02), 0.96, 0.96, zorder=2, **look))
-        else:
-            values[y, x] = max(d)
-        if any(row["fails_at"] for row in rows):
-            axis.plot([x + 0.84], [y + 0.16], markeredgewidth=0.6, zorder=4, **ring)
-    return values
+    y, x = place
+    d = [row["d"] for row in cell if row["d"] is not None]
+    reached = len(d) == len(cell)
+    if not reached:
+        axis.add_patch(Rectangle((x + 0.02, y + 0.02), 0.96, 0.96, zorder=2, **HATCHED))
+    if any(row["fails_at"] for row in cell):
+        axis.plot([x + 0.84], [y + 0.16], zorder=4, **RING)
+    return max(d) if reached else math.nan
 
 
-def _numbers(axis: Any, values: Any, scale: tuple[float, float], least: int) -> None:
-    """Each cell's number, in white on dark colours. Budgets below ``least`` were not tried."""
-    middle = math.sqrt(scale[0] * scale[1])
-    for (y, x), d in np.ndenumerate(values):
-        if math.isfinite(d):
-            colour = "white" if d < middle else "black"
-            text = f"{'≤' if d == least > 1 else ''}{d:g}"
-            axis.text(x + 0.5, y + 0.54, text, ha="center", va="center", fontsize=5.2, color=colour, zorder=3)
+def _number(axis: Any, place: tuple[int, int], text: str, inches: float, dark: bool) -> None:
+    """A number that is no wider than its cell, in white on dark colours."""
+    y, x = place
+    look = {"ha": "center", "va": "center", "color": "white" if dark else "black"}
+    axis.text(x + 0.5, y + 0.54, text, fontsize=min(5.2, 72 * inches / (0.66 * len(text))), zorder=3, **look)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -645,11 +646,35 @@ def test_exit_codes(run, file):
         assert code == 2 and words in err and not out, (rest, err)
 
 
-def test_a_figure_has_at_most_six_methods_below_each_other(tmp_path):
+@pytest.mark.parametrize(
+    "methods, layers, size",
+    [(8, 1, (3.3, 3.3)), (2, 1, (3.3, 1.6)), (8, 3, (6.9, 3.5)), (2, 3, (3.3, 3.2)), (30, 1, (3.3, 8.0))],
+)
+def test_methods_on_one_layer_are_the_rows_of_a_map_and_others_stand_side_by_side(methods, layers, size, tmp_path):
+    """No figure is a tower, and each is as wide as a column where few maps fit in it."""
     first = open_run(golden.RUNS / "budget").records["budget"][0]
-    records = [{**first, "method": f"method {number}", "options": {}} for number in range(8)]
-    paths = budget_figures(budget_rows(records), Drawing("paper", False, ()), tmp_path)
-    assert [path.name for path in paths if path.suffix == ".svg"] == ["budget-n24.svg", "budget-n24-2.svg"]
+    records = [
+        {**first, "method": f"method {number}", "options": {}, "layer": layer}
+        for number in range(methods)
+        for layer in range(layers)
+    ]
+    rows = [{**row, "d": 8 + row["head"]} for row in budget_rows(records) if row["epsilon"] == 0.8]
+    paths = budget_figures(rows, Drawing("paper", False, ()), tmp_path)
+    (svg,) = [path for path in paths if path.suffix == ".svg"]
+    wide, tall = (float(side) / 72 for side in re.search(r'width="(.*?)pt" height="(.*?)pt"', svg.read_text()).groups())
+    assert wide == pytest.approx(size[0]) and tall <= size[1]
+    words = re.findall("<!-- (.*?) -->", svg.read_text())
+    assert [word for word in words if "method" in word] == [f"method {number}" for number in range(methods)]
+    assert words.count("layer") == (0 if layers == 1 else 2)
+
+
+def test_a_figure_without_a_budget_has_no_colour_scale(tmp_path):
+    first = open_run(golden.RUNS / "budget").records["budget"][0]
+    for d, scales in ((None, 0), (8, 1)):
+        rows = [{**row, "d": d} for row in budget_rows([first])]
+        (path,) = [one for one in budget_figures(rows, Drawing(), tmp_path) if one.suffix == ".svg"]
+        text = path.read_text()
+        assert text.count("<!-- smallest d -->") == scales and text.count("<!-- no d up to ") == 1 - scales
 
 
 def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
@@ -658,7 +683,7 @@ def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
     shown = [{**row, "d": None, "most": 16 if row["method"] == "one" else 64} for row in rows]
     (path,) = [one for one in budget_figures(shown, Drawing("paper", False, ()), tmp_path) if one.suffix == ".svg"]
     text = path.read_text()
-    assert "no d up to 64 is enough" in text and "none up to 64" in text and "up to 16" not in text
+    assert "no d up to 64 is enough" in text and "<!-- no d up to 64 -->" in text and "up to 16" not in text
 
 
 def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
