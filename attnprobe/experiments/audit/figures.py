@@ -25,8 +25,10 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 BEYOND = "#f3ece4"  # broken promises
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # their colour in the legend
-SPREAD = 0.7  # of the width of a δ: how far apart its heads stand
-MOST = 1.3  # upper end of the axis of probabilities
+SPREAD = 0.8  # of the width of a δ: how far apart its heads stand
+MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
+CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
+SMALLEST = 0.35  # of the size of a marker
 
 
 def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -71,21 +73,27 @@ def _figure(rows: Sequence[Row]) -> Panels:
 
 
 def _panel(colours: Mapping[float, str], axis: Any, group: Sequence[Row]) -> None:
-    """The heads of one method and quantity, side by side above each δ; a share of zero lies on the lower edge."""
+    """The heads of one method and quantity, side by side above each δ; a share of zero lies at the lower edge."""
     deltas = sorted({row["delta"] for row in group})
     least = min(1 / (2 * max(row["trials"] for row in group)), deltas[0] / 3)
     logarithmic(axis, "y")
-    axis.set_ylim(least, MOST)
+    axis.set_ylim(least / MOST, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
     for place, delta in enumerate(deltas):
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=BEYOND, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
     order = sorted({(row["epsilon"], row["layer"], row["head"], row["window"]) for row in group})
+    points = axis.get_window_extent().width / axis.figure.dpi * 72
+    space = CLEAR * SPREAD * points / len(deltas) / len(order)
     for row in group:
         place = order.index((row["epsilon"], row["layer"], row["head"], row["window"]))
         x = deltas.index(row["delta"]) + SPREAD * (place / max(len(order) - 1, 1) - 0.5)
         y, colour = max(row["worst"], least), colours[row["epsilon"]]
         axis.plot([x, x], [max(row["lower"], least), row["upper"]], color=colour, linewidth=0.6, alpha=0.5, zorder=2)
-        axis.plot([x], [y], linestyle="", color=colour, alpha=0.8, clip_on=False, zorder=3, **LOOKS[row["verdict"]])
+        look = LOOKS[row["verdict"]]
+        size = min(look["markersize"], max(space, SMALLEST * look["markersize"]))
+        axis.plot(
+            [x], [y], linestyle="", color=colour, alpha=0.8, clip_on=False, zorder=3, **{**look, "markersize": size}
+        )
     axis.set_xticks(range(len(deltas)), [f"{delta:g}" for delta in deltas])

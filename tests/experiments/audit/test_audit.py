@@ -218,3 +218,34 @@ def test_a_bias_of_few_repeats_is_doubted(repeats, biased, doubted):
     rows = [{"trials": [repeats, repeats], "metrics": {"biased": {"mean": biased}}}, {"trials": [9, 9], "metrics": {}}]
     notes = doubts(rows)
     assert bool(notes) == doubted and all(f"{repeats} repeats may find a bias" in line for line in notes)
+
+
+@pytest.mark.parametrize("heads", [2, 12])
+def test_markers_of_neighbours_do_not_cover_each_other(heads, tmp_path, monkeypatch):
+    """Shares of 1 of all heads at two ε, and of 0; none is cut by the edge."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from attnprobe.experiments.audit.figures import audit_figures
+    from attnprobe.figures import files
+    from attnprobe.figures.drawing import Drawing
+
+    sheets = []
+    monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: sheets.append(sheet) or [])
+    place = {"method": "performer", "options": {}, "d": 16, "layer": 0, "window": 0, "n": 64, "delta": 0.05}
+    rows = [
+        {**place, "head": head, "epsilon": epsilon, "quantity": quantity, "source": None, "target": "softmax"}
+        | {"verdict": "violated", "worst": share, "lower": share, "upper": share, "trials": 100}
+        for quantity, share in (("normaliser", 1.0), ("numerator", 0.0), ("output", 1.0))
+        for epsilon in (0.05, 0.1)
+        for head in range(heads)
+    ]
+    audit_figures(rows, Drawing(), tmp_path)
+    (figure,) = [sheet.figure for sheet in sheets]
+    FigureCanvasAgg(figure).draw()
+    for axis in figure.axes:
+        lines = [line for line in axis.get_lines() if line.get_marker() == "X"]
+        spots = [line.get_transform().transform(line.get_xydata())[0] * 72 / figure.dpi for line in lines]
+        steps = np.diff(sorted(x for x, _ in spots))
+        size = lines[0].get_markersize()
+        assert len(spots) == 2 * heads and size <= steps.min() and (heads > 2 or size == 6)
+        assert axis.get_window_extent().y0 * 72 / figure.dpi + size / 2 <= min(y for _, y in spots)
