@@ -44,7 +44,11 @@ class Style:
         return max(1, int(self.wide / width))
 
     def down(self, height: float) -> int:
-        """How many panels of this height, in inches, fit in a column; title and legend take an inch."""
+        """How many panels of this height, in inches, fit in a column; title and legend take an inch.
+
+        >>> [STYLES["paper"].down(height) for height in (4.0, 4.1, 20.0)]
+        [2, 1, 1]
+        """
         return max(1, int((self.tall - 1) / height))
 
 

@@ -168,6 +168,7 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str])
     'n=512 is not measured; n is 64'
     >>> impossible_reason(Gate("tau", "se", max=1), {"windows": 1}, {}).partition(";")[0]
     'one text window has no standard error'
+    >>> impossible_reason(Gate("tau", "se", max=1), {"windows": 2}, {})
     >>> impossible_reason(Gate("tau", max=1, method="topk"), {"windows": 1, "methods": ["all"]}, {})
     """
     for setting, measured in measures.items():
