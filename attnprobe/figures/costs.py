@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from ..tables.table import gathered
-from .methods import HOLLOW
+from .kit import type_size
+from .methods import HOLLOW, HUGE
 
 Limits = tuple[float, float]  # the cost of exact attention, and the error of V-Mean, which costs nothing
 
@@ -20,11 +23,13 @@ EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 CLEAR = 0.8  # of an error: a method that is clearly better has less
 MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
-APART = (0.14, 0.07)  # of the width and height of a panel's points, between two numbers that can be read
-LEAST = 0.5  # decades of an axis, about
-SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1))  # right and left, above and below
-SAMPLES = 24  # of a piece of a line
-MARKER = 12  # of a point
+SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
+SIZE, WIDE, TALL = 0.694, 0.6, 0.75  # of type x-small, of figures' type; width and height of its digits, of its size
+SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
+RADIUS = 3.0  # points, of a marker
+MARKER = 12  # places of a line that weigh as much as a marker
+EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
+FAR = 1e3  # from the least cost to the beginning of the frontier at V-Mean, which has none
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class Point:
     bad: bool = False
 
 
-Named = tuple[Point, tuple[int, int]]  # a point, and the side of its number
+Place = tuple[float, float]  # in points
+Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
+Number = tuple[str, Point, Place]  # what stands beside a point, and its place from there
 
 
 def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), part: float = 1.0) -> list[Point]:
@@ -82,11 +89,13 @@ def cloud(
     limits: Limits,
     best: Sequence[Point] | None = None,
 ) -> None:
-    """Draw the points of a panel and their frontier. Methods without a style are small and grey.
+    """Draw the points of a panel, and their frontier from V-Mean on. Methods without a style are small and grey.
 
     Args:
         best: the points of the frontier by cost; None are those of `frontier`.
     """
+    from matplotlib.lines import Line2D
+
     shown = [point for point in points if point.label in styles]
     others = [(point.cost, point.error) for point in points if point.label not in styles]
     axis.plot(*(zip(*others, strict=True) if others else ((), ())), **BEATEN)
@@ -98,66 +107,100 @@ def cloud(
             look = {**style, "linestyle": "", "markersize": 5.5, "zorder": 3, **(HOLLOW if point.bad else EDGE)}
             axis.plot([point.cost], [point.error], **look)
     steps = frontier(points, limits) if best is None else best
-    axis.plot(*_places(steps), drawstyle="steps-post", **FRONTIER)
-    for number, (point, side) in enumerate(_named(lines, points, steps)):
-        text = f"d = {point.d}" if number == 0 else str(point.d)
-        beside = {"xytext": (4 * side[0], 4 * side[1]), "textcoords": "offset points", "fontsize": "x-small"}
-        beside |= {"ha": "left" if side[0] > 0 else "right", "va": "bottom" if side[1] > 0 else "top"}
-        axis.annotate(text, (point.cost, point.error), color=styles[point.label]["color"], zorder=4, **beside)
+    costs, errors = _places(steps)
+    if steps and steps[0].error < limits[1] < HUGE:  # V-Mean is left of the axis
+        costs, errors = [costs[0] / FAR, *costs], [limits[1], *errors]
+    axis.add_artist(Line2D(costs, errors, drawstyle="steps-post", **FRONTIER))
+
+
+def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write d beside the points of a panel whose lines are drawn, and whose axes have their scales and ends."""
+    lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
+    for text, point, (x, y) in _numbers(axis, lines):
+        look = {"ha": "center", "va": "baseline", "fontsize": "x-small", "color": styles[point.label]["color"]}
+        axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.error for point in points]
 
 
-def _named(lines: Sequence[Sequence[Point]], every: Sequence[Point], steps: Sequence[Point]) -> list[Named]:
-    """The points that have their d beside them, and on which side: where it covers the least of what is drawn.
+def _numbers(axis: Any, lines: Sequence[Sequence[Point]]) -> list[Number]:
+    """The points that have their d beside them, where it covers the least of what is drawn, and nothing of others.
 
     The ends of lines have it where it covers no other point, and with `MOST_NAMED` points or fewer all whose number
     covers nothing. Numbers that would hide each other are left out.
 
     Args:
-        lines: the points of each method. every: all points of the panel. steps: those of the frontier.
+        lines: the points of each method.
     """
-    wide = APART[0] * max(LEAST, _decades([point.cost for point in every]))
-    tall = APART[1] * max(LEAST, _decades([point.error for point in every]))
-    drawn = [_on_paper(point, wide, tall) for point in every] * MARKER
-    for line in lines:
-        drawn += _between([_on_paper(point, wide, tall) for point in line])
-    corners = [_on_paper(point, wide, tall) for point in steps]
-    for (x, y), (to, below) in pairwise(corners):
-        drawn += _between([(x, y), (to, y), (to, below)])
-    few = sum(map(len, lines)) <= MOST_NAMED
-    taken: list[tuple[float, float]] = []
-    named: list[Named] = []
+    low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
+    marks, curves = _drawn(axis)
+    size, few = SIZE * type_size("font.size"), sum(map(len, lines)) <= MOST_NAMED
+    taken: list[Box] = []
+    found: list[Number] = []
     ends = [point for line in lines for point in (line[0], line[-1])]
     for point in dict.fromkeys([*ends, *(point for line in lines if few for point in line)]):
-        x, y = _on_paper(point, wide, tall)
-        left = min(u for u, _ in drawn)
-        covered = {
-            side: sum(abs(u - x - 0.7 * side[0]) < 0.5 and abs(v - y - side[1]) < 0.6 for u, v in drawn)
-            + SAMPLES * (x + 0.7 * side[0] < left)  # beyond the axis
-            for side in SIDES
-            if not any(abs(u - x - 0.7 * side[0]) < 1 and abs(v - y - side[1]) < 1.2 for u, v in taken)
-        }
-        side = min(covered, key=covered.__getitem__, default=None)
-        if side is not None and point.d is not None and covered[side] < (MARKER if point in ends else 1):
-            taken.append((x + 0.7 * side[0], y + side[1]))
-            named.append((point, side))
-    return named
+        if point.d is None:
+            continue
+        text = str(point.d) if found else f"d = {point.d}"
+        (own,) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
+        others = [mark for mark in marks if math.dist(mark, own) > 0.1]
+        wide, tall = WIDE * size * len(text), TALL * size
+        fitting = {}
+        for side in SIDES:
+            gap = SLANTED if all(side) else STRAIGHT
+            x, y = (part * (gap + extent / 2) for part, extent in zip(side, (wide, tall), strict=True))
+            box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
+            hidden = any(_meet(box, other) for other in taken)
+            if not hidden and low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]:
+                covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
+                fitting[x, y - tall / 2] = covered, box
+        place = min(fitting, key=lambda one: fitting[one][0], default=None)
+        if place is not None and fitting[place][0] < (MARKER if point in ends else 1):
+            taken.append(fitting[place][1])
+            found.append((text, point, place))
+    return found
 
 
-def _on_paper(point: Point, wide: float, tall: float) -> tuple[float, float]:
-    """The place of a point in widths and heights of a number."""
-    return math.log10(point.cost) / wide, math.log10(point.error) / tall
+def _drawn(axis: Any) -> tuple[list[Place], list[Place]]:
+    """The markers of a panel, and places along its lines."""
+    marks: list[Place] = []
+    curves: list[Place] = []
+    for line in axis.lines:
+        corners = _on_paper(axis, line.get_transform(), line.get_xydata())
+        if line.get_linestyle() == "None":
+            marks += corners
+        elif line.get_drawstyle() == "steps-post":
+            turned = [place for (x, y), (to, below) in pairwise(corners) for place in ((x, y), (to, y), (to, below))]
+            curves += _along(turned)
+        else:
+            curves += _along(corners)
+    return marks, curves
 
 
-def _between(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Places along a line through some corners."""
-    parts = [step / SAMPLES for step in range(1, SAMPLES)]
-    return [(x + part * (u - x), y + part * (v - y)) for (x, y), (u, v) in pairwise(corners) for part in parts]
+def _on_paper(axis: Any, transform: Any, places: Any) -> list[Place]:
+    """Places of a transform in points of the page."""
+    axis.get_xlim(), axis.get_ylim()  # matplotlib finds the ends of an axis when they are asked for
+    return [
+        tuple(one) for one in (np.array(transform.transform(places)).reshape(-1, 2) * 72 / axis.figure.dpi).tolist()
+    ]
 
 
-def _decades(values: Sequence[float]) -> float:
-    """How many powers of ten some positive numbers span."""
-    return math.log10(max(values) / min(values)) if values else 0.0
+def _along(corners: Sequence[Place]) -> list[Place]:
+    """Places along a line through some corners, about `EVERY` points apart."""
+    places = []
+    for (x, y), (u, v) in pairwise(corners):
+        count = int(min(math.dist((x, y), (u, v)), LONGEST) / EVERY) + 1
+        places += [(x + part / count * (u - x), y + part / count * (v - y)) for part in range(count + 1)]
+    return places
+
+
+def _within(box: Box, places: Sequence[Place], near: float) -> int:
+    """How many places lie in a box or so near it."""
+    left, bottom, right, top = box
+    return sum(left - near < x < right + near and bottom - near < y < top + near for x, y in places)
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -339,17 +339,39 @@ def test_the_legend_of_a_given_axis_leaves_room_for_it():
     assert axes[0].get_window_extent().height > 0.3 * figure.bbox.height
 
 
-def test_a_number_beside_a_point_covers_no_other_point():
-    """A neighbour above and to the right leaves three sides; with one on each side there is no number."""
-    point = Point("a", 8, 10.0, 1.0)
-    far = [Point("b", None, 1.0, 100.0), Point("b", None, 100.0, 0.01)]
-    wide, tall = (apart * decades for apart, decades in zip(costs.APART, (2, 4), strict=True))
-    beside = {
-        side: Point("b", None, 10.0 * 10 ** (0.7 * side[0] * wide), 10 ** (side[1] * tall)) for side in costs.SIDES
-    }
-    assert costs._named([[point]], [point, *far], []) == [(point, (1, 1))]
-    assert costs._named([[point]], [point, beside[1, 1], *far], []) == [(point, (1, -1))]
-    assert costs._named([[point]], [point, *beside.values(), *far], []) == []
+def numbered(*others):
+    """The place of the number of a point in the middle of a panel 300 points wide, from there; None without one."""
+    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
+    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
+    style = {"color": "black", "linestyle": "-", "marker": "o"}
+    point = Point("a", 8, 31.0, 31.0)
+    beside = [Point("b", None, 31.0 * 10 ** (x / 100), 31.0 * 10 ** (y / 100)) for x, y in others]
+    costs.cloud(axis, [point, *beside], {"a": style}, (math.inf, math.inf))
+    costs.numbers(axis, [point], {"a": style})
+    return next((one.get_position() for one in axis.texts), None)
+
+
+def test_a_number_stands_beside_its_point_and_covers_no_other_point():
+    """A neighbour above and to the right leaves the other sides; with one on each side there is no number."""
+    x, y = numbered()
+    assert 0 < x < 18 and 0 < y < 5, "close to the point"
+    assert numbered((x, y))[1] < 0 < numbered((x, y))[0]
+    around = [(x * right, y * above) for right in (-1, 0, 1) for above in (-2, 0, 2) if (right, above) != (0, 0)]
+    assert numbered(*around) is None
+
+
+def test_a_number_stands_on_no_line_of_the_panel():
+    """Through its place go a yardstick and then a guide from top to bottom."""
+    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
+    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
+    style = {"color": "black", "linestyle": "-", "marker": "o"}
+    point = Point("a", 8, 31.0, 31.0)
+    costs.cloud(axis, [point], {"a": style}, (math.inf, math.inf))
+    axis.axhline(31.0 * 10 ** (5 / 100))
+    axis.axvline(31.0 * 10 ** (12 / 100))
+    costs.numbers(axis, [point], {"a": style})
+    (x, y), (name,) = axis.texts[0].get_position(), axis.texts
+    assert name.get_text() == "d = 8" and x < 0 and y < 0
 
 
 def test_of_many_methods_those_on_a_frontier_have_colours():
@@ -366,8 +388,8 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     costs.cloud(axis, [*best, *beaten], styles, limits)
     grey = axis.lines[0].get_xydata().tolist()
     assert grey == [[10.0, 1.0]] * len(beaten)
-    steps = axis.lines[-1].get_xydata().tolist()
-    assert steps == [[point.cost, point.error] for point in best]
+    (_, vmean), *steps = axis.lines[-1].get_xydata().tolist()
+    assert vmean == limits[1] and steps == [[point.cost, point.error] for point in best], "it begins at V-Mean"
     costs.cloud(axis, [], styles, limits)
 
 

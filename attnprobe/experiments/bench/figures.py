@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import Point, cloud, prominent
+from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -163,6 +163,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         logarithmic(axis)
         axis.set_ylim(ends)
         axis.set_xlabel(COSTS[cost][2])
+        numbers(axis, clouds[cost], styles)
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.costs import Point, cloud, prominent
+from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
@@ -236,7 +236,8 @@ def cost_figure(
     references = [row for row in shown if row.get("reference")]
 
     def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
-        vmean = [_drawn(row, metric) for row in group if row["method"] == "vmean"]
+        free = [row for row in group if row["method"] == "vmean" and cost == "visited_fraction"]
+        vmean = [_drawn(row, metric) for row in free]
         exact = [price for row in group if row["method"] == SOFTMAX and (price := _prices(row).get(cost))]
         exact += [100.0 * exact_share(group[0]["n"], causal)] if cost == "visited_fraction" else []
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
@@ -266,6 +267,7 @@ def cost_figure(
         axis.grid(axis="x")
         logarithmic(axis, "x")
         axis.set_xlabel(AXES[name][2])
+        numbers(axis, drawn, styles)
 
     flags = flagged(shown)
     notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
@@ -296,7 +298,8 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
-        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
+        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods. "
+        "That of entries begins at V-Mean, which visits none.",
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []
