@@ -288,8 +288,8 @@ def test_theory_of_measures_that_are_infinite_or_one():
     text = view.text("table")
     assert text.count("says: ") == 5 and "\n– skipped, : skyformer-theorem-2\n" in text
     scales = {}
-    for (title, _), axis in zip(figures["theory-bounds-n24"].panels, axes["theory-bounds-n24"], strict=True):
-        scales[title] = axis.get_yscale(), *(round(end, 4) for end in axis.get_ylim())
+    for (_, rows), axis in zip(figures["theory-bounds-n24"].panels, axes["theory-bounds-n24"], strict=True):
+        scales[rows[0]["theorem"]] = axis.get_yscale(), *(round(end, 4) for end in axis.get_ylim())
     assert scales["rank-collapse"] == ("linear", 1.9, 2.1) and scales["skyformer-lemma-3"] == ("linear", -0.08, 1.08)
     assert scales["skeinformer-jl"] == ("log", 0.0625, 1.6) and scales["eckart-young"] == ("linear", -1, 1)
     assert scales["wide"][0] == "log" and scales["single"][0] == "linear"
@@ -346,7 +346,7 @@ def test_error_maps_of_heads_without_budgets_and_of_errors_that_are_0_or_equal()
     scales = {n: (one.scale.low, one.scale.high) for n, one in maps.items()}
     assert scales == {16: (0.5 / 1.5, 0.75), 24: (0.1, 1.0), 32: (0.1, 0.2)}
     assert [title for title, _ in maps[16].panels] == ["skyformer"]
-    assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4"]
+    assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4 (below, 0)"]
 
 
 def test_error_of_families_without_yardsticks():
@@ -361,7 +361,7 @@ def test_error_of_families_without_yardsticks():
     records.append({**records[-1], "d": None})
     view, figures, axes = shown("error", records)
     figure = figures["error-output_spectral_relative"]
-    assert [title for title, _ in figure.panels] == ["family 0", "family 1", "family 2"]
+    assert [title for title, _ in figure.panels] == [f"layer 0, n = 24\nfamily {number}" for number in range(3)]
     assert list(figure.legend) == ["diverged or failed", "maximum"]
     assert view.result == "2 are ties. Failed or diverged: method7, method7 d = 8."
     assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
@@ -431,14 +431,25 @@ def test_error_profiles_are_lists_for_each_head():
         assert problem == "field profile.keys: expected the whole numbers 2^a"
 
 
+def deeper(records):
+    """The records of a model of six layers: those of the two single layers stand three times."""
+    alone = [one for one in records if one["layer"] is not None]
+
+    def moved(one, by):
+        local = {str(int(layer) + by): errors for layer, errors in one["local"].items()}
+        return {**one, "layer": one["layer"] + by, "layers": [one["layer"] + by], "local": local}
+
+    return [*records, *(moved(one, by) for by in (2, 4) for one in alone)]
+
+
 def test_inject_of_numbers_that_are_null_or_missing():
     def lost(record):
         local = {layer: [None] * len(errors) for layer, errors in record["local"].items()}
         return with_metrics(record, local_error=[None], kl=[]) | {"residual": None, "local": local}
 
-    view, figures, _ = shown("inject", map(lost, golden("inject")))
-    text = view.text("table")
-    assert "local error" not in text and " KL " not in text and "row error       4 layers      +1.00" in text
+    text = shown("inject", map(lost, deeper(golden("inject"))))[0].text("table")
+    assert "local error  " not in text and " KL " not in text and "row error       12 layers" in text
+    _, figures, _ = shown("inject", map(lost, golden("inject")))
     assert list(figures) == ["inject-layers-n16-pretrained", "inject-layers-n16-initialized"]  # none of local errors
 
 
@@ -447,9 +458,9 @@ def test_inject_of_many_methods_without_budgets():
     base = {one["layer"]: one for one in golden("inject") if one["method"] == "linear" and one["window"] == 0}
     records = []
     for number in range(9):
-        for layer in (None, 0, 1, 2):
+        for layer in (None, *range(6)):
             one = base[min(layer, 1)] if layer is not None else base[None]
-            size = 1e-9 if number == 8 else (number + 1) * (2.0 if layer == 2 else 1.0)
+            size = 1e-9 if number == 8 else (number + 1) * 2.0 ** max(0, (layer or 0) - 1)
             names = {"method": f"method{number}", "family": f"family {number % 3}", "layer": layer}
             scaled = {name: [size * one["metrics"][name][0]] for name in ("drift", "local_error")}
             records += [with_metrics(one, **scaled) | names] if number != 7 or layer is None else []
@@ -471,11 +482,11 @@ def test_inject_of_a_drift_that_is_null_of_equal_errors_and_without_losses():
         lost = dict.fromkeys(("loss", "loss_own", "loss_change", "kl"))
         return with_metrics(record, drift=drift, local_error=[0.5], **lost)
 
-    view, figures, _ = shown("inject", map(same, golden("inject")))
+    view, figures, _ = shown("inject", map(same, deeper(golden("inject"))))
     assert "linear" not in view.result and "smallest drift" in view.result
     assert "95 % of" not in view.text("table")
     local = next(figure for stem, figure in figures.items() if stem.startswith("inject-local"))
-    assert local.caption[-1].startswith("ρ is their rank correlation. ") and "Over all" not in local.caption[-1]
+    assert not any("ρ" in line or "Over all" in line for line in local.caption)
     assert not any("ρ" in name for name in local.draw(Figure().add_subplot(), local.panels[0][1]))
 
 
@@ -525,12 +536,13 @@ def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
 
 
 def test_inject_of_single_heads_has_no_drift_of_layers():
-    records = [{**one, "kv_head": head} for one in golden("inject") if one["layer"] == 0 for head in (0, 1)]
+    alone = [one for one in deeper(golden("inject")) if one["layer"] in (0, 2)]
+    records = [{**one, "kv_head": head} for one in alone for head in (0, 1)]
     records[1] |= {"status": "failed", "reason": "no", "metrics": {}, "local": {}}
     view, figures, _ = shown("inject", records)
     text = view.text("table")
     assert "✗ skyformer d = 4 layer 0 KV head 1: failed, 1 failed of 2 cells: no" in text
-    assert "local error     4 KV heads      +1.00" in text and " cosine " not in text
+    assert "local error     8 KV heads      +1.00" in text and " cosine " not in text
     assert not figures
 
 
