@@ -83,6 +83,9 @@ def console_of(width: int, terminal: bool) -> Console:
         force_terminal=True if terminal else None,
         force_jupyter=False,
         legacy_windows=False,
+        highlight=False,
+        emoji=False,
+        markup=False,
     )
     console.push_render_hook(Printable())
     return console
