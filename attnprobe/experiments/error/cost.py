@@ -298,8 +298,8 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
         "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
-        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods. "
-        "That of entries begins at V-Mean, which visits none.",
+        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
+        *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []
