@@ -168,7 +168,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = Fals
     Cost ``2 h n_q n_k max(p, p_v)`` multiply-adds; memory O(h n p).
     """
     p, p_v = q.shape[-1], v.shape[-1]
-    q, k, v = (functional.pad(x, (0, max(p, p_v) - x.shape[-1])) for x in (q, k, v))
+    if p != p_v:  # a pad of nothing copies too
+        q, k, v = (functional.pad(x, (0, max(p, p_v) - x.shape[-1])) for x in (q, k, v))
     q = q.unflatten(0, (len(k), -1))  # (h_kv, group, n, p)
     k, v = (x[:, None].expand(-1, q.shape[1], -1, -1) for x in (k, v))
     out = functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)

@@ -347,7 +347,7 @@ def _tested(rows: Sequence[Row], level: float) -> list[str]:
     tables = len(gathered(tested, lambda row: tuple(str(row.get(name)) for name in ("metric", *TABLE))))
     if tables < 2:
         return []
-    shares = (f"{100 * min(1.0, share / 2):.2g} %" for share in (tables * level, level))
+    shares = (f"{100 * min(1.0, share / 2):.3g} %" for share in (tables * level, level))
     return [
         f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have "
         f"a worse row; with --level {level / tables:.2g}, {next(shares)}"

@@ -146,10 +146,10 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
     """The growth of memory during one call, at its peak, in bytes; None if the system cannot measure it.
 
     Args:
-        make: ``make(*args)`` prepares the inputs and returns the call. ``make(*args, few=True)`` returns a small call
-            of the same kind. The small call runs first and may fail. It loads thread pools, kernels and libraries,
-            which are not a cost of the call. ``make`` must be importable by name. On a CPU it runs in a new process,
-            forked from one that has imported torch and computed nothing. So the call cannot reuse freed memory.
+        make: ``make(*args)`` prepares the inputs and returns the call. It runs once before the one that counts: that
+            loads thread pools, kernels and libraries with their buffers, which are not a cost of the call. ``make``
+            must be importable by name. On a CPU it runs in a new process, forked from one that has imported torch and
+            computed nothing, and freed memory is returned to the system. So the call cannot reuse it.
 
     On a CPU it is the growth of the resident set (Linux only), accurate to the pages that malloc keeps, about 0.1 MiB.
     On CUDA it is the growth of the memory of torch's allocator.
@@ -158,8 +158,8 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
         Exception: any exception of the call. BrokenProcessPool: the system ended its process.
     """
     if torch.device(device).type == "cuda":
-        _warm_up(make, args)
         once = make(*args)
+        _warm_up(once)
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -174,17 +174,17 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
         return pool.submit(_resident_growth, make, args).result()
 
 
-def _warm_up(make: Callable[..., Call], args: tuple[Any, ...]) -> None:
-    with suppress(Exception):  # if the small call is impossible, the real one reports it
-        make(*args, few=True)()
+def _warm_up(once: Call) -> None:
+    with suppress(Exception):  # the call that counts reports it
+        once()
 
 
 def _resident_growth(make: Callable[..., Call], args: tuple[Any, ...]) -> int:
     """In a new process: the peak of the resident set during one call, less its size before."""
     import ctypes
 
-    _warm_up(make, args)
     once = make(*args)
+    _warm_up(once)
     ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which the call could reuse unseen
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _resident("VmRSS")

@@ -59,6 +59,12 @@ class GuaranteeReference:
         """``‖o_i‖`` of each row, (h, n_q) float64."""
         return row_norms(self.output)
 
+    def sizes_of(self, quantity: str) -> Tensor | None:
+        """The sizes of rows by which `over_heads` makes errors of ``quantity`` those of a head; None is 1 for all."""
+        if quantity == "normaliser":
+            return None
+        return self.numerator_sizes if quantity == "numerator" else self.sizes
+
     @cached_property
     def log_normaliser(self) -> Tensor | None:
         """``ln D``, (h, n_q) float64, with the sinks of heads; None for targets without a normaliser."""
@@ -67,6 +73,12 @@ class GuaranteeReference:
         x = self.qkv.to(dtype=torch.float64)
         log_sum = SoftmaxAttention(x.q, x.k, x.scale, x.visible).log_normalizer()
         return log_sum if x.sink_logits is None else torch.logaddexp(log_sum, x.sink_logits.double()[:, None])
+
+    @cached_property
+    def numerator_sizes(self) -> Tensor:
+        """``‖N_i‖ = D_i ‖o_i‖`` of each row over the largest D of its head, (h, n_q) float64."""
+        assert self.log_normaliser is not None
+        return (self.log_normaliser - self.log_normaliser.amax(-1, keepdim=True)).exp() * self.sizes
 
     @cached_property
     def dense(self) -> Tensor:

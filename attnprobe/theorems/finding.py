@@ -60,9 +60,12 @@ class Finding:
 
     @property
     def slack(self) -> Tensor:
-        """The slack of the bound: bound / measured for "at most", measured / bound for "at least", (h,)."""
+        """The slack of the bound: bound / measured for "at most", measured / bound for "at least", (h,).
+
+        NaN of a bound of 0, of which no measured value has a share.
+        """
         pair = (self.bound, self.measured) if self.sense == "at most" else (self.measured, self.bound)
-        return pair[0] / pair[1]
+        return (pair[0] / pair[1]).masked_fill(self.bound == 0, torch.nan)
 
     @property
     def contradicted(self) -> Tensor:

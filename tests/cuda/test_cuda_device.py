@@ -162,7 +162,7 @@ def test_a_call_is_timed_by_events_of_the_device(gpu):
 
 
 def test_the_peak_of_a_call_is_that_of_the_device(gpu):
-    def make_call(few=False):
+    def make_call():
         return lambda: torch.empty(16 * 2**20, device="cuda").sum()
 
     actual = peak_bytes(make_call, device="cuda")

@@ -53,7 +53,11 @@ def test_errors_of_heads_are_relative_frobenius_errors():
     assert "matrix" not in actual
     difference = approx.output - reference.output
     expected = difference.flatten(1).norm(dim=1) / reference.output.flatten(1).norm(dim=1)
-    torch.testing.assert_close(over_heads(actual["output"], reference.sizes), expected)
+    torch.testing.assert_close(over_heads(actual["output"], reference.sizes_of("output")), expected)
+    d, d_own = reference.log_normaliser.exp()[..., None], approx.log_normalizer().double().exp()[..., None]
+    numerators, own = d * reference.output, d_own * approx.output
+    expected = (own - numerators).flatten(1).norm(dim=1) / numerators.flatten(1).norm(dim=1)
+    torch.testing.assert_close(over_heads(actual["numerator"], reference.sizes_of("numerator")), expected)
 
 
 def test_what_a_method_does_not_state_has_no_error():

@@ -33,6 +33,12 @@ def of(met, vacuous, measured, bound, sense="at most", **more):
     )
 
 
+def test_a_bound_of_0_has_no_slack():
+    assert float(of(True, False, 2.0, 1.0).slack) == 0.5 and float(of(True, False, 2.0, 1.0, "at least").slack) == 2
+    for sense in ("at most", "at least"):
+        assert math.isnan(of(True, False, 1e-13, 0.0, sense).slack)
+
+
 @pytest.mark.parametrize("sense", ["at most", "at least"])
 def test_what_is_not_assumed_comes_first_then_what_is_not_promised_then_what_is_lost(sense):
     selected, broken = (1.0, 3.0) if sense == "at most" else (3.0, 1.0)

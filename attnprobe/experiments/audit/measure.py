@@ -81,8 +81,7 @@ class Tally:
         for name, error in errors.items():
             of_rows = error.ndim == 2
             if of_rows and not self.rows:
-                sizes = None if name == "normaliser" else self.reference.sizes
-                error = over_heads(error, sizes)
+                error = over_heads(error, self.reference.sizes_of(name))
             finite = torch.isfinite(error).cpu()
             lost |= (~finite.flatten(1).all(1) if finite.ndim == 2 else ~finite).long()
             for epsilon in self.epsilons:

@@ -12,11 +12,11 @@ from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lis
 
 PER_HEAD = ("rate", "worst", "lower", "upper", "p_at_most", "p_above", "verdict", "rows_violated", "rows_holding")
 METRICS = {
-    "keys": "the number of keys that a row reads, mean over rows and repeats",
+    "keys": "the number of keys, landmarks or features that a row uses, mean over rows and repeats",
     "keys_share": "the same over the number of keys that a row sees",
     "residual_error": "mean over rows and repeats of r² / (1 + r²) with r = ‖W_O,h (o~ - o)‖ / ‖x + y‖, of a model",
     "bias": "the mean over repeats and rows of D~/D − 1",
-    "bias_z": "the bias over its standard error",
+    "bias_z": "the bias over its standard error, corrected for skewness",
     "biased": "1 if the bias is not chance at the stated confidence, over all heads, and beyond rounding",
     "normaliser_sd": "the standard deviation of D~/D over repeats, root mean square over rows",
     "sd_ratio": "the standard deviation that the method states over the measured one",

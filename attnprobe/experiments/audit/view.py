@@ -113,9 +113,9 @@ PROMISES = (
     Column("rate", "{metrics[rate][mean]:share}", "share of repeats with an error above ε, mean over heads"),
     Column("worst", "{metrics[worst][max]:share}", "rate of the worst head or row"),
     Column(
-        "keys",
+        "used",
         "{metrics[keys][mean]:4} ({metrics[keys_share][mean]:share})",
-        "that a row reads, and their share of those that it sees",
+        "keys, landmarks or features of a row, and their share of the keys that it sees",
         1,
     ),
     Column(
@@ -134,16 +134,25 @@ PROMISES = (
     ),
     Column("repeats", _trials, "seeds that were measured", 3),
 )
+OVER = ", median over heads"
 NORMALISERS = (
     *METHOD,
-    Column("bias", "{metrics[bias][median]:brief}", "mean of D~/D − 1, median over heads"),
-    Column("z", "{metrics[bias_z][median]:brief}", "bias over its standard error, median"),
+    Column("bias", "{metrics[bias][median]:brief}", f"mean of D~/D − 1{OVER}"),
+    Column(
+        "z",
+        "{metrics[bias_z][median]:brief}",
+        f"bias over its standard error, corrected for skewness{OVER}",
+    ),
     Column("biased", _biased, "heads whose bias is not chance"),
-    Column("s.d.", "{metrics[normaliser_sd][median]:brief}", "of D~/D over repeats, median over heads", 1),
-    Column("stated / s.d.", "{metrics[sd_ratio][median]:brief}", "the method's own estimate over the measured s.d."),
-    Column("ESS", "{metrics[ess][median]:brief}", "effective sample size of the weights"),
-    Column("least π", "{metrics[least_inclusion][median]:brief}", "smallest probability that a key is used"),
-    Column("capped", "{metrics[capped][median]:share}", "share of rows at the cap of samples"),
+    Column("s.d.", "{metrics[normaliser_sd][median]:brief}", f"of D~/D over repeats{OVER}", 1),
+    Column(
+        "stated / s.d.",
+        "{metrics[sd_ratio][median]:brief}",
+        f"the method's own estimate over the measured s.d.{OVER}",
+    ),
+    Column("ESS", "{metrics[ess][median]:brief}", f"effective sample size of the weights{OVER}"),
+    Column("least π", "{metrics[least_inclusion][p10]:brief}", "smallest probability that a key is used, p10 of heads"),
+    Column("capped", "{metrics[capped][median]:share}", f"share of rows at the cap of samples{OVER}"),
 )
 COLUMNS = (*PROMISES, *NORMALISERS)
 

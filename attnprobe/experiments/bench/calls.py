@@ -100,11 +100,8 @@ def _on_cpu(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) else value
 
 
-def load_call(path: str, work: Work, device: str, few: bool = False) -> Callable[[], Any]:
-    """The call on the inputs of `save_inputs`; with ``few`` on their first tokens, at most twice the budget."""
+def load_call(path: str, work: Work, device: str) -> Callable[[], Any]:
+    """The call on the inputs of `save_inputs`."""
     parts: dict[str, Any] = torch.load(path, weights_only=True)
     parts |= {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
-    qkv = QKV(**parts)
-    if few:
-        qkv = qkv.first(2 * max(work.d or 0, 64))
-    return work.call(qkv)
+    return work.call(QKV(**parts))

@@ -24,7 +24,7 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
 
     The search bisects over budgets, all heads of a layer together. A random method must succeed for a share of at least
     1 - δ of the seeds. The error may grow with d, so some larger budgets are tried too. Those that exceed ε again are
-    reported as counterexamples. Budgets that were not tried may still exceed ε; --scan tries all.
+    reported as counterexamples. Budgets that were not tried may still exceed ε; --scan tries all of --resolution.
 
     The d of every layer and head is written to budgets-METHOD.json in the run's folder, with null if no budget up to
     --d-max is enough.
@@ -51,7 +51,11 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
         metavar="INTEGER",
     )
     resolution: float = opt(1.05, "The largest ratio of neighbouring budgets; 1 tries every budget.", metavar="FACTOR")
-    scan: bool = opt(False, "Try every budget instead of bisecting. Slow, but certain to find the smallest.")
+    scan: bool = opt(
+        False,
+        "Try every budget of --resolution instead of bisecting. Slow, but with --resolution 1 certain to find the "
+        "smallest.",
+    )
     target: str = target_option("The exact matrix that methods approximate.")
     tol: float = opt(
         1e-3,

@@ -56,7 +56,7 @@ class BudgetRecord(Place):
     epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
     delta: Annotated[Number, Field(description="the share of seeds that may exceed ε")]
     resolution: Annotated[Number, Field(description="the ratio of neighbouring budgets")]
-    scan: NotRequired[Annotated[bool, Field(description="whether every budget was tried")]]
+    scan: NotRequired[Annotated[bool, Field(description="whether every budget of the resolution was tried")]]
     seeds: Annotated[Count, Field(description="number of seeds")]
     needed: NotRequired[Annotated[Count | None, Field(description="number of seeds that must hold")]]
     least: NotRequired[Annotated[Budget | None, Field(description="the smallest budget of the search")]]

@@ -32,7 +32,7 @@ FIELDS = (
 def _greedy(row: Row) -> str:
     """The number of equal first tokens of greedy decoding, and the number of all."""
     same = mean(row, "greedy_match")
-    return "" if same is None else f"{same:g} of {row['greedy_steps']}"
+    return "" if same is None else f"{same:.3g} of {row['greedy_steps']}"
 
 
 def _budget(row: Row) -> str:

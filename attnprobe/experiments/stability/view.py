@@ -63,8 +63,8 @@ def _core(row: Row) -> str:
 
 COND = "σ₁/σ_m, median"
 FIRST_TOKENS = (
-    "over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its first tokens on the "
-    "method's own Q and K, core: what the method inverts"
+    "over steps, layers and heads, then over seeds, of the first sequence of each batch; B and C of its first tokens "
+    "on the method's own Q and K, core: what the method inverts"
 )
 RATIO = "of τ over self-attention's"
 PAIRS = "mean over the steps on the same batches, and over seeds; the interval is Student's over the seeds, as pairs"

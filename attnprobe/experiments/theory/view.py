@@ -129,7 +129,7 @@ PLACES = (
     *(Column(name, f"{{{name}}}", key=True) for name in ("layer", "n", "d")),
 )
 QUANTILES = "median over heads and windows"
-SLACK = "factor between measured and bound, above 1 where the promise holds"
+SLACK = "factor between measured and bound, above 1 where the promise holds; none of a bound of 0"
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
 VERDICTS_IN_WORDS = (
     "the first that applies: assumption not met, so nothing is promised; vacuous, the bound is true of every matrix "
