@@ -169,8 +169,12 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     ],
     "odd": [f"report {run}/ODD --plot none --format md" for run in COMMANDS],
     "odd-figures": [
-        f"report {run}/ODD --plot all --style slide --format csv --columns n"
-        for run in ("error", "condition", "spectrum", "theory", "budget", "inject", "inject-decode", "stability")
+        f"report {run}/ODD --plot all {how} --format csv --columns n"
+        for how, some in (
+            ("--title", ("error", "condition", "theory", "stability")),
+            ("--style slide", ("spectrum", "budget", "inject", "inject-decode")),
+        )
+        for run in some
     ],
     "columns": [  # of every table, the columns that identify its rows stay
         f"report {run} --plot none --columns {some}"
