@@ -87,11 +87,14 @@ def led(winners: Sequence[Sequence[str]], what: str) -> str:
 
     >>> led([["a"], ["a", "b"]], "the smallest error")
     'a has the smallest error in 1 of 2 tables, 1 is a tie.'
+    >>> led([["a", "b"]], "the smallest error")
+    '1 table is a tie.'
     """
     counts = Counter(names[0] for names in winners if len(names) == 1)
     ties = len(winners) - sum(counts.values())
     parts = [f"{name} has {what} in {count} of {len(winners)} tables" for name, count in counts.most_common()]
-    parts += [f"{ties} {'is a tie' if ties == 1 else 'are ties'}"] if ties else []
+    tables = "" if counts else " table" if ties == 1 else " tables"
+    parts += [f"{ties}{tables} {'is a tie' if ties == 1 else 'are ties'}"] if ties else []
     return f"{', '.join(parts)}." if parts else ""
 
 

@@ -363,7 +363,7 @@ def test_error_of_families_without_yardsticks():
     figure = figures["error-output_spectral_relative"]
     assert [title for title, _ in figure.panels] == [f"layer 0, n = 24\nfamily {number}" for number in range(3)]
     assert list(figure.legend) == ["diverged or failed", "maximum"]
-    assert view.result == "2 are ties. Failed or diverged: method7, method7 d = 8."
+    assert view.result == "2 tables are ties. Failed or diverged: method7, method7 d = 8."
     assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
 
 
