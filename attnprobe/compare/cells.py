@@ -135,8 +135,9 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
     """The cells of the left method of each pair in A, and of the right one in B, under the name of their pair.
 
     A pair is ``LEFT=RIGHT``, each as in ``--method``; options that are not written may have any value, if one method of
-    the run fits alone. ``d=N`` among them takes that budget alone, so that two budgets can be compared. A method
-    without a budget is compared with every budget of the other.
+    the run fits alone. ``d=N`` among them takes that budget alone, so that two budgets can be compared; a side without
+    it takes the budget of the other. A method without a budget is compared with every budget of the other. Skipped
+    records are of no side.
 
     Args:
         a, b: records or rows, with ``method``, ``options`` and ``d``.
@@ -185,7 +186,26 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
     if any(len(side) > 1 for side in found[0]):
         several = ", ".join(dict.fromkeys(one[2] for side in found[0] for one in side))
         raise UsageError(f"--pair {text} fits several methods, {several}: write their options")
-    return found[0][0][0], found[0][1][0]
+    (left,), (right,) = found[0]
+    return _at_budget_of(right, left, a), _at_budget_of(left, right, b)
+
+
+def _at_budget_of(other: Side, side: Side, rows: Sequence[Fields]) -> Side:
+    """A side at the budget that the other one names; as it is if it names its own, or its method has none."""
+    shown, d, label = side
+    if other[1] is None or d is not None or all(row["d"] is None for row in _cells(rows, side)):
+        return side
+    alike = (shown, other[1], label)
+    cells = _cells(rows, alike)
+    if not cells:
+        raise UsageError(f"--pair: {shown} has no cell at d={other[1]}, which {other[0]} names: write its d= too")
+    return _shown(cells[0], other[1]), other[1], label
+
+
+def _shown(row: Fields, d: int | None) -> str:
+    """A method as a pair shows it, with the budget that is asked for."""
+    label = method_label(row)
+    return label if d is None else f"{label}{',' if row.get('options') else ':'}d={d}"
 
 
 def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
@@ -203,7 +223,7 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
         fits = fits and all(_means(value, has[key]) for key, value in wanted.items())
         if fits and (d is None or row["d"] == int(d)):
             label = method_label(row)
-            shown = label if d is None else f"{label}{',' if has else ':'}d={d}"
+            shown = _shown(row, None if d is None else int(d))
             if has.keys() == wanted.keys():
                 return [(shown, None if d is None else int(d), label)]
             sides[label] = (shown, None if d is None else int(d), label)
@@ -229,7 +249,7 @@ def _means(text: str, value: Any) -> bool:
 
 
 def _counts(row: Fields) -> bool:
-    return row.get("method") is not None and row["method"] != LOWER_BOUND
+    return row.get("method") not in (None, LOWER_BOUND) and row.get("status") != "skipped"
 
 
 def _cells(rows: Sequence[Fields], side: Side) -> list[Fields]:

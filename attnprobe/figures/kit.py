@@ -237,11 +237,11 @@ def log_ticks(axis: Any) -> None:
 def power_of_ten(value: float) -> str:
     r"""A round number with a power of ten.
 
-    >>> print(power_of_ten(1e6), power_of_ten(2e-7))
-    $10^{6}$ $2\cdot10^{-7}$
+    >>> print(power_of_ten(1e6), power_of_ten(2e-7), power_of_ten(1.5e5))
+    $10^{6}$ $2\cdot10^{-7}$ $1.5\cdot10^{5}$
     """
-    digit, _, power = f"{value:.0e}".partition("e")
-    factor = "" if digit == "1" else rf"{digit}\cdot"
+    digit, _, power = f"{value:.1e}".partition("e")
+    factor = "" if digit == "1.0" else rf"{digit.removesuffix('.0')}\cdot"
     return f"${factor}10^{{{int(power)}}}$"
 
 

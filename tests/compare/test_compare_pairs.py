@@ -123,6 +123,22 @@ def test_a_method_without_a_budget_meets_each_budget_and_d_names_one():
     assert (row["method"], row["d"], row["verdict"]) == ("skyformer:d=8 → skyformer:d=16", None, "same")
 
 
+def test_a_budget_of_one_side_is_that_of_the_other():
+    """The other budgets of the right method take no part: they once stood in for that of the left one."""
+    cells = [cell((d, d), d=d) for d in (8, 16)] + [cell((2 * d, 2 * d), method="other", d=d) for d in (8, 16, 32)]
+    for pair, a, b in (("skyformer:d=8=other", 8, 16), ("skyformer=other:d=16", 16, 32)):
+        (row,) = compare_runs(cells, cells, pairs=[pair]).rows
+        assert (row["a"], row["b"]) == (a, b) and row["method"].count(f"d={a}") == 2
+    with pytest.raises(UsageError, match="skyformer has no cell at d=32, which other:d=32 names: write its d= too"):
+        related(cells, cells, ["skyformer=other:d=32"])
+
+
+def test_a_method_that_was_skipped_is_no_worse_than_the_other():
+    cells = [cell(), cell(d=32), cell(method="other"), {**cell(method="other", d=32), "status": "skipped"}]
+    rows = compare_runs(cells, cells, pairs=["other=skyformer"]).rows
+    assert [(row["d"], row["verdict"]) for row in rows] == [(32, "missing"), (16, "same")]
+
+
 def test_methods_of_two_runs_are_paired_by_their_short_names():
     a, b = [cell(method="v1.py:blr")], [cell(method="blr.py:blr", values=(2.0, 4.0))]
     (row,) = compare_runs(a, b, pairs=["old/v1.py:blr=./blr.py:blr"]).rows

@@ -191,7 +191,7 @@ def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         "Drift with a method in one layer, and in all: mean over windows and repeats",
         [
             "Relative change of the last hidden states, ‖H~ − H‖F / ‖H‖F, with a method in one layer, and in all "
-            f"layers together (all): means. {where([{**row, 'layer': None} for row in rows], *COUNTED)}"
+            f"layers of the run together (all): means. {where([{**row, 'layer': None} for row in rows], *COUNTED)}"
         ],
         _panels(family_panels(rows)),
         draw,
