@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from inputs import make, one_head, reaching
+from torch.utils._python_dispatch import TorchDispatchMode
 from twins import exact as exact_twin
 
 from attnprobe.errors import UsageError
@@ -160,3 +161,23 @@ def test_nothing_of_size_n_by_n_is_held(target, p_v):
 def test_twelve_heads_of_8192_tokens_need_less_than_200_mib(p_v):
     """The output alone is 48 MiB; one n x n in float64 would be 512."""
     assert extra_memory(h=12, n=8192, p=64, p_v=p_v, target="softmax") < 200
+
+
+class Names(TorchDispatchMode):
+    """The names of the operations that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("p_v, copies", [(8, False), (4, True), (12, True)])
+def test_the_fused_kernel_copies_its_inputs_only_to_pad_them(p_v, copies):
+    q, k, v = torch.randn(2, 6, 8), torch.randn(2, 6, 8), torch.randn(2, 6, p_v)
+    with Names() as names:
+        attention(q, k, v, 0.5)
+    assert any("pad" in name or "clone" in name for name in names.seen) == copies
