@@ -192,20 +192,18 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
 
 def _at_budget_of(other: Side, side: Side, rows: Sequence[Fields]) -> Side:
     """A side at the budget that the other one names; as it is if it names its own, or its method has none."""
-    shown, d, label = side
-    if other[1] is None or d is not None or all(row["d"] is None for row in _cells(rows, side)):
+    cells = _cells(rows, side)
+    if other[1] is None or side[1] is not None or all(row["d"] is None for row in cells):
         return side
-    alike = (shown, other[1], label)
-    cells = _cells(rows, alike)
-    if not cells:
-        raise UsageError(f"--pair: {shown} has no cell at d={other[1]}, which {other[0]} names: write its d= too")
-    return _shown(cells[0], other[1]), other[1], label
+    if all(row["d"] != other[1] for row in cells):
+        raise UsageError(f"--pair: {side[0]} has no cell at d={other[1]}, which {other[0]} names: write its d= too")
+    return _side(cells[0], other[1])
 
 
-def _shown(row: Fields, d: int | None) -> str:
-    """A method as a pair shows it, with the budget that is asked for."""
+def _side(row: Fields, d: int | None) -> Side:
+    """The method of a row as a side of a pair, at the budget that is asked for."""
     label = method_label(row)
-    return label if d is None else f"{label}{',' if row.get('options') else ':'}d={d}"
+    return (label if d is None else f"{label}{',' if row.get('options') else ':'}d={d}"), d, label
 
 
 def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
@@ -216,17 +214,17 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
     d = wanted.pop("d", None)
     if (d is not None and not d.isdecimal()) or any(not value for value in wanted.values()):
         return []
+    budget = None if d is None else int(d)
     sides: dict[str, Side] = {}
     for row in rows:
         has = row.get("options") or {}
         fits = row["method"] == short_name(name) and _counts(row) and wanted.keys() <= has.keys()
         fits = fits and all(_means(value, has[key]) for key, value in wanted.items())
-        if fits and (d is None or row["d"] == int(d)):
-            label = method_label(row)
-            shown = _shown(row, None if d is None else int(d))
+        if fits and budget in (None, row["d"]):
+            side = _side(row, budget)
             if has.keys() == wanted.keys():
-                return [(shown, None if d is None else int(d), label)]
-            sides[label] = (shown, None if d is None else int(d), label)
+                return [side]
+            sides[side[2]] = side
     return [*sides.values()]
 
 

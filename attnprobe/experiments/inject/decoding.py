@@ -213,9 +213,8 @@ class DecodingBench(Bench):
         policy = self._policy(work)
         with attention_by(self.model.model, policy, work.layers):
             outputs = self.prefix.outputs()
-        with attention_by(
-            self.model.model, replace(policy, read={}), work.layers
-        ):  # bytes are those of the text's steps
+        apart = replace(policy, read={})  # bytes are those of the text's steps
+        with attention_by(self.model.model, apart, work.layers):
             return self._with_greedy(outputs)
 
     def _with_greedy(self, outputs: Sequence[Outputs]) -> list[Outputs]:
