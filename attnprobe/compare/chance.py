@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 LEVEL = 0.05  # two-sided, of all rows of a table together
+FEWEST = 6  # pairs whose exchanges can decide a row at `LEVEL`
 EXACT = 16  # pairs whose exchanges are all counted
 RESAMPLES = 9999  # exchanges of more pairs, besides the identity
 ROUNDING = 1e-6  # of a value; a smaller difference is that of sums in another order
@@ -27,7 +28,6 @@ class Evidence:
         p: the two-sided p-value. least: the smallest that the test can give. freedom: degrees of freedom of Student's
             distribution. se: the standard error.
         noise: a difference up to here is noise.
-        otherwise: computes the evidence of another test, where ``least`` cannot reach the level among the rows.
         certain: nothing differs by chance between the runs, so every difference is of the program.
         why: in words, what the test rests on, or why there is none.
         means: computes, of each exchange, the smaller and the larger mean difference of its two parts, (2, exchanges).
@@ -39,7 +39,6 @@ class Evidence:
     freedom: float | None = None
     se: float | None = None
     noise: float | None = None
-    otherwise: Callable[[], Evidence] | None = None
     certain: bool = False
     why: str = ""
     means: Callable[[], np.ndarray] | None = field(default=None, repr=False, compare=False)
@@ -69,10 +68,6 @@ class Evidence:
             return None
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
-    def among(self, rows: int, level: float) -> Evidence:
-        """The evidence of the test that can reach a level among so many rows of a table, if there is one."""
-        return self.otherwise() if self.otherwise is not None and self.least * rows > level else self
-
 
 def certain(se: float | None = None) -> Evidence:
     return Evidence(se=se, certain=True)
@@ -90,7 +85,7 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
     (0.03125, 0.5)
     """
     if len(x) < 2:
-        return Evidence(why="one text window and one head")
+        return Evidence(why="one head")
     one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     other = np.where(np.isclose(other, one, rtol=ROUNDING, atol=0.0), one, other)
 

@@ -26,8 +26,8 @@ class Contest:
             self.cells.setdefault(_place(record, source["source"]), {})[place_of_cell(cell)] = {**cell, "pair": ""}
         self.drafts: dict[tuple[str, ...], list[Draft]] = {}  # by metric and pair: columns and the result share pairs
 
-    def __call__(self, metric: str, pairs: Sequence[tuple[Row, Row]]) -> list[bool | None]:
-        """Whether the right row of each pair is worse than the left one; None if no test can tell.
+    def __call__(self, metric: str, pairs: Sequence[tuple[Row, Row]]) -> list[Row | None]:
+        """The comparison of the right row of each pair with the left one; None if no test can tell.
 
         Their p-values are corrected together.
         """
@@ -37,11 +37,11 @@ class Contest:
             if made := self._drafted(metric, *(_place(row, row.get("source")) for row in rows)):
                 drafts += made
                 places.append(place)
-        verdicts: list[bool | None] = [None] * len(pairs)
+        compared: list[Row | None] = [None] * len(pairs)
         for place, judged in zip(places, judgements(drafts, TOLERANCE, LEVEL), strict=True):
             untested = judged.verdict == "undecided" and not judged.decisive
-            verdicts[place] = None if untested else judged.verdict == "worse"
-        return verdicts
+            compared[place] = None if untested else judged.row(LEVEL)
+        return compared
 
     def _drafted(self, metric: str, left: str, right: str) -> list[Draft]:
         """What is known of a pair before p-values are corrected."""

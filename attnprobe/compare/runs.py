@@ -126,9 +126,9 @@ def compare_runs(
     - null: both runs read the same cells with the same draws, so nothing differs by chance.
     - ``pairs``: other draws; the permutation test of the values that both runs have of a window, head and seed, or of
       a window and head if their seeds differ. Of two methods a pair is a head, with its means over windows.
-    - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``), where the
-      heads of a window are no independent pairs (``share_heads``, times, other numbers of seeds), or too few pairs
-      for the number of rows.
+    - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``), where a
+      window has one value, as of a whole model, or no independent pairs (``share_heads``, times, other numbers of
+      seeds), or several windows have fewer than `FEWEST` pairs.
     - ``two samples``: Welch's test of the window means, of runs that share no window.
 
     ``se`` is the standard error of the difference over windows, null of one. The verdict is

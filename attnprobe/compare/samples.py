@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..tables.long import Row, fragile_statistics, sortable
 from ..tables.metrics import METRICS, Metric
 from ..tables.table import gathered
 from .cells import Key
-from .chance import Evidence, certain, over_pairs, over_windows, standard_error, two_samples
+from .chance import FEWEST, Evidence, certain, over_pairs, over_windows, standard_error, two_samples
 from .verdicts import Draft, blank, numbers, statuses_in_words
 
 Statistic = Callable[..., Any]
@@ -189,22 +189,21 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     differences = [y - x for x, y in ends if x is not None and y is not None]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
+    of_windows = over_windows(differences)
     if why := _dependent(metric, pairing, units):
-        evidence = over_windows(differences)
-        return replace(evidence, why=f"{evidence.why}{why}")
-    whole = units[0].a[0].head is None  # of a whole model
-    if whole and len(units) == 1:
-        return Evidence(why="one text window")
+        return replace(of_windows, why=f"{of_windows.why}{why}")
     pairs = [[unit] for unit in units]
-    if pairing.other_method and not whole:  # the difference of a head is much the same in every window
+    if pairing.other_method:  # the difference of a head is much the same in every window
         pairs = gathered(units, lambda unit: unit.a[0].head)
+    if len(units) == len(windows) or (len(windows) > 1 and len(pairs) < FEWEST):
+        return of_windows
     x, y = zip(*(_ends(pair, statistic) for pair in pairs), strict=True)
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
     of_heads = f"{len(pairs)} {'pairs of heads' if len(pairs) == len(units) else 'heads'} in "
     why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
-    return replace(evidence, se=standard_error(differences), otherwise=partial(over_windows, differences), why=why)
+    return replace(evidence, se=of_windows.se, why=why)
 
 
 def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:

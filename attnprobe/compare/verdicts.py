@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
@@ -46,10 +46,6 @@ class Draft:
         """The table of the row, over whose rows p-values are corrected."""
         return self.metric.name, strict_json([self.row.get(name) for name in TABLE])
 
-    def among(self, rows: int, level: float) -> Draft:
-        """The draft with the evidence of the test that can reach a level among so many rows (see `Evidence`)."""
-        return replace(self, evidence=self.evidence.among(rows, level))
-
 
 def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float) -> list[Row]:
     """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
@@ -58,7 +54,7 @@ def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float)
     """
     rows = list(drafts)
     judged = iter(judgements([draft for draft in rows if isinstance(draft, Draft)], tolerance, level))
-    return [_row(next(judged), level) if isinstance(draft, Draft) else draft for draft in rows]
+    return [next(judged).row(level) if isinstance(draft, Draft) else draft for draft in rows]
 
 
 class Judgement(NamedTuple):
@@ -73,11 +69,26 @@ class Judgement(NamedTuple):
     reason: str | None
     decisive: bool
 
+    def row(self, level: float) -> Row:
+        """The draft as a row with its verdict; its interval is at the level."""
+        evidence = self.draft.evidence
+        low, high = evidence.interval(self.draft.row["difference"], level) or (None, None)
+        return {
+            **self.draft.row,
+            "low": low,
+            "high": high,
+            "test": evidence.test,
+            "freedom": evidence.freedom,
+            "p": evidence.p,
+            "p_adjusted": self.p,
+            "verdict": self.verdict,
+            "reason": self.reason or self.draft.row["reason"],
+        }
+
 
 def judgements(drafts: Sequence[Draft], tolerance: float, level: float) -> list[Judgement]:
     """The verdicts on drafts; p-values are corrected by Holm's method over the drafts of each table."""
     counts = Counter(draft.table for draft in drafts if draft.evidence.p is not None)
-    drafts = [draft.among(counts[draft.table], level) for draft in drafts]
     tables: dict[Any, dict[int, float]] = {}
     for place, draft in enumerate(drafts):
         if draft.evidence.p is not None:
@@ -101,24 +112,6 @@ def _judgement(draft: Draft, p: float | None, count: int, tolerance: float, leve
     if verdict == WON_BY.get(draft.marked) and not draft.worse:
         verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
     return Judgement(draft, p, verdict, reason, p is not None and draft.evidence.least * count <= level)
-
-
-def _row(judgement: Judgement, level: float) -> Row:
-    """A judged draft as a row."""
-    draft, p, verdict, reason, _ = judgement
-    evidence = draft.evidence
-    low, high = evidence.interval(draft.row["difference"], level) or (None, None)
-    return {
-        **draft.row,
-        "low": low,
-        "high": high,
-        "test": evidence.test,
-        "freedom": evidence.freedom,
-        "p": evidence.p,
-        "p_adjusted": p,
-        "verdict": verdict,
-        "reason": reason or draft.row["reason"],
-    }
 
 
 def _may_exceed(draft: Draft, tolerated: float, level: float) -> bool:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from statistics import fmean
-from typing import Any
 
-from ..errors import UsageError
-from ..files import Fields
 from ..tables.console import Header
-from ..tables.labels import identity, source_labels
 from ..tables.long import Row
-from ..tables.methods import ROUNDING, YARDSTICKS, label
+from ..tables.methods import label
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.results import student_reach
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
-from .runs import compare_runs
-from .samples import with_bad_rows
-from .verdicts import FIELDS, MISSING, ONLY, ROUNDED
+from .verdicts import FIELDS, MISSING, ONLY
 
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
@@ -95,7 +86,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        units = "windows" if of_model else "heads (means over windows)" if paired else "heads and windows"
+        units = "heads (means over windows)" if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
@@ -139,21 +130,6 @@ def comparison_line(row: Row) -> str:
     ends = f"{a} on the left, {b} on the right" if ARROW in row["method"] else f"{a} became {b}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
-
-
-def pair_line(rows: Iterable[Row]) -> str:
-    """The rows of one pair of methods and one metric that have a difference, by budget, in a sentence."""
-    parts = []
-    for row in rows:
-        if row["difference"] is None:
-            continue
-        left, _, right = row["method"].partition(ARROW)
-        at = "" if row["d"] is None else f" at d = {row['d']}"
-        p = "" if row["p_adjusted"] is None else f", p = {significant(row['p_adjusted'], 2)}"
-        rounded = [name for run, name in (("A", left), ("B", right)) if row["reason"] == f"{run} {ROUNDED}"]
-        why = f", {rounded[0]} {ROUNDED}" if rounded else ""
-        parts.append(f"{row['verdict']}{at} ({_interval(row)}{p}{why})")
-    return f"{right} against {left}, by the mean over heads and windows: {'; '.join(parts)}" if parts else ""
 
 
 def _named(row: Row) -> str:
@@ -234,64 +210,3 @@ WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
 WITH_ERROR = Column("B − A ± 95 %", _difference, short="difference")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: _sided(row, "reason")))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
-
-
-METRIC = "output_spectral_relative"
-
-
-def duels(records: Sequence[Fields]) -> dict[tuple[Any, ...], list[str]]:
-    """Sentences for each (source, layer, n, target) with two requested methods or more.
-
-    It compares their mean relative errors (see `compare_runs`): of two methods the better with the other at the budgets
-    that they share; of more, at each budget the best with the next. Yardsticks and methods with bad rows are then left
-    out, as from bold. p-values are corrected together. Two errors of rounding are not compared.
-    """
-    labels = source_labels(records)
-
-    def place(record: Fields) -> tuple[Any, ...]:
-        return labels[identity(record["source"])], record["layer"], record["n"], record["target"]
-
-    lines: dict[tuple[Any, ...], list[str]] = {}
-    for group in gathered([one for one in records if one.get("requested") and one.get("d") is not None], place):
-        methods = gathered(group, method_label)
-        shared = set.intersection(*({record["d"] for record in method} for method in methods))
-        pairs = _best_pairs(group) if len(methods) > 2 else []
-        if len(methods) == 2 and shared:
-            both = [[record for record in method if record["d"] in shared] for method in methods]
-            both.sort(key=_mean_error, reverse=True)  # the better one is the subject of the sentence
-            pairs = ["=".join(method_label(method[0]) for method in both)]
-        with suppress(UsageError):  # methods that a pair cannot tell apart
-            rows = compare_runs(group, group, [METRIC], pairs=pairs).compared if pairs else []
-            told = [row for row in rows if None in (row["a"], row["b"]) or max(row["a"], row["b"]) > ROUNDING]
-            sentences = [pair_line(alike) for alike in gathered(told, lambda row: row["method"])]
-            lines[place(group[0])] = [one for one in sentences if one]
-    return lines
-
-
-def _best_pairs(records: Sequence[Fields]) -> list[str]:
-    """At each budget the next method and the best one, by their means over heads, windows and repeats."""
-    pairs = []
-    for alike in gathered(records, lambda record: record["d"]):
-        means = {}
-        for method in gathered(alike, method_label):
-            if all(map(_competes, method)) and math.isfinite(mean := _mean_error(method)):
-                means[_side(method[0])] = mean
-        best = sorted(means, key=means.__getitem__)[:2]
-        pairs += ["=".join(reversed(best))] if len(best) == 2 else []
-    return pairs
-
-
-def _mean_error(records: Sequence[Fields]) -> float:
-    """The mean error over heads, windows and repeats; infinite if one is not finite or is missing."""
-    errors: list[Any] = [head for record in records for head in record["metrics"].get(METRIC) or [None]]
-    return fmean(math.inf if one is None or not math.isfinite(one) else one for one in errors)
-
-
-def _side(record: Fields) -> str:
-    """A method at its budget, as a side of a pair."""
-    return f"{method_label(record)}{',' if record['options'] else ':'}d={record['d']}"
-
-
-def _competes(record: Fields) -> bool:
-    """Whether a record is of no yardstick, is ok, and left no bad rows as they are."""
-    return record["status"] == "ok" and record["method"] not in YARDSTICKS and not with_bad_rows(record)

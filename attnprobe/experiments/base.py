@@ -33,7 +33,6 @@ class Recorded(Generic[R]):
         records: in the order of the plan. header: the lines above tables and figures. folder: the run's.
         config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
         metric: the metric of error figures, if one was chosen. references: values of papers.
-        duels: by place, sentences on which of two methods is better.
         tested: the paired test that tells methods from the best one (see `Tested`).
         drawing: how figures are drawn.
     """
@@ -45,7 +44,6 @@ class Recorded(Generic[R]):
     missing: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None
     references: Sequence[Any] = ()
-    duels: Mapping[tuple[Any, ...], Sequence[str]] = field(default_factory=dict)
     tested: Tested | None = None
     drawing: Drawing = field(default_factory=Drawing)
 

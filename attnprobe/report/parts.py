@@ -9,7 +9,6 @@ from typing import Any
 
 from ..arguments import checked
 from ..compare.contest import Contest
-from ..compare.view import duels
 from ..errors import UsageError, unknown
 from ..experiments import experiment
 from ..experiments.base import Recorded
@@ -34,10 +33,9 @@ def views(
         config = run.manifest.get("config") or {}
         header = run.header(records)
         look = replace(drawing or Drawing(), facts=_facts(run, command, header))
-        against = duels(records) if command == "error" else {}
         one = experiment(command)
         tested = Contest(records, command) if one.compared and not one.timed else None
-        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, against, tested, look)
+        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, tested, look)
         made.append(one.view(recorded).of_run(run.path))
     return made
 

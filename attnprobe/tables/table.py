@@ -18,8 +18,8 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Fields)
 
 
-# (metric, pairs of rows) -> whether the right row of each pair is worse than the left; None if no test is possible
-Tested = Callable[[str, Sequence[tuple[Any, Any]]], Sequence[bool | None]]
+# (metric, pairs of rows) -> the comparison of each pair's right row with its left one; None if no test is possible
+Tested = Callable[[str, Sequence[tuple[Any, Any]]], Sequence[Fields | None]]
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,34 @@ class Best:
             return [Leaders(places, len(places) == len(group)) for places, group in zip(best, groups, strict=True)]
         ordered = [sorted(group, key=lambda place: values[place].value) for group in groups]
         pairs = [(rows[group[0]], rows[other]) for group in ordered for other in group[1:]]
-        verdicts = iter(tested(self.metric, pairs))
+        compared = iter(tested(self.metric, pairs))
         leaders = []
         for group in ordered:
-            worse = {place: next(verdicts) for place in group[1:]}
-            like = takewhile(lambda place, worse=worse: not worse[place], group[1:])
-            certain = True in worse.values() or None not in worse.values()
-            places = [group[0], *like]
-            leaders.append(Leaders(places, len(places) == len(group), certain))
+            judged = {place: next(compared) for place in group[1:]}
+            worse = {place for place, row in judged.items() if is_worse(row)}
+            places = [group[0], *takewhile(lambda place, worse=worse: place not in worse, judged)]
+            certain = bool(worse) or None not in judged.values()
+            leaders.append(Leaders(places, len(places) == len(group), certain, next(iter(judged.items()), None)))
         return leaders
+
+
+def is_worse(compared: Fields | None) -> bool:
+    """Whether a test found the right row of a pair worse than the left one."""
+    return compared is not None and compared["verdict"] == "worse"
 
 
 @dataclass(frozen=True)
 class Leaders:
     """The places of the best row of some rivals and of those like it, the best first.
 
-    ``every``: all rivals are among them. ``tested``: a test was possible, or none was needed.
+    ``every``: all rivals are among them. ``tested``: a test was possible, or none was needed. ``second``: the place of
+    the second best row, with its comparison with the best.
     """
 
     places: list[int]
     every: bool
     tested: bool = True
+    second: tuple[int, Fields | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -242,17 +242,26 @@ def test_other_draws_of_several_windows_are_tested_over_all_their_heads():
     assert (row["test"], row["p"], row["values"]) == ("pairs", 2 / 2**6, 6)
 
 
-def test_where_pairs_are_too_few_for_the_rows_windows_decide():
-    """One head in 8 windows: 2/2⁸ is small enough for 6 rows, not for 7; then Student's test has 7 d.f."""
-    values = [[1.0 + window / 50] for window in range(8)]
+@pytest.mark.parametrize(("windows", "heads", "test"), [(8, 1, "windows"), (2, 2, "windows"), (2, 3, "pairs")])
+def test_the_number_of_rows_does_not_choose_the_test(windows, heads, test):
+    """Windows decide where each has one value, or where fewer than 6 pairs cannot."""
+    a = [[0.5] * heads] * windows
+    b = [[1.0 + window / 50 + head / 70 for head in range(heads)] for window in range(windows)]
 
-    def rows(count, made, head):
-        return [one for d in range(count) for one in made(*head, d=d + 1)]
+    def rows(count, made, values):
+        return [one for d in range(count) for one in made(*values, d=d + 1)]
 
-    for count, test, freedom in ((6, "pairs", None), (7, "windows", 7)):
-        found = compare_runs(rows(count, run, [[0.5]] * 8), rows(count, redrawn, values)).rows
-        assert {(row["test"], row["freedom"], row["verdict"]) for row in found} == {(test, freedom, "worse")}
-    few = compare_runs(rows(2, run, [[1.0] * 6]), rows(2, redrawn, [[2.0] * 6])).rows  # one window: nothing else
+    p = set()
+    for count in (1, 7):
+        found = compare_runs(rows(count, run, a), rows(count, redrawn, b)).rows
+        assert {(row["test"], row["freedom"]) for row in found} == {(test, windows - 1 if test == "windows" else None)}
+        p |= {row["p"] for row in found}
+    assert len(p) == 1
+
+
+def test_too_few_pairs_for_the_rows_are_said():
+    a, b = ([one for d in (1, 2) for one in made([error] * 6, d=d)] for made, error in ((run, 1.0), (redrawn, 2.0)))
+    few = compare_runs(a, b).rows
     assert {(row["test"], row["verdict"], row["reason"]) for row in few} == {
         ("pairs", "undecided", "p = 0.062 over 6 heads of one window, too few for 2 rows")
     }
@@ -279,7 +288,7 @@ def test_one_window_that_gives_no_test_is_undecided():
     def reason(*runs):
         return (row := only(*runs))["verdict"] == "undecided" and row["p"] is None and row["reason"]
 
-    assert reason(run([1.0]), redrawn([9.0])) == "one text window and one head"
+    assert reason(run([1.0]), redrawn([9.0])) == "one text window"
     a, b = run([1.0] * 12), run([8.0] * 12, seed=1) + run([9.0] * 12, seed=2)
     assert reason(a, b) == "one text window, and other numbers of seeds: 1 in A, 2 in B"
     shared = {"options": {"share_heads": True}}  # one draw for all heads: they are no twelve

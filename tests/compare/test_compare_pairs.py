@@ -10,9 +10,12 @@ from test_compare import METRIC, cell, run
 
 from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
+from attnprobe.compare.contest import Contest
 from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.view import comparison_view, duels
+from attnprobe.compare.view import comparison_view
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error.columns import MEAN
+from attnprobe.experiments.error.view import error_tables, summarise
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 
@@ -300,20 +303,54 @@ def test_error_says_which_of_two_methods_is_better(command, write):
     others = run(BETTER, BETTER, method="topk") + run([9.0] * 8, [9.0] * 8, method="far")  # a yardstick, and the last
     write("more", two + others)
     out = command("report", "more", "--plot", "none")[1]
-    best = "blr:block=64,d=16 against blr:d=16, by the mean over heads and windows: better (-0.812 [-1."
-    assert out.count(best) == out.count(" against ") == 1
+    assert out.count(line) == out.count(" against ") == 1
     wide = [one for one in two if one["options"]]
     marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1] + [0] * 7}} for one in wide]
     write("bad", [one for one in two if not one["options"]] + marked)
-    assert "undecided at d = 16 (-0.812" in (out := command("report", "bad", "--plot", "none")[1])
-    assert "blr:block=64 alone has bad rows)" in " ".join(out.split())
+    assert " against " not in command("report", "bad", "--plot", "none")[1]
     write("none", part)
     assert "paired over" not in command("report", "none", "--plot", "none")[1]
+
+
+def below(cells):
+    """The lines below the table, and the methods whose mean is bold."""
+    cells = [one | {"requested": True} for one in cells]
+    rows, bounds = summarise(cells)
+    contest = Contest(cells, "error")
+    [table] = error_tables(rows, bounds, contest)
+    bold = {table.lines[line][0] for line, column in table.best if table.columns[column].best is MEAN}
+    return [line for line in table.notes if " against " in line], bold
 
 
 def test_two_errors_of_rounding_are_not_compared_below_a_table():
     def two(a, b):
         cells = run([a] * 8, method="svd", draws_hash=None) + run([b] * 8, method="topk", draws_hash=None)
-        return [line for lines in duels([one | {"requested": True} for one in cells]).values() for line in lines]
+        return below(cells)[0]
 
     assert two(2e-7, 1e-8) == [] and len(two(2e-7, 1e-4)) == len(two(0.2, 0.1)) == 1
+
+
+def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
+    """Of eight heads two are against the others: p decides one row, and not the same beside a second rival."""
+
+    def of(name, *values):
+        return run(values, method=name, draws_hash=None)
+
+    best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
+    far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
+    [line], bold = below(best + other)
+    assert line.startswith("mss against blr, by the mean over heads and windows: better at d = 16 (-0.081")
+    assert line.endswith("], p = 0.039)") and bold == {"mss"}
+    [line], bold = below(best + other + far)
+    assert "undecided at d = 16" in line and line.endswith("p = 0.078)") and bold == set()
+
+
+def test_the_best_method_of_each_budget_is_the_subject():
+    few, many = run([0.2] * 8, method="mss", draws_hash=None), run([0.1] * 8, method="mss", draws_hash=None, d=32)
+    few += run([0.1] * 8, method="blr", draws_hash=None)
+    many += run([0.2] * 8, method="blr", draws_hash=None, d=32)
+    lines, _ = below(few + many)
+    assert [line.partition(" (")[0] for line in lines] == [
+        "blr against mss, by the mean over heads and windows: better at d = 16",
+        "mss against blr, by the mean over heads and windows: better at d = 32",
+    ]

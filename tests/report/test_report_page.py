@@ -177,7 +177,7 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_title()]
     titles = [axis.get_title() for axis in maps]
     assert titles[:2] == ["skyformer\nd = 16", "skyformer\nd = 32"] and titles[-1] == "V-Mean" and len(titles) == 7
-    drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 6)
+    drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 8)
     for row, layer in enumerate((0, 2)):
         for head in range(6):
             values = [

@@ -6,7 +6,8 @@ from error_records import cell
 from attnprobe.compare.contest import Contest
 from attnprobe.compare.runs import compare_runs
 from attnprobe.experiments.bench.view import bench_result
-from attnprobe.experiments.error.view import error_result, error_tables, summarise
+from attnprobe.experiments.error.result import error_result
+from attnprobe.experiments.error.view import error_tables, summarise
 from attnprobe.experiments.inject.view import DRIFTS, inject_result
 from attnprobe.experiments.stability.view import stability_result
 from attnprobe.methods import METHODS

@@ -13,7 +13,7 @@ EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>-
 
 def records(**changes):
     actual = []
-    for number, one in enumerate(a_run(budgets=(16, 32), lengths=(64,), layers=(0, 2), windows=2, heads=6)):
+    for number, one in enumerate(a_run(budgets=(16, 32), lengths=(64,), layers=(0, 2), windows=2, heads=8)):
         one = {"schema": 1, "key": f"k{number}", "command": "error", "seed": 0, **one}
         actual.append({**one, "source": {"weights": "pretrained", "model": "m", "fallback": []}, **changes})
     return actual

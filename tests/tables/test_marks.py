@@ -9,6 +9,7 @@ from attnprobe.tables.results import Value
 from attnprobe.tables.table import Best, Column, table_of
 from attnprobe.tables.view import View
 
+WORSE = {"verdict": "worse"}
 BEST = Best(lambda row: Value.of(row["x"]), "x")
 COLUMNS = [Column("method", "{name}", key=True), Column("error", "{sign}{x:3}", best=BEST)]
 ROWS = [{"name": name, "x": x, "sign": ""} for name, x in (("one", 1.0), ("two", 2.0), ("three", 3.0))]
@@ -33,7 +34,7 @@ def test_a_sign_is_explained_where_it_occurs(format):
 def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     terminal = {"width": 100} if format == "table" else {}
     assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
-    tested = text(format, tested=lambda metric, pairs: [True] * len(pairs), **terminal).replace("$d$", "d")
+    tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal).replace("$d$", "d")
     assert (
         "Bold: the best mean at each d but for yardsticks, and means that a paired test does not tell from it."
         in tested
@@ -42,7 +43,7 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
     assert "old:" not in text(format, ROWS[:1], **terminal)  # no rival
     partly = text(
-        format, ROWS, *(lambda metric, pairs, one=one: [one] * len(pairs) for one in (True, None)), **terminal
+        format, ROWS, *(lambda metric, pairs, one=one: [one] * len(pairs) for one in (WORSE, None)), **terminal
     )
     if format != "latex":  # whose captions are each of one table
         assert "tell from it; none where heads and windows are too few." in partly

@@ -295,5 +295,9 @@ def test_small_numbers_fit_a_narrow_terminal():
 def test_bold_ends_at_the_first_row_that_the_test_tells_from_the_best():
     """A larger value that is not told apart, since it varies more, would look like a mistake."""
     best = Best(lambda row: Value(row), "kl")
-    [leaders] = best.leaders([4.0, 1.0, 3.0, 2.0], lambda row: 0, lambda metric, pairs: [b == 3.0 for _, b in pairs])
-    assert leaders.places == [1, 3] and leaders.tested
+
+    def compared(metric, pairs):
+        return [{"verdict": "worse" if b == 3.0 else "same"} for _, b in pairs]
+
+    [leaders] = best.leaders([4.0, 1.0, 3.0, 2.0], lambda row: 0, compared)
+    assert (leaders.places, leaders.second) == ([1, 3], (3, {"verdict": "same"})) and leaders.tested

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
@@ -26,25 +25,23 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.long import FIELDS as LONG
-from ...tables.methods import ROUNDING, caption, grouped, is_zero, label, mean_of, notes, rivals, statistic
+from ...tables.methods import ROUNDING, caption, grouped, is_zero, notes, rivals, statistic
 from ...tables.metrics import ERROR
-from ...tables.numbers import OPEN, is_fragile, significant
-from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
 from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
+from .columns import COLUMNS, KERNEL_COLUMNS, RELATIVE, error_columns, row_columns
 from .cost import cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
 from .maps_figure import map_figures
 from .papers import METRIC, paper_figure, reference_rows
 from .record import PER_HEAD, SHAPE
+from .result import PLACE, duels, error_result
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-PLACE = ("source", "layer", "n", "target")  # where methods are compared
 UNGATED = (  # metrics that no gate limits
     "realised_d",
     "realised_d_p10",
@@ -80,7 +77,7 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
     figures = _figures(recorded, rows, bounds)
-    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.duels, recorded.tested)
+    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested)
     return replace(made, tables=[*made.tables, *frontier_tables(pooled(recorded.records), recorded.records)])
 
 
@@ -230,20 +227,18 @@ def errors_view(
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
-    duels: Mapping[tuple[Any, ...], Sequence[str]] | None = None,
     tested: Tested | None = None,
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them.
 
     Args:
-        duels: by place, sentences on which of two methods is better.
-        tested: the test behind bold cells and the result.
+        tested: the test behind bold cells, the sentences below a table and the result.
     """
     return View(
         "error",
         header,
         rows,
-        error_tables(rows, bounds, duels or {}, tested),
+        error_tables(rows, bounds, tested),
         error_legend(rows, bounds),
         COLUMNS,
         FIELDS,
@@ -294,7 +289,6 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
 def error_tables(
     rows: Sequence[Row],
     bounds: Sequence[Row],
-    duels: Mapping[tuple[Any, ...], Sequence[str]] = MappingProxyType({}),
     tested: Tested | None = None,
 ) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
@@ -302,7 +296,7 @@ def error_tables(
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        lines = [*notes(group), *duels.get(_place(group[0]), ())]
+        lines = [*notes(group), *duels(group, tested)]
         tables.append(table_of(caption(group), group, columns, lines, every, rivals, tested))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
@@ -328,86 +322,3 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
 def _is_drawn(row: Row) -> bool:
     drawn = str(row.get("weights") or "").startswith("initialized")
     return drawn and statistic(row, "output_spectral", "se") is not None
-
-
-def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
-    """The method with the smallest mean error, V-Mean's error, and the methods worse than V-Mean, without kernels.
-
-    The methods that are not distinguishable from the best are those whose means are bold in the table. Rows with a
-    mark, yardsticks and means that are not reproducible do not compete.
-    """
-    rated = [row for row in rows if mean_of(row, RELATIVE) is not None and row["family"] != "kernel"]
-    places = grouped_by(rated, *PLACE)
-    compared = [group for group in places if any(not row["reference"] for row in group)]
-    if len(compared) == 1:
-        text = _of_one(compared[0], tested)
-    else:
-        at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
-        winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
-        text = led(winners, "the smallest mean error at the largest d")
-    return sentences(text, lost(rows, lambda row: at_budget(row, label)))
-
-
-class Winners(NamedTuple):
-    """The labels of the best method and of those that are not distinguishable from it; whether a test was possible."""
-
-    names: list[str]
-    tested: bool
-
-
-def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
-    """The winners at each budget."""
-    found = {}
-    for leaders in MEAN.leaders(rows, rivals, tested):
-        best = [rows[place] for place in leaders.places]
-        found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)
-    return found
-
-
-def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
-    methods = [row for row in rows if not row["reference"]]
-    d = _budgets(rows)[-1]
-    values, winners = _at(rows, d), _winners(rows, tested)
-    names = {label(row) for row in methods}
-    best = winners.get(d)
-    where = "" if d is None else f" at d = {d}"
-    vmean = next((row for row in rows if row["reference"]), None)
-
-    def size(name: str) -> str:
-        return _size(values[name], vmean)
-
-    if len(names) == 1:
-        [name] = values
-        text = f"{name}{where}: the mean error is {size(name)}."
-    elif best is None:
-        text = f"No method has a sound mean error{where}: see the notes."
-    elif not best.tested:
-        text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}; {UNTESTED}."
-    elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
-        text = f"{best.names[0]} has the smallest mean error at every d;{where} it is {size(best.names[0])}."
-    else:
-        name, *alike = best.names
-        text = f"{name} has the smallest mean error{where}: {size(name)}{beside(alike)}."
-    worse = []
-    if vmean is not None and tested is not None:
-        verdicts = tested(RELATIVE, [(vmean, row) for row in values.values()])
-        worse = [name for name, verdict in zip(values, verdicts, strict=True) if verdict]
-    return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
-
-
-def _size(row: Row, vmean: Row | None) -> str:
-    error = statistic(row, RELATIVE, "mean") or 0.0
-    reference = 0.0 if vmean is None else statistic(vmean, RELATIVE, "mean") or 0.0
-    size = f"{OPEN if is_fragile(row, RELATIVE, 'mean') else ''}{significant(error, 2)} of ‖BV‖₂"
-    return f"{size}, {significant(error / reference, 2)} of V-Mean's mean" if reference else size
-
-
-def _budgets(rows: Sequence[Row]) -> list[int | None]:
-    """The budgets of methods from small to large; a single None if no method has one."""
-    budgets = {row["d"] for row in rows if row["d"] is not None}
-    return [*sorted(budgets)] or [None]
-
-
-def _at(rows: Sequence[Row], d: int | None) -> dict[str, Row]:
-    """The methods at a budget, and those without one."""
-    return {label(row): row for row in rows if not row["reference"] and row["d"] in (None, d)}

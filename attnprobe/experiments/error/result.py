@@ -1,0 +1,130 @@
+"""The best methods of ``attnprobe error`` in sentences: the result of a run, and lines below its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...files import Fields
+from ...tables.long import Row
+from ...tables.methods import ROUNDING, is_sound, label, mean_of, rivals, statistic
+from ...tables.numbers import OPEN, is_fragile, significant
+from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
+from ...tables.table import Tested, grouped_by, is_worse
+from .columns import MEAN, RELATIVE
+
+PLACE = ("source", "layer", "n", "target")  # where methods are compared
+OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
+
+
+def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
+    """The method with the smallest mean error, V-Mean's error, and the methods worse than V-Mean, without kernels.
+
+    The methods that are not distinguishable from the best are those whose means are bold in the table. Rows with a
+    mark, yardsticks and means that are not reproducible do not compete.
+    """
+    rated = [row for row in rows if mean_of(row, RELATIVE) is not None and row["family"] != "kernel"]
+    places = grouped_by(rated, *PLACE)
+    compared = [group for group in places if any(not row["reference"] for row in group)]
+    if len(compared) == 1:
+        text = _of_one(compared[0], tested)
+    else:
+        at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
+        winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
+        text = led(winners, "the smallest mean error at the largest d")
+    return sentences(text, lost(rows, lambda row: at_budget(row, label)))
+
+
+class Winners(NamedTuple):
+    """The labels of the best method and of those that are not distinguishable from it; whether a test was possible."""
+
+    names: list[str]
+    tested: bool
+
+
+def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
+    """The winners at each budget."""
+    found = {}
+    for leaders in MEAN.leaders(rows, rivals, tested):
+        best = [rows[place] for place in leaders.places]
+        found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)
+    return found
+
+
+def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
+    methods = [row for row in rows if not row["reference"]]
+    d = _budgets(rows)[-1]
+    values, winners = _at(rows, d), _winners(rows, tested)
+    names = {label(row) for row in methods}
+    best = winners.get(d)
+    where = "" if d is None else f" at d = {d}"
+    vmean = next((row for row in rows if row["reference"]), None)
+
+    def size(name: str) -> str:
+        return _size(values[name], vmean)
+
+    if len(names) == 1:
+        [name] = values
+        text = f"{name}{where}: the mean error is {size(name)}."
+    elif best is None:
+        text = f"No method has a sound mean error{where}: see the notes."
+    elif not best.tested:
+        text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}; {UNTESTED}."
+    elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
+        text = f"{best.names[0]} has the smallest mean error at every d;{where} it is {size(best.names[0])}."
+    else:
+        name, *alike = best.names
+        text = f"{name} has the smallest mean error{where}: {size(name)}{beside(alike)}."
+    worse = []
+    if vmean is not None and tested is not None:
+        against = tested(RELATIVE, [(vmean, row) for row in values.values()])
+        worse = [name for name, compared in zip(values, against, strict=True) if is_worse(compared)]
+    return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
+
+
+def _size(row: Row, vmean: Row | None) -> str:
+    error = statistic(row, RELATIVE, "mean") or 0.0
+    reference = 0.0 if vmean is None else statistic(vmean, RELATIVE, "mean") or 0.0
+    size = f"{OPEN if is_fragile(row, RELATIVE, 'mean') else ''}{significant(error, 2)} of ‖BV‖₂"
+    return f"{size}, {significant(error / reference, 2)} of V-Mean's mean" if reference else size
+
+
+def _budgets(rows: Sequence[Row]) -> list[int | None]:
+    """The budgets of methods from small to large; a single None if no method has one."""
+    budgets = {row["d"] for row in rows if row["d"] is not None}
+    return [*sorted(budgets)] or [None]
+
+
+def _at(rows: Sequence[Row], d: int | None) -> dict[str, Row]:
+    """The methods at a budget, and those without one."""
+    return {label(row): row for row in rows if not row["reference"] and row["d"] in (None, d)}
+
+
+def duels(rows: Sequence[Row], tested: Tested | None) -> list[str]:
+    """Sentences on the best method and the next one at each budget, from the test behind the bold cells of `MEAN`.
+
+    Rows with a mark take no part. Yardsticks do if there are two methods in all. Two errors of rounding are not
+    compared.
+    """
+    if tested is None:
+        return []
+    sound = [row for row in rows if is_sound(row)]
+    two = len({label(row) for row in sound}) == 2
+    parts: dict[str, list[str]] = {}
+    for leaders in MEAN.leaders(sound, (lambda row: row["d"]) if two else rivals, tested):
+        place, compared = leaders.second or (0, None)
+        best, other = sound[leaders.places[0]], sound[place]
+        if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
+            continue
+        parts.setdefault(f"{label(best)} against {label(other)}", []).append(_of_the_best(compared))
+    return [f"{pair}, by the mean over heads and windows: {'; '.join(every)}" for pair, every in parts.items()]
+
+
+def _of_the_best(other: Fields) -> str:
+    """The comparison of another method with the best one, as one of the best with it."""
+    at = "" if other["d"] is None else f" at d = {other['d']}"
+    ends = [] if other["low"] is None else [-other["high"], -other["low"]]
+    interval = f" [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
+    p = "" if other["p_adjusted"] is None else f", p = {significant(other['p_adjusted'], 2)}"
+    verdict = OF_THE_BEST.get(other["verdict"], other["verdict"])
+    return f"{verdict}{at} ({significant(-other['difference'], 3)}{interval}{p})"
