@@ -42,9 +42,9 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     answer(f"{share}{len(cells)} cells{done}")
     if left:
         now = speed()
-        seconds = start + sum(cell.work for cell in left) / now.products
+        seconds = start + sum(cell.work for cell in left) / now.work
         answer(
-            f"about {duration(seconds)} ({now.in_words}), {duration(start)} of it before the first cell; "
+            f"about {duration(seconds)} ({now.state}), {duration(start)} of it before the first cell; "
             f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )
 

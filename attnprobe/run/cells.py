@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ..sources import Source
 from ..sources.queries import Queries
 from ..timings import Timings
 from .costs import OPENING, Cost, Work, work_of_forward, work_of_inputs
-from .inputs import InputKeeper
+from .inputs import STATISTICS, InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group
 from .sources import left_out
@@ -202,13 +201,22 @@ class Cells(Generic[R, C, I]):
         """The estimated multiply-adds of a place's inputs, with their exact output and statistics, and its share of the
         forward that reads the inputs of several layers.
         """
-        n, source = place.group.n, self.sources[place.source]
-        statistics = isinstance(self.request, Statistics) and self.request.input_statistics
-        own = work_of_inputs(n, len(self.head_numbers(place)), statistics, self.queries(place))
+        n, source, layer = place.group.n, self.sources[place.source], place.layer
+        assert layer is not None  # cells of places without a layer have a method of their own
+        own = work_of_inputs(n, len(self.head_numbers(place)), self.counts(place, layer), self.queries(place))
         if not self.opens_model(place):
             return own
-        forward = work_of_forward(n, source.heads * source.facts["p"], source.layers, 0)
-        return own + forward / self._layers_together[place.source, place.group]
+        together = self._layers_together[place.source, place.group]
+        last = 1 + max(together)
+        forward = work_of_forward(n, source.heads * source.facts["p"], last, 0)
+        return own + (forward + last * work_of_inputs(n, source.heads, False)) / len(together)
+
+    def counts(self, place: Place, layer: int) -> bool:
+        """Whether the statistics of a layer's inputs are measured, and not known from another run."""
+        if not isinstance(self.request, Statistics) or not self.request.input_statistics:
+            return False
+        group, heads = place.group, self.head_numbers(place)
+        return not self.sources[place.source].held(group.n, layer, group.window, heads, STATISTICS)
 
     def work_of_opening(self, places: Iterable[Place]) -> float:
         """The estimated multiply-adds that the first of these places takes because it opens its model."""
@@ -218,7 +226,7 @@ class Cells(Generic[R, C, I]):
     def opens_model(self, place: Place) -> bool:
         """Whether the inputs of a place come from a forward of a model, and not from the cache."""
         assert place.layer is not None  # cells of places without a layer have a method of their own
-        return self.sources[place.source].needs_forward(place.group.n, place.layer, place.group.window)
+        return not self.sources[place.source].held(place.group.n, place.layer, place.group.window)
 
     def queries(self, place: Place) -> int:
         """The number of queries that are measured at a place."""
@@ -231,9 +239,12 @@ class Cells(Generic[R, C, I]):
         return None if chosen is None else Queries(chosen)
 
     @cached_property
-    def _layers_together(self) -> Counter[tuple[int, Group]]:
-        """The number of layers that share a forward."""
-        return Counter((place.source, place.group) for place in self.by_place)
+    def _layers_together(self) -> dict[tuple[int, Group], list[int]]:
+        """The layers that share a forward."""
+        layers: dict[tuple[int, Group], list[int]] = {}
+        for place in self.by_place:
+            layers.setdefault((place.source, place.group), []).append(place.layer or 0)
+        return layers
 
     def source_name(self, place: Place) -> str:
         """A place's source in a plan: its weights, and the factor of its scores if there is one."""

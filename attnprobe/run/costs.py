@@ -1,4 +1,7 @@
-"""Estimated costs of the parts of a cell: multiply-adds in float32, and bytes in addition to Q, K and V."""
+"""Estimated costs of the parts of a cell: work, and bytes in addition to Q, K and V.
+
+The unit of work is a float32 multiply-add, of which the `SAMPLE` of a machine's speed counts as `SAMPLED`.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,23 @@ from dataclasses import dataclass
 Cost = tuple[float, float]
 P = 64  # head dimension
 D = 64  # of a method without a budget
-# multiply-adds of a matrix product in the time that an entry of B takes, measured with one thread of a CPU
-EXACT = 700
-STATISTICS = 4_000
-NORMS = 3_500  # of the exact matrix
-PASSES = 1_300
-ROWS = 5_500
+SAMPLE = 512  # tokens of the head whose exact output in float64 measures the speed
+SAMPLED = 1.5e8  # in the time of one product of matrices, with one thread of a CPU; so are the others
+# of an entry of B
+EXACT = 450
+STATISTICS = 2_000  # with the norms of the exact matrix
+PASSES = 1_500
+ROWS = 1_200
 CHOICE = 400  # of a method: the median of methods that compute or sort all scores
-GATHERED = 40  # of a product with d gathered keys or features, and of the output's errors
-LOGITS = 1_000  # of a logit, which two distributions compare
-FORWARD = 2  # of a model's products, which are smaller than those that the speed is measured by
-CALL = 4e8  # of one call of a method with its errors, besides its products
-OPENING = 1.2e11  # of the imports with which a model is opened, and of its weights
-CORE = 10  # of an entry of a core, times d
+GATHERED = 20  # of a product with d gathered keys or features, and of the output's errors
+LOGITS = 500  # of a logit, which two distributions compare
+FORWARD = 1.2  # of a model's products
+CALL = 2.5e7  # of a head in a call with its errors, besides products; the call itself takes as much as four heads
+OPENING = 1.3e11  # of the imports with which a model is opened, and of its weights
+CORE = 30  # of an entry of a core, times d
 OVERHEAD = 3e8  # multiply-adds in the time of the many small operations of one draw of a theorem's check, of one head
-REPEAT = 1.5e8  # the same of one repeat of an audit, which draws, gathers and compares
+PROCESS = 1e10  # of the process that measures the memory of a call
+REPEAT = 3e7  # the same of one repeat of an audit, which draws, gathers and compares
 
 
 @dataclass(frozen=True)
@@ -52,19 +57,20 @@ def work_of_method(
     n: int,
     d: int | None,
     heads: int,
+    cost: str,
     matrix: bool = False,
     rows: bool = False,
     queries: int | None = None,
-    quadratic: bool = True,
 ) -> Cost:
     """A method with its output errors, and with its matrix errors and row metrics if they are measured.
 
-    The cost of every method is taken as that of a typical one, which computes all scores if it is ``quadratic``.
-    Methods differ by a factor of about 4 on either side.
+    It is that of a typical method with the terms n² and d³ that are in ``cost``, the method's own. Methods differ by a
+    factor of about 3 on either side.
     """
     d, queries = d or D, queries or n
     scores = float(n) * queries
-    work = CALL + heads * (CHOICE * scores * quadratic + GATHERED * float(queries) * d * P + CORE * float(d) ** 3)
+    work = CALL * (4 + heads) + heads * GATHERED * float(queries) * d * P
+    work += heads * (CHOICE * scores * is_quadratic(cost) + CORE * float(d) ** 3 * ("d³" in cost))
     work += rows * heads * ROWS * scores
     size = 8.0 * heads * n * (2 * d + 3 * P)
     if matrix:
@@ -72,9 +78,14 @@ def work_of_method(
     return work, size
 
 
+def is_quadratic(cost: str) -> bool:
+    """Whether the cost of a method has a term of n² or n³."""
+    return "n²" in cost or "n³" in cost
+
+
 def work_of_steps(prompt: int, steps: int, d: int | None, heads: int, reads: bool) -> float:
     """A call of a method on the new tokens behind a prompt, of which it keeps d keys, or reads all to choose d."""
-    return CALL + heads * float(steps) * (CHOICE * prompt * reads + GATHERED * (d or D) * P)
+    return CALL * (4 + heads) + heads * float(steps) * (CHOICE * prompt * reads + GATHERED * (d or D) * P)
 
 
 def work_of_passes(n: int, d: int | None, heads: int) -> float:
@@ -87,11 +98,6 @@ def work_of_forward(n: int, hidden: int, layers: int, vocabulary: int) -> float:
     return FORWARD * n * (12.0 * layers * hidden**2 + float(vocabulary) * hidden)
 
 
-def work_of_norms(n: int, heads: int) -> float:
-    """The norms of the exact matrix, which the matrix errors of a place share."""
-    return heads * float(n) ** 2 * NORMS
-
-
 def work_of_logits(n: int, vocabulary: int) -> float:
     """The comparison of two distributions of the next word."""
     return LOGITS * n * float(vocabulary)
@@ -99,7 +105,7 @@ def work_of_logits(n: int, vocabulary: int) -> float:
 
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:
     """``count`` decompositions of n x n matrices of each head, in float64."""
-    return matrices * heads * 24.0 * n**3, 32.0 * n * n
+    return matrices * heads * 16.0 * n**3, 32.0 * n * n
 
 
 def work_of_check(n: int, heads: int, decompositions: int, draws: int) -> Cost:

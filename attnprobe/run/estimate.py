@@ -9,14 +9,16 @@ from time import perf_counter
 
 import torch
 
+from ..qkv import QKV
+from ..reference import exact_output
 from ..timings import Timings
 from .cells import Cells
-from .costs import Work
+from .costs import SAMPLE, SAMPLED, P, Work
 from .folder import held_already, named_folder
 from .topics.running import RunRequest
 
-SAMPLE = 0.25  # seconds in which the speed of the machine is measured
-BUSY = 1.4  # times the best product: a mean beyond it is the work of other programs
+SECONDS = 0.25  # in which the speed of the machine is measured
+BUSY = 1.4  # times the least time of the sample: a mean beyond it is the work of other programs
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
@@ -27,7 +29,7 @@ class CellEstimate:
     Attributes:
         place: weights (and a factor of the scores), n, window and layer (``all`` if several layers are one cell).
         name: of the method or the matrix.
-        work: the estimated float32 multiply-adds, with a share of the inputs of its place, and for the first cell what
+        work: as `costs` estimates it, with a share of the inputs of its place, and for the first cell what
             opens the model; 0 for a finished cell.
         bytes: the estimated memory besides Q, K and V; 0 for a finished cell.
     """
@@ -79,29 +81,25 @@ class Speed:
     """How fast this machine is now, beside the other programs that run on it.
 
     Attributes:
-        products: float32 multiply-adds per second. busy: whether other programs take a good part of it.
+        work: per second (see `costs`). state: a busy machine, if other programs take a good part of it, or an idle one.
     """
 
-    products: float
-    busy: bool
-
-    @property
-    def in_words(self) -> str:
-        """The state of the machine.
-
-        >>> Speed(1e10, busy=True).in_words
-        'busy machine'
-        """
-        return "busy machine" if self.busy else "idle machine"
+    work: float
+    state: str
 
 
 def speed() -> Speed:
-    """The speed of float32 products of 512 x 512 matrices, by the clock: other programs on the machine count."""
-    x = torch.randn(512, 512)
-    torch.mm(x, x)  # starts the threads
+    """The speed of the exact output of one head, by the clock: other programs on the machine count.
+
+    It takes products, exponentials, memory and small operations, as most cells do.
+    """
+    q, k, v = torch.randn(3, 1, SAMPLE, P)
+    qkv = QKV(q, k, v)
+    exact_output(qkv)  # starts the threads
     times: list[float] = []
-    while sum(times) < SAMPLE:
+    while sum(times) < SECONDS:
         begin = perf_counter()
-        torch.mm(x, x)
+        exact_output(qkv)
         times.append(perf_counter() - begin)
-    return Speed(512.0**3 / fmean(times), busy=fmean(times) > BUSY * min(times))
+    state = "busy machine" if fmean(times) > BUSY * min(times) else "idle machine"
+    return Speed(SAMPLED / fmean(times), state)

@@ -21,6 +21,8 @@ from ..timings import Timings
 from .limits import attempt, with_smaller_blocks
 from .topics.running import RunRequest
 
+STATISTICS = "statistics of inputs"  # as sources remember them
+
 if TYPE_CHECKING:
     import torch
 
@@ -90,9 +92,8 @@ class InputKeeper:
             def measured() -> dict[str, torch.Tensor]:
                 return input_statistics(qkv, exact_norms_of(source, n, layer, window, qkv))
 
-            statistics = source.remembered(
-                "statistics of inputs", n, layer, window, qkv.heads, partial(with_smaller_blocks, measured)
-            )
+            make = partial(with_smaller_blocks, measured)
+            statistics = source.remembered(STATISTICS, n, layer, window, qkv.heads, make)
             metrics = {name: statistics[name].tolist() for name in INPUT_STATISTICS}
         record = {
             "schema": SCHEMA,

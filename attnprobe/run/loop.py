@@ -27,7 +27,7 @@ from .where.backends import Alone, Crew, Limit
 from .where.sites import site_of
 
 LONG = 20.0  # seconds from which on a run says how long it takes
-SLOWEST = 1e9  # multiply-adds a second of any machine: less work takes less time, and no speed is measured
+SLOWEST = 1e9  # work a second of any machine: less takes less time, and no speed is measured
 
 
 @dataclass
@@ -79,8 +79,8 @@ def measure_cells(
                 timings=timings,
             )
             work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
-            if work > LONG * SLOWEST and (seconds := work / (now := speed()).products) > LONG:
-                notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({now.in_words}); --dry-run lists them")
+            if work > LONG * SLOWEST and (seconds := work / (now := speed()).work) > LONG:
+                notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({now.state}); --dry-run lists them")
             made = (cells, timings) if site.alone else None
             groups = GroupWork(open_cells, request, name, place, site.threads, site.devices, made)
             folder.outcome = ledger.measured_by(site.backend, groups)

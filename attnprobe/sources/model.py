@@ -176,8 +176,9 @@ class ModelSource(Source):
                 captured[layer] = Captured.stored(tensors, facts["proved"], tensors.pop("weight", None))
         return captured
 
-    def needs_forward(self, n: int, layer: int, window: int) -> bool:
-        return not self.cache.holds_tensors(key_of(self.identity, n, window, layer))
+    def held(self, n: int, layer: int, window: int, heads: Sequence[int] = (), what: str | None = None) -> bool:
+        result = () if what is None else (list(heads), what)
+        return self.cache.holds_tensors(key_of(self.identity, n, window, layer, *result))
 
     def remembered(
         self,

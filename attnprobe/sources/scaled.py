@@ -66,8 +66,8 @@ class ScaledSource(Source):
         self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known only after a forward
         return {layer: scaled(qkv, self.factor) for layer, qkv in layers_qkv.items()}
 
-    def needs_forward(self, n: int, layer: int, window: int) -> bool:
-        return self.source.needs_forward(n, layer, window)
+    def held(self, n: int, layer: int, window: int, heads: Sequence[int] = (), what: str | None = None) -> bool:
+        return self.source.held(n, layer, window, heads, what and f"{what}, scores x {self.factor!r}")
 
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]

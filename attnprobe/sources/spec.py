@@ -140,9 +140,9 @@ class Source(ABC):
             UsageError: see `check`. SourceError: the origin is damaged or refused.
         """
 
-    def needs_forward(self, n: int, layer: int, window: int) -> bool:
-        """Whether `qkv` runs a model for a place."""
-        return False
+    def held(self, n: int, layer: int, window: int, heads: Sequence[int] = (), what: str | None = None) -> bool:
+        """Whether a place needs no forward of a model; with ``what``, whether another run `remembered` this result."""
+        return what is None
 
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]

@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from attnprobe.cli.progress import Pace, progress_bar
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
-from attnprobe.run.costs import OPENING
+from attnprobe.run.costs import OPENING, work_of_forward, work_of_inputs
 from attnprobe.run.estimate import CellEstimate, Speed, estimate_cells
 
 
@@ -127,7 +128,7 @@ def test_a_log_has_an_early_line_and_one_a_minute_and_a_terminal_its_notes(tty, 
 def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes = []
     request = ErrorRequest(qkv=str(file), device="cpu", out=str(tmp_path / "r"), matrix=False)
-    monkeypatch.setattr(loop, "speed", lambda: Speed(1e6, busy=True))
+    monkeypatch.setattr(loop, "speed", lambda: Speed(1e6, "busy machine"))
     monkeypatch.setattr(loop, "SLOWEST", 1e6)
     measure_errors(request, notify=notes.append)
     said = r"about [\d.]+ (min|h) for \d+ cells \(busy machine\); --dry-run lists them"
@@ -188,6 +189,27 @@ def test_the_first_cell_that_is_left_opens_the_model(tiny_bert, text_file, monke
         found[opened] = [cell.work for cell in estimate_cells(cells, request)]
     more = [a - b for a, b in zip(found[False], found[True], strict=True)]
     assert more[0] == pytest.approx(OPENING) and len(more) > 4 and not any(more[1:])
+
+
+def test_layers_behind_the_last_and_statistics_from_another_run_take_no_work(
+    tiny_bert, text_file, tmp_path, monkeypatch
+):
+    """A forward ends with the last layer that is read. Statistics in the cache are read from it."""
+    import transformers.modeling_utils  # noqa: F401  (it is in the first cell otherwise)
+
+    monkeypatch.setenv("ATTNPROBE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", "1G")
+
+    plain = ErrorRequest(model=str(tiny_bert), text=str(text_file), n=(16,), methods=("linear",), matrix=False)
+
+    def work(layer):
+        cells = estimate_cells(experiment("error").cells, replace(plain, layer=(layer,)))
+        return sum(cell.work for cell in cells)
+
+    first, last = work(0), work(1)
+    assert last - first == pytest.approx(work_of_forward(16, 32, 1, 0) + work_of_inputs(16, 4, False))
+    measure_errors(replace(plain, layer=(0,), out=str(tmp_path / "r")))
+    assert first - work(0) == pytest.approx(work_of_forward(16, 32, 1, 0) + work_of_inputs(16, 4, True))
 
 
 def test_a_dry_run_refuses_gates_that_are_none(file, tmp_path, capsys):

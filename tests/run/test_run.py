@@ -20,6 +20,8 @@ from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.measure import ErrorCells
 from attnprobe.methods import by_family
 from attnprobe.records import read_records
+from attnprobe.run import estimate
+from attnprobe.run.costs import SAMPLED
 from attnprobe.run.estimate import estimate_cells, speed
 from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.run.plan import ErrorPlan, parse_methods
@@ -234,25 +236,25 @@ def test_a_limit_leaves_the_alarm_as_it_was(raises):
         signal.signal(signal.SIGALRM, before)
 
 
-WAIT = 0.05  # seconds, ten times those of a product
+WAIT = 0.05  # seconds, ten times those of a sample
 
 
 @pytest.mark.parametrize("waits", [(), (1, 2, 3)])
 def test_the_time_in_which_other_programs_run_counts(waits, monkeypatch):
-    """Of four products three wait for other programs, or none."""
-    product, calls = torch.mm, count()
+    """Of four samples three wait for other programs, or none."""
+    output, calls = estimate.exact_output, count()
 
-    def delayed(x, y):
+    def delayed(qkv):
         if next(calls) % 4 in waits:
             sleep(WAIT)
-        return product(x, y)
+        return output(qkv)
 
-    monkeypatch.setattr(torch, "mm", delayed)
+    monkeypatch.setattr(estimate, "exact_output", delayed)
     measured = speed()
     if waits:
-        assert measured.busy and 0 < measured.products < 512**3 / (0.6 * WAIT)
+        assert measured.state == "busy machine" and 0 < measured.work < SAMPLED / (0.6 * WAIT)
     else:
-        assert measured.products > 512**3 / (0.6 * WAIT)
+        assert measured.work > SAMPLED / (0.6 * WAIT)
 
 
 def test_a_dry_run_says_whether_the_machine_is_busy(run, qkv):

@@ -247,8 +247,9 @@ class AuditCells(PlannedCells[AuditRequest, MethodCell, QKV]):
     def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
         queries = self.queries(place)
-        work, size = work_of_method(n, cell.d, heads, queries=queries)
-        norms = work_of_decompositions(n, heads, 1)[0] * (queries / n) ** 2 / 24  # bounds of the norms of differences
+        assert cell.request is not None
+        work, size = work_of_method(n, cell.d, heads, cell.request.entry.cost, queries=queries)
+        norms = work_of_decompositions(n, heads, 1)[0] * (queries / n) ** 2 / 16  # bounds of the norms of differences
         work += heads * REPEAT + self.request.matrix * norms
         return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
 

@@ -18,7 +18,7 @@ from ...qkv import QKV
 from ...records.file import cell_key, identity_facts
 from ...reference import exact_output
 from ...run.cells import Cells, Done, Place, Result, title
-from ...run.costs import Cost, work_of_method
+from ...run.costs import PROCESS, Cost, is_quadratic, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
 from ...run.method_cells import ending
@@ -93,14 +93,9 @@ def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int
     why = refused(one, request.target, n, d)
     cost = one.entry.cost
     longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n
-    if why is None and n > longest and _is_quadratic(one):
+    if why is None and n > longest and is_quadratic(cost):
         return f"{one.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
     return why
-
-
-def _is_quadratic(one: MethodRequest) -> bool:
-    """Whether the cost of a method has a term of n² or n³."""
-    return "n²" in one.entry.cost or "n³" in one.entry.cost
 
 
 def bench_cells(request: BenchRequest, plan: ErrorPlan, source: Any) -> dict[Place, list[BenchCell]]:
@@ -206,9 +201,9 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
         n, method = place.group.n, cell.request
         if method is not None and unsupported_reason(self.request, method, n, cell.d) is not None:
             return 0.0, 0.0
-        quadratic = method is None or _is_quadratic(method)
-        once, size = work_of_method(n, cell.d, len(self.head_numbers(place)), quadratic=quadratic)
-        return (self.request.rounds + 3) * once, size
+        cost = "n²" if method is None else method.entry.cost
+        once, size = work_of_method(n, cell.d, len(self.head_numbers(place)), cost)
+        return PROCESS + (self.request.rounds + 3) * once, size
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Result]]:
         """Q, K and V of one place at a time, so that no others take memory during timing."""

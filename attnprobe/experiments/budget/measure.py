@@ -91,13 +91,17 @@ class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
         }
 
     def work(self, place: Place, cell: _Cell) -> Cost:
-        """Twice the runs of the coarse budgets with every seed. Budgets between them are not counted."""
-        question, n, heads = self.question, place.group.n, len(self.head_numbers(place))
-        tried = self._coarse(place, cell)
+        """The runs of the coarse budgets, and half as much for the budgets between them, of fewer heads."""
+        heads = len(self.head_numbers(place))
+        works = [self._run(place, cell, d, heads) for d in self._coarse(place, cell)]
+        return 1.5 * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
+
+    def _run(self, place: Place, cell: _Cell, d: int, heads: int) -> Cost:
+        """A budget of some heads with every seed."""
+        question, entry = self.question, cell.request.entry
         matrix, queries = question.metric.startswith("matrix_"), self.queries(place)
-        works = [work_of_method(n, d, heads, matrix, queries=queries) for d in tried]
-        runs = 2 * len(question.seeds_of(cell.request.entry))
-        return runs * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
+        work, size = work_of_method(place.group.n, d, heads, entry.cost, matrix, queries=queries)
+        return len(question.seeds_of(entry)) * work, size
 
     def _coarse(self, place: Place, cell: _Cell) -> list[int]:
         """The budgets that a search begins with; none if the method has no budget."""
@@ -107,14 +111,14 @@ class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
             return []
 
     def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
-        at, runs = "", 0
-        usual = 2 * len(self._coarse(place, cell))
+        at, done = "", 0.0
+        usual = self.work(place, cell)[0]
 
-        def show(label: str) -> None:
-            nonlocal at, runs
-            at = f"at {label}"
-            self.show(f"{self.label(place, cell)} {label}", {cell.key: min(runs / max(usual, 1), 1.0)})
-            runs += 1
+        def show(d: int, heads: int) -> None:
+            nonlocal at, done
+            at = f"at d={d} of {heads} head{'s' * (heads != 1)}"
+            self.show(f"{self.label(place, cell)} {at[3:]}", {cell.key: min(done / max(usual, 1.0), 1.0)})
+            done += self._run(place, cell, d, heads)[0]
 
         try:
             result |= _record(search_budgets(self.question, cell.request, inputs, show), inputs)

@@ -167,12 +167,12 @@ def budgets(
 
 
 def search_budgets(
-    question: Question, request: MethodRequest, qkv: QKV, show: Callable[[str], None] = lambda label: None
+    question: Question, request: MethodRequest, qkv: QKV, show: Callable[[int, int], None] = lambda d, heads: None
 ) -> BudgetSearch:
     """`budgets` for a question and a method with checked options.
 
     Args:
-        show: called before each budget with a label such as ``d=64 of 12 heads``.
+        show: called before each budget with it and the number of heads.
     """
     inner = qkv.compressed()
     least, most = question.range_of(request.entry, inner.n_q, inner.n_k)
@@ -199,7 +199,7 @@ class _Errors:
     """The errors of some heads at a budget, one for each seed. The exact output is computed once."""
 
     def __init__(
-        self, question: Question, request: MethodRequest, qkv: QKV, seeds: range, show: Callable[[str], None]
+        self, question: Question, request: MethodRequest, qkv: QKV, seeds: range, show: Callable[[int, int], None]
     ) -> None:
         self.question, self.request, self.qkv, self.seeds, self.show = question, request, qkv, seeds, show
         self.refused: dict[int, str] = {}
@@ -213,7 +213,7 @@ class _Errors:
             self.reference = ExactOutput.of(output)
 
     def __call__(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
-        self.show(f"d={d} of {len(heads)} head{'s' * (len(heads) != 1)}")
+        self.show(d, len(heads))
         return self._of(d, heads)
 
     def _of(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:

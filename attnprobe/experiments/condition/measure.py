@@ -57,7 +57,9 @@ class ConditionCells(PlannedCells[ConditionRequest, MethodCell, QKV]):
 
     def work(self, place: Place, cell: MethodCell) -> Cost:
         n, heads = place.group.n, len(self.head_numbers(place))
-        return work_of_decompositions(n, heads) if cell.request is None else work_of_method(n, cell.d, heads)
+        if cell.request is None:
+            return work_of_decompositions(n, heads)
+        return work_of_method(n, cell.d, heads, cell.request.entry.cost)
 
     def one(self, place: Place, cell: MethodCell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)

@@ -36,7 +36,7 @@ from ...qkv import QKV
 from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
 from ...run.cells import Done, Place, PlannedCells, Progress, Result
-from ...run.costs import Cost, work_of_method, work_of_norms
+from ...run.costs import Cost, work_of_method
 from ...run.inputs import exact_norms_of
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.method_cells import NOT_FINITE, ending
@@ -119,16 +119,15 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
             "family": "lower bound" if bound else cell.request.entry.family,
         }
 
-    def work_of_inputs(self, place: Place) -> float:
-        n, heads = place.group.n, len(self.head_numbers(place))
-        norms = 0.0 if self.plan_of(place).tol is None else work_of_norms(n, heads) * self.queries(place) / n
-        return super().work_of_inputs(place) + norms
+    def counts(self, place: Place, layer: int) -> bool:  # matrix errors need the norms, which are most of it
+        return super().counts(place, layer) or (self.request.matrix and not self.request.input_statistics)
 
     def work(self, place: Place, cell: Cell) -> Cost:
         if cell.request.name == LOWER_BOUND:
             return 0.0, 0.0
         plan, heads = self.plan_of(place), len(self.head_numbers(place))
-        return work_of_method(place.group.n, cell.d, heads, plan.tol is not None, plan.rows, self.queries(place))
+        cost, matrix = cell.request.entry.cost, plan.tol is not None
+        return work_of_method(place.group.n, cell.d, heads, cost, matrix, plan.rows, self.queries(place))
 
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Result]]:
         plan = self.plan_of(place)
@@ -235,8 +234,9 @@ class _Bench:
         if self.tol is None or cell.request.name == LOWER_BOUND:
             return 1.0
         n, heads = self.qkv.n_q, self.qkv.h
-        rows = self.rows
-        return work_of_method(n, cell.d, heads, False, rows)[0] / work_of_method(n, cell.d, heads, True, rows)[0]
+        cost, rows = cell.request.entry.cost, self.rows
+        alone, both = (work_of_method(n, cell.d, heads, cost, matrix, rows)[0] for matrix in (False, True))
+        return alone / both
 
     def _matrix_errors(
         self, operators: Sequence[Operator], show: Callable[[str, float], None]

@@ -149,7 +149,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         """A forward of the batch, the exact attention of every layer, and the statistics of their inputs."""
         n, layers = place.group.n, self.parts[place.source][1].base.layers
         heads, windows = len(self.head_numbers(place)), len(self.batches[place])
-        exact = work_of_inputs(n, heads, self.request.input_statistics)
+        exact = work_of_inputs(n, heads, self.counts(place, layers[0]))
         return windows * (self._forward(place) + len(layers) * exact)
 
     def work(self, place: Place, cell: InjectCell) -> Cost:
@@ -157,7 +157,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         the comparison of its logits.
         """
         n, prefix, heads = place.group.n, self.request.prefix_at(place.group.n), len(self.head_numbers(place))
-        work, size = work_of_method(n, cell.d, heads)
+        work, size = work_of_method(n, cell.d, heads, cell.work.request.entry.cost)
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
             logits = work_of_logits(n, self._vocabulary(place))

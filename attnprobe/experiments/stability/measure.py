@@ -108,7 +108,7 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
         """Four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
         task = self.sources[place.source]
         length = (task.shortest + task.n) // 2
-        each, size = work_of_method(length, cell.d or length // 4, len(HEADS))
+        each, size = work_of_method(length, cell.d or length // 4, len(HEADS), cell.request.entry.cost)
         return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
 
     def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:

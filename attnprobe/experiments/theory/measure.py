@@ -83,7 +83,7 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         work, size = work_of_check(n, heads, cell.theorem.decompositions, draws)
         if cell.request is None:
             return work, size
-        once, more_bytes = work_of_method(n, max(plan.d), heads, matrix=True)
+        once, more_bytes = work_of_method(n, max(plan.d), heads, cell.request.entry.cost, matrix=True)
         return work + plan.repeats * len(plan.d) * once, size + more_bytes
 
     def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
