@@ -1,11 +1,13 @@
 """A small run of every command that measures, all that is shown of it, and the keys of its cells.
 
 ``runs/`` holds the folder that each command left: records, manifest, inputs, maps. ``shown/`` holds what `report` makes
-of it in every format, ``readings/`` what further commands print of the runs, and ``keys.json`` the keys of cells, by
-which older runs resume. ``tests/project/test_golden.py`` compares. After a deliberate change of what is shown:
+of it in every format, ``readings/`` what further commands print of the runs, ``measured/`` what small runs of today
+leave, and ``keys.json`` the keys of cells, by which older runs resume. ``tests/project/test_golden.py`` compares. After
+a deliberate change of what is shown:
 
     python tests/golden/rewrite.py            # shown/ is written again; review the diff
     python tests/golden/rewrite.py condition  # of one command or reading alone
+    python tests/golden/rewrite.py measured   # what is measured now, or NAME of it alone
     python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
     python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
     python tests/golden/rewrite.py options    # of every command; of those that measure only the help may change
@@ -32,7 +34,7 @@ from typing import Any
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
-INPUTS, RUNS, SHOWN, READ = (HERE / name for name in ("inputs", "runs", "shown", "readings"))
+INPUTS, RUNS, SHOWN, READ, NOW = (HERE / name for name in ("inputs", "runs", "shown", "readings", "measured"))
 KEYS, OPTIONS = HERE / "keys.json", HERE / "options.jsonl"
 MATPLOTLIB = HERE / "matplotlib.txt"  # the version that drew the figures
 WIDTH = 100
@@ -61,6 +63,26 @@ COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "stability": "--task listops:n=64,batch=2 --method kernelized,skyformer --d 8 --steps 3 --seeds 2 "
     "--condition-tokens 16 --plot",
 }
+MEASURED = {  # small runs whose records, manifest and notes are compared, by a name of their own
+    "methods": f"error {FILE} --method all --d 8 --rows",
+    "methods-causal": "error --model decoder --text words.txt --n 16 --method all --d 6 --rows --layer 1 --no-matrix",
+    "theorems": f"theory {FILE} --theorem all --method skyformer,nystromformer,linformer --d 4 --epsilon 0.1,0.5 "
+    "--repeats 2",
+    "condition-steps": f"condition {FILE} --method skyformer,nystromformer,vmean --d 4 --sensitivity --iterations 2 "
+    "--head 0",
+    "audit-few": f"audit {FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 "
+    "--repeats 9 --windows 2 --rows",
+    "times": "bench --method linear,skyformer --n 16,32 --d 4 --heads 2 --p 4 --rounds 1 --errors --backward "
+    "--no-memory",
+    **{
+        name: re.sub(r" --plot( [a-z,]+)?", "", f"{name.partition('-')[0]} {COMMANDS[name]}")
+        for name in ("error", "spectrum", "budget", "inject", "inject-decode", "stability")
+    },
+}
+OF_THE_DAY = (  # and of the machine: times, draws by weights that are almost equal, and what compares rounding
+    "(.*_)?seconds|run|start|end|clock_mhz|load|machine|versions|git_commit|device|threads|peak_bytes|arguments|slack|"
+    "draws_hash|key|ratio_to_framework.*|rounded_rows"
+)
 CASES = {  # of keys alone, by command
     "error": [
         f"{FILE} --d 4",
@@ -291,6 +313,33 @@ def measure(command: str, out: Path) -> None:
         for name in ("tables", "figures"):
             shutil.rmtree(here / command / name, ignore_errors=True)
         shutil.copytree(here / command, out / command)
+
+
+def measured(name: str) -> dict[str, Any]:
+    """What a small run leaves: records, manifest and other files of JSON, notes, and the names of what JSON says.
+
+    What differs from day to day is left out, and numbers have six digits.
+    """
+    with inputs():
+        text = _said([*MEASURED[name].split(), "--device", "cpu", "--out", "here", "--format", "json"])
+        answer, _, said = text.partition("--- stderr\n")
+        lines = [line for line in said.splitlines() if " left; now " not in line]
+        kept: dict[str, Any] = {"notes": lines, "answer": sorted(json.loads(answer))}
+        for path in sorted(Path("here").rglob("*.json*")):
+            if path.parent.name != "tables":
+                text = path.read_text(encoding="utf-8")
+                some = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+                kept[path.name] = some
+        files = {f"{path}" for path in Path("here").rglob("*") if path.is_file()}
+    return {**_lasting(kept), "files": sorted(files)}
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _lasting(one) for name, one in value.items() if not re.fullmatch(OF_THE_DAY, name)}
+    if isinstance(value, list):
+        return [_lasting(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def shown(command: str, out: Path) -> None:
@@ -559,8 +608,26 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
 
 
+def _json_lines(values: dict[str, Any]) -> str:
+    """An object with a line for each value, and for each item of one that is a list."""
+    parts = []
+    for name, value in values.items():
+        lines = [
+            json.dumps(one, ensure_ascii=False, sort_keys=True)
+            for one in (value if isinstance(value, list) else [value])
+        ]
+        text = ",\n".join(lines)
+        parts.append(f"{json.dumps(name)}: [\n{text}\n]" if isinstance(value, list) else f"{json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
 if __name__ == "__main__":
     asked = set(sys.argv[1:])
+    if not asked or "measured" in asked:
+        for name in [name for name in MEASURED if name in asked or asked <= {"measured"}]:
+            _write(NOW / f"{name}.json", _json_lines(measured(name)))
+    if "measured" in asked:
+        sys.exit()
     some = asked & {*COMMANDS, *READINGS}
     names, readings = ([name for name in every if name in some or not some] for every in (COMMANDS, READINGS))
     if "runs" in asked:

@@ -4,8 +4,10 @@ A deliberate change of what is shown is a reviewed diff: `python tests/golden/re
 """
 
 import json
+import platform
 import re
 from importlib.metadata import version
+from itertools import zip_longest
 
 import pytest
 from golden import rewrite as golden
@@ -36,6 +38,29 @@ def test_what_is_read_of_the_runs(name, tmp_path):
     if version("matplotlib") != golden.MATPLOTLIB.read_text().strip():
         actual, known = (re.sub(r"(?<=\.svg: )\w+", "", text) for text in (actual, known))
     assert actual == known, f"{name}: {REWRITE}"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors round otherwise")
+@pytest.mark.parametrize("name", golden.MEASURED)
+def test_what_is_measured(name):
+    known = json.loads((golden.NOW / f"{name}.json").read_text(encoding="utf-8"))
+    assert list(differences(golden.measured(name), known)) == [], f"{name}: {REWRITE}"
+
+
+def differences(actual, known, place=""):
+    """Where two values of JSON differ by more than rounding."""
+    if isinstance(actual, float) and isinstance(known, float):
+        if actual != pytest.approx(known, rel=5e-3, abs=2e-5) and min(actual, known) < 1e10:
+            yield f"{place}: {actual}, {known}"
+    elif type(actual) is not type(known) or not isinstance(actual, (dict, list)):
+        if actual != known:
+            yield f"{place}: {actual!r}, {known!r}"
+    elif isinstance(actual, dict):
+        for name in actual.keys() | known.keys():
+            yield from differences(actual.get(name, "absent"), known.get(name, "absent"), f"{place}.{name}")
+    else:
+        for number, (one, other) in enumerate(zip_longest(actual, known, fillvalue="absent")):
+            yield from differences(one, other, f"{place}[{number}]")
 
 
 def _words(files):
