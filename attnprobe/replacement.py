@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from .approximation import Approximation
 from .errors import Unsupported, UsageError
 from .grammar.foreign import message
 from .hooks.call import AttentionCall, blocks, exact_rows, rows_of
@@ -32,6 +33,8 @@ Budget = int | Mapping[int | tuple[int, int], int | None] | None
 class Replacement:
     """A method with its budget, seed and options, as an attention function.
 
+    ``observe`` gets each approximation, with its row of the batch.
+
     Raises:
         UsageError: an unknown or contradictory option, or a missing budget. Unsupported: the method does not take the
             target.
@@ -42,6 +45,7 @@ class Replacement:
     seed: int
     target: str
     options: dict[str, Any]
+    observe: Callable[[int, Approximation], None] | None = None
 
     def __post_init__(self) -> None:
         entry = self.method
@@ -91,9 +95,12 @@ class Replacement:
         """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0."""
         qkv = self._qkv(call, row)
         qkv = qkv if heads is None else qkv.select(heads)
-        return approximate(
+        made = approximate(
             self.method, qkv, cast("int | None", self.d), seed=self.seed, target=self.target, **self.options
-        ).output
+        )
+        if self.observe is not None:
+            self.observe(row, made)
+        return made.output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
         """The inputs of the method for one row.

@@ -18,7 +18,10 @@ SIGNS = {  # before the first cell of a line, or before a value
     OPEN: "rounding decides it, or its interval is wide",
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
-TESTED = "Bold: the best mean at each d but for yardsticks, and means that a paired test does not tell from it"
+TESTED = (
+    "Bold: the best mean at each d but for yardsticks and rows that use more, and means that a paired test does not "
+    "tell from it"
+)
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"
 

@@ -25,6 +25,7 @@ YARDSTICKS = frozenset(
 
 FRAGILE = "rounding decides the sum that divides some rows; guard=sampled replaces these rows"
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
+SPARE = 0.05  # of d that a row may use beyond it
 KERNEL = "kernel"  # the family of exact attention's kernels
 
 
@@ -76,6 +77,12 @@ def budget(row: Fields) -> str:
     return "" if row.get("d") is None else str(row["d"])
 
 
+def budget_used(row: Fields) -> str:
+    """The budget with the mean of what was used, if that differs."""
+    used = statistic(row, "realised_d", "mean")
+    return budget(row) + ("" if used is None or used == row.get("d") else f" ({used:.1f})".replace(".0)", ")"))
+
+
 def label(row: Fields) -> str:
     """The method's label, with words for references and lower bounds."""
     if row["method"] == LOWER_BOUND:
@@ -99,9 +106,21 @@ def marked(row: Fields, name: str) -> str:
 def rivals(row: Fields) -> tuple[int | None] | None:
     """The key of the rows among which the best is chosen: the budget.
 
-    References, lower bounds, yardsticks and kernels of exact attention take no part, nor does a row with a mark.
+    References, lower bounds, yardsticks and kernels of exact attention take no part, nor does a row with a mark or one
+    that uses more than its budget.
     """
-    return (row.get("d"),) if is_sound(row) and row["method"] not in YARDSTICKS else None
+    return (row.get("d"),) if competes(row) and row["method"] not in YARDSTICKS else None
+
+
+def competes(row: Fields) -> bool:
+    """Whether a row is sound and within its budget."""
+    return is_sound(row) and within_budget(row)
+
+
+def within_budget(row: Fields) -> bool:
+    """Whether the keys or landmarks that a row used are at most d, but for `SPARE`; without d or their number, yes."""
+    used = statistic(row, "realised_d", "mean")
+    return used is None or row.get("d") is None or used <= (1 + SPARE) * row["d"]
 
 
 def is_sound(row: Fields) -> bool:

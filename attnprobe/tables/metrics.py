@@ -121,6 +121,7 @@ INJECT = (  # of `attnprobe inject`, of a whole model
     Metric("perplexity_change", of_mean="loss_change"),
     cosine("embedding_cosine"),
     Metric("local_error"),
+    Metric("realised_d", None),
     Metric("row_error"),
     Metric("spectral_error"),
     Metric("residual_error"),

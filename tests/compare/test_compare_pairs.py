@@ -345,6 +345,16 @@ def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
     assert "undecided at d = 16" in line and line.endswith("p = 0.078)") and bold == set()
 
 
+@pytest.mark.parametrize(("used", "takes_part"), [(16.5, True), (17.0, False)])
+def test_a_method_that_uses_more_than_its_budget_is_not_the_best(used, takes_part):
+    def of(name, error, keys):
+        return [one | {"metrics": one["metrics"] | {"realised_d": [keys] * 8}} for one in run([error] * 8, method=name)]
+
+    lines, bold = below(of("moba", 0.1, used) + of("window", 0.2, 15.0) + of("knorm", 0.3, 16.0))
+    assert bold == {"moba" if takes_part else "window"}
+    assert lines[0].startswith("moba against window" if takes_part else "window against knorm")
+
+
 def test_the_best_method_of_each_budget_is_the_subject():
     few, many = run([0.2] * 8, method="mss", draws_hash=None), run([0.1] * 8, method="mss", draws_hash=None, d=32)
     few += run([0.1] * 8, method="blr", draws_hash=None)

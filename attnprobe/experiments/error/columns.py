@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...tables.long import Row
-from ...tables.methods import FAMILY, STATUS, budget, label, marked, reach, several_families, smallest, statistic
+from ...tables.methods import (
+    FAMILY,
+    STATUS,
+    budget_used,
+    label,
+    marked,
+    reach,
+    several_families,
+    smallest,
+    statistic,
+)
 from ...tables.numbers import OPEN, cell_text, is_fragile, method_label, significant
 from ...tables.table import Column
-
-
-def _budget(row: Row) -> str:
-    d, realised = row.get("d"), row.get("realised_d")
-    used = "" if realised is None or realised == d else f" ({realised:.1f})".replace(".0)", ")")
-    return budget(row) + used
 
 
 def _matrix(row: Row) -> str:
@@ -60,7 +64,7 @@ def _mean_error(row: Row) -> str:
 
 
 METHOD = Column("method", lambda row: marked(row, label(row)), key=True)
-BUDGET = Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True)
+BUDGET = Column("d\n(used)", budget_used, "budget (mean of what was used)", short="d", key=True)
 METHOD_COLUMNS = (
     METHOD,
     FAMILY,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...files import Fields
 from ...tables.long import Row
-from ...tables.methods import ROUNDING, is_sound, label, mean_of, rivals, statistic
+from ...tables.methods import ROUNDING, competes, label, mean_of, rivals, statistic
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
 from ...tables.table import Tested, grouped_by, is_worse
@@ -103,12 +103,12 @@ def _at(rows: Sequence[Row], d: int | None) -> dict[str, Row]:
 def duels(rows: Sequence[Row], tested: Tested | None) -> list[str]:
     """Sentences on the best method and the next one at each budget, from the test behind the bold cells of `MEAN`.
 
-    Rows with a mark take no part. Yardsticks do if there are two methods in all. Two errors of rounding are not
-    compared.
+    Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
+    rounding are not compared.
     """
     if tested is None:
         return []
-    sound = [row for row in rows if is_sound(row)]
+    sound = [row for row in rows if competes(row)]
     two = len({label(row) for row in sound}) == 2
     parts: dict[str, list[str]] = {}
     for leaders in MEAN.leaders(sound, (lambda row: row["d"]) if two else rivals, tested):

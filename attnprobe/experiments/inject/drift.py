@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...approximation import Approximation
 from ...hooks.capture import captured_forward
 from ...inject import injected
 from ...linalg.norms import row_norms
-from ...methods import approximate
+from ...methods import approximate, get
 from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...metrics.residual import head_residuals, residual_errors
 from ...operators.precision import full_precision
 from ...reference import exact as exact_matrix
-from ...replacement import replaced
+from ...replacement import EXACT, Replacement
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
 from ...sources import AttentionCall, Block
@@ -42,6 +43,7 @@ DRIFT_METRICS = {
     "perplexity_change": "perplexity − perplexity_own",
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
+    "realised_d": "the mean number of keys or landmarks of a row that were used, mean over heads and layers",
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, each layer beside its own "
@@ -145,6 +147,7 @@ class Local:
         weighted: ``together`` beside the geometric mean of the layer's stream and the last layer's.
         lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
         spectral: ``‖B − B~‖₂ / ‖B‖₂`` of each head; None if it was not asked for, or the method has no matrix.
+        used: ``realised_d`` of each head, of methods that state it.
     """
 
     error: list[float]
@@ -154,6 +157,7 @@ class Local:
     lost: list[float] | None = None
     weighted: float | None = None
     spectral: list[float] | None = None
+    used: Sequence[float] = ()
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -179,6 +183,8 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     sizes = [error for errors in local for error in errors.error]
     rows = [error for errors in local for error in errors.rows]
     metrics = {"local_error": sum(sizes) / len(sizes), "row_error": sum(rows) / len(rows)}
+    if used := [keys for errors in local for keys in errors.used]:
+        metrics["realised_d"] = sum(used) / len(used)
     lost = [share for errors in local for share in errors.lost or ()]
     if lost and all(share == share for share in lost):
         metrics["lost_mass"] = sum(lost) / len(lost)
@@ -360,7 +366,13 @@ class Bench:
         if place not in self.local:
             call = self.calls[layer]
             own = call.output()
-            got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
+            used: dict[int, list[float]] = {}
+
+            def observe(row: int, made: Approximation) -> None:
+                used.setdefault(row, []).extend(made.diagnostics.get("realised_d", torch.empty(0)).tolist())
+
+            request = work.request
+            got = Replacement(get(request.entry), work.budget, work.seed, EXACT, {**request.options}, observe)(call)
             heads = replaced_heads(call, work)
             found = []
             for row, length in enumerate(self.lengths):
@@ -372,7 +384,7 @@ class Bench:
                 )
                 spectral = self._spectral(work, layer, row) if self.matrices else None
                 of_heads = None if spectral is None else [spectral[head] for head in heads]
-                found.append(replace(errors, spectral=of_heads))
+                found.append(replace(errors, spectral=of_heads, used=used.get(row, ())))
             self.local[place] = found
         return self.local[place]
 

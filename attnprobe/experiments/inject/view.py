@@ -10,7 +10,7 @@ from typing import Any
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
-from ...tables.methods import YARDSTICKS, mean_of, reach, smallest
+from ...tables.methods import YARDSTICKS, budget, budget_used, mean_of, reach, smallest, within_budget
 from ...tables.numbers import method_label, significant
 from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
@@ -38,7 +38,11 @@ def _greedy(row: Row) -> str:
 def _budget(row: Row) -> str:
     if row["budgets"]:
         return "file" if row["budgets"]["mean"] is None else f"{row['budgets']['mean']:.0f} (mean)"
-    return "" if row["d"] is None else str(row["d"])
+    return budget(row)
+
+
+def _budget_used(row: Row) -> str:
+    return _budget(row) if row["budgets"] else budget_used(row)
 
 
 def _place(row: Row) -> str:
@@ -74,9 +78,10 @@ def _nearest_to_one(name: str) -> Best:
 
 
 def _rivals(row: Row) -> Hashable | None:
-    """Methods are compared at one budget and the same layers; yardsticks are not."""
+    """Methods are compared at one budget and the same layers; yardsticks are not, nor are rows beyond their budget."""
     d = "of a file" if row["budgets"] else row["d"]
-    return (d, _place(row)) if row["status"] == "ok" and row["method"] not in YARDSTICKS else None
+    competes = row["status"] == "ok" and row["method"] not in YARDSTICKS and within_budget(row)
+    return (d, _place(row)) if competes else None
 
 
 DRIFT = smallest("drift")
@@ -88,7 +93,7 @@ LOSS_ERROR = Column("± of loss", partial(reach, metric="loss_change"), OVER_WIN
 
 DRIFTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
-    Column("d", _budget, key=True),
+    Column("d\n(used)", _budget_used, "budget (mean of what was used)", short="d", key=True),
     Column("layer", _place, key=True),
     Column(
         "drift",

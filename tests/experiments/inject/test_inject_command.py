@@ -352,13 +352,13 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
     assert record["predicts"] is None
-    local = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum"}
+    local = {"local_error", "realised_d", "row_error", "residual_error", "residual_heads", "residual_sum"}
     assert {"drift", "embedding_cosine", *local} == record["metrics"].keys()
 
 
 def test_residual_errors_are_those_of_the_models_own_projection(ask, models, monkeypatch):
     """Per head and of the layer, in plain torch: BERT's output projection, and the stream before its norm."""
-    from attnprobe import capture
+    from attnprobe import approximate, capture
     from attnprobe.replacement import replaced
 
     [record] = ask(layer=(1,)).records
@@ -396,6 +396,8 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
     assert found["residual_sum"] == pytest.approx(error(sum(parts), beside), rel=1e-4)
     assert found["residual_heads"] == pytest.approx(sum(map(error, parts)), rel=1e-4)
     assert found["row_error"] == pytest.approx(float((gap.norm(dim=2) / own.norm(dim=2)).mean()), rel=1e-4)
+    made = approximate(work.request.entry, calls[1].qkv(), work.budget, seed=work.seed)
+    assert found["realised_d"] == pytest.approx(float(made.diagnostics["realised_d"].mean()), rel=1e-12)
 
 
 def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_path):
@@ -849,7 +851,8 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)[0]
-    of_layers = {"local_error", "row_error", "spectral_error", "residual_error", "residual_heads", "residual_sum"}
+    of_layers = {"local_error", "realised_d", "row_error", "spectral_error"}
+    of_layers |= {"residual_error", "residual_heads", "residual_sum"}
     of_prompt = {
         "lost_mass",
         "first_divergence",
