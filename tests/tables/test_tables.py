@@ -116,7 +116,7 @@ def test_each_metric_has_its_better_direction_and_the_scale_of_its_changes():
     larger_shares = "rows_within mass mass_p10 mass_efficiency recall_k needle_mass_kept top1_agreement"
     assert {rule: " ".join(names) for rule, names in rules.items()} == {
         ("larger", "complement", 1e-6, False, None): "output_cosine_min cosine embedding_cosine",
-        (None, "relative", 0.0, False, None): "delta keys support k_50 k_90 k_99",
+        (None, "relative", 0.0, False, None): "delta keys support k_50 k_90 k_99 realised_d",
         ("smaller", "relative", 0.0, True, None): "seconds ratio_to_exact",
         ("larger", "absolute", 0.0, False, None): larger_shares,
         (None, "absolute", 0.0, False, None): "mass_oracle distant_mass needle_mass log_normaliser_error",
