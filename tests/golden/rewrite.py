@@ -20,6 +20,7 @@ import math
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -225,6 +226,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
         "stability --fail-above ratio=2 --fail-below ratio.median=0.5",
     ],
 }
+READINGS["answers"] = []  # the file holds its own command lines: add one there, and write it again
 LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; records are missing; `_odd`
 LOST = ("skipped", "failed", "diverged")
 LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
@@ -384,6 +386,8 @@ def _facts(column: Any) -> dict[str, Any]:
 
 def read(name: str, out: Path) -> None:
     """Write what each command of a reading prints, the streams apart, and its exit code."""
+    if name == "answers":
+        return answers(out)
     with tempfile.TemporaryDirectory() as folder:
         here = shutil.copytree(RUNS, Path(folder) / "here")
         with chdir(here):
@@ -393,6 +397,31 @@ def read(name: str, out: Path) -> None:
             said = [_gated(line) if name == "gates" else _said(_placed(line)) + _result() for line in READINGS[name]]
     texts = [f"$ attnprobe {line}\n{text}" for line, text in zip(READINGS[name], said, strict=True)]
     _write(out / f"{name}.txt", "\n".join(texts))
+
+
+def _any_time(text: str) -> str:
+    """The text without times that are estimated."""
+    text = re.sub(r"^about .*? before the first cell", "about TIME", text, flags=re.M)
+    return re.sub(r"^attnprobe: about .*\n", "", text, flags=re.M)
+
+
+def answers(out: Path) -> None:
+    """Write again what each command line of the transcript prints, the streams apart, and its exit code.
+
+    A line ``# NAME: TEXT`` of it writes a file. A folder of its own holds the inputs, and the runs in ``runs``.
+    """
+    texts = []
+    with inputs() as here:
+        shutil.copytree(RUNS, "runs")
+        for line in (READ / "answers.txt").read_text(encoding="utf-8").splitlines():
+            if line.startswith("# "):
+                name, _, text = line[2:].partition(": ")
+                Path(name).write_text(text.replace("\\n", "\n"), encoding="utf-8")
+                texts.append(line)
+            elif line.startswith("$ "):
+                said = _said(shlex.split(line)[2:]).replace(f"{here}", "HERE")
+                texts.append(f"{line}\n{_any_time(said)}")
+    _write(out / "answers.txt", "\n".join(texts))
 
 
 def _result() -> str:
