@@ -233,19 +233,20 @@ def exact_rows(
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     scores = unfolded(folded(q * scale, kv_heads) @ k.mT, heads)  # (b, h, n_q, n_k)
-    largest = float(scores.detach().abs().amax())
+    largest = float(torch.maximum(scores.detach().amax(), -scores.detach().amin()))
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    hidden = None if visible is None else ~visible
+    if hidden is not None:
+        scores = scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
     if sinks is not None:
         sink = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
-    if visible is not None:
-        weights = weights.masked_fill(~visible, 0.0)
+    if hidden is not None and (bias is not None or bool(hidden.all(-1).any())):  # else they have no weight
+        weights = weights.masked_fill(hidden, 0.0)
     return unfolded(folded(weights, kv_heads) @ v, heads).transpose(1, 2), largest
 
 

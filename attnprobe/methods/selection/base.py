@@ -166,8 +166,8 @@ def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, cau
 
 def keys_of_pages(pages: Tensor, page: int, n_k: int) -> Tensor:
     """The keys of pages (h, b, m), as (h, b, m · page) int64; -1 in empty slots."""
-    keys = pages[..., None] * page + torch.arange(page, device=pages.device)
-    return keys.masked_fill((pages[..., None] < 0) | (keys >= n_k), -1).flatten(2)
+    keys = (pages[..., None] * page + torch.arange(page, device=pages.device)).clamp_(min=-1)
+    return (keys if n_k % page == 0 else keys.masked_fill_(keys >= n_k, -1)).flatten(2)
 
 
 @full_precision()
