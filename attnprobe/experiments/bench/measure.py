@@ -203,7 +203,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
             return 0.0, 0.0
         cost = "n²" if method is None else method.entry.cost
         once, size = work_of_method(n, cell.d, len(self.head_numbers(place)), cost)
-        return PROCESS + (self.request.rounds + 3) * once, size
+        return PROCESS * self.request.memory + (self.request.rounds + 3) * once, size
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Result]]:
         """Q, K and V of one place at a time, so that no others take memory during timing."""
@@ -215,7 +215,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
 
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[BenchCell, Result]]:
         missing = [cell for cell in self.by_place[place] if cell.key not in done]
-        results = _Bench(inputs, self).measure(missing)
+        results = _Bench(inputs, self, place).measure(missing)
         yield from ((cell, results[cell.key]) for cell in missing)
 
 
@@ -243,8 +243,8 @@ class _Once:
 class _Bench:
     """Q, K and V of one length and layer, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, cells: BenchCells) -> None:
-        self.qkv, self.cells, self.request = qkv, cells, cells.request
+    def __init__(self, qkv: QKV, cells: BenchCells, place: Place) -> None:
+        self.qkv, self.cells, self.place, self.request = qkv, cells, place, cells.request
         self.reference = None
         if self.request.with_errors:
             self.show("exact output")
@@ -263,12 +263,15 @@ class _Bench:
         exact = _Once(Work(EXACT, backward=self.request.backward).call(self.qkv))
         names = {cell.key: title(cell) for cell in called} | {"exact": EXACT}
         total = len(names) * (self.request.rounds + 1)
-        seconds = interleaved(
-            {"exact": exact, **timed},
-            self.request.rounds,
-            self.qkv.device,
-            lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}", {name: at / total for name in timed}),
-        )
+        memory = PROCESS * self.request.memory
+        calls = {cell.key: 1 - memory / self.cells.work(self.place, cell)[0] for cell in called}
+
+        def show(at: int, key: str) -> None:
+            begun = {name: at / total * share for name, share in calls.items()}
+            self.show(f"{names[key]}, call {at + 1} of {total}", begun)
+
+        seconds = interleaved({"exact": exact, **timed}, self.request.rounds, self.qkv.device, show)
+        finished: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:
                 save_inputs(Path(folder) / "qkv.pt", self.qkv)
@@ -281,11 +284,12 @@ class _Bench:
                     continue
                 result["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
                 if self.request.memory:
+                    self.show(f"memory of {title(cell)}", finished)
                     self._peak(cell, str(Path(folder) / "qkv.pt"), result)
+                    finished[cell.key] = 1.0
         return every
 
     def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
-        self.show(f"memory of {title(cell)}")
         device, peak = str(self.qkv.device), None
         with attempt() as tried:  # the system may have killed the process; the times stay
             peak = peak_bytes(load_call, path, cell.work, device, device=device)

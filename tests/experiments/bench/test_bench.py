@@ -263,6 +263,21 @@ def test_the_estimate_has_no_call_that_is_not_made_and_no_scores_of_linear_metho
     assert works["exact", 16384] > 3 * works["exact", 8192]
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_memory_of_calls_is_a_part_of_the_progress(tmp_path, monkeypatch, memory):
+    """Of short calls it takes most of the time."""
+    monkeypatch.setattr("attnprobe.experiments.bench.measure.peak_bytes", lambda *words, **further: 1)
+    told = []
+    request = BenchRequest(
+        methods=("linear",), n=(32,), p=8, rounds=2, memory=memory, device="cpu", out=str(tmp_path / "r")
+    )
+    measure_bench(request, progress=lambda done, total, label: told.append((label, done / total)))
+    shares = [share for label, share in told if ", call " in label]
+    assert max(shares) > 0.5 if not memory else 0 < max(shares) < 0.3
+    last = [share for label, share in told if label.startswith("n=32 memory of linear")]
+    assert len(last) == memory and all(2 / 3 < share < 0.75 for share in last)
+
+
 def test_what_cannot_be_is_skipped(tmp_path):
     actual = by_name(measured(tmp_path, methods=("linformer,spectral-shift",), d=(8, 48)).records)
     assert actual["linformer", 32, 48]["status"] == "skipped" and "d=48" in actual["linformer", 32, 48]["reason"]
