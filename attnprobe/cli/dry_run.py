@@ -41,10 +41,10 @@ def show_plan(experiment: Experiment, request: Any) -> None:
     done = "" if request.out is None else f", {len(cells) - len(left)} done in {request.out}"
     answer(f"{share}{len(cells)} cells{done}")
     if left:
-        now = speed()
-        seconds = start + sum(cell.work for cell in left) / now.work
+        per_second, state = speed()
+        seconds = start + sum(cell.work for cell in left) / per_second
         answer(
-            f"about {duration(seconds)} ({now.state}), {duration(start)} of it before the first cell; "
+            f"about {duration(seconds)} ({state}), {duration(start)} of it before the first cell; "
             f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )
 

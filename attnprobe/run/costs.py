@@ -98,20 +98,6 @@ def work_of_forward(n: int, hidden: int, layers: int, vocabulary: int) -> float:
     return FORWARD * n * (12.0 * layers * hidden**2 + float(vocabulary) * hidden)
 
 
-def work_of_logits(n: int, vocabulary: int) -> float:
-    """The comparison of two distributions of the next word."""
-    return LOGITS * n * float(vocabulary)
-
-
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:
     """``count`` decompositions of n x n matrices of each head, in float64."""
     return matrices * heads * 16.0 * n**3, 32.0 * n * n
-
-
-def work_of_check(n: int, heads: int, decompositions: int, draws: int) -> Cost:
-    """The check of a theorem that needs ``count`` decompositions of n x n matrices of each head for each draw.
-
-    The constants are measured: n = 128, twelve heads, one thread.
-    """
-    work, size = work_of_decompositions(n, heads, decompositions)
-    return draws * (work + heads * OVERHEAD), size

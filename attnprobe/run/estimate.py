@@ -76,22 +76,10 @@ def estimate_cells(
     return estimates
 
 
-@dataclass(frozen=True)
-class Speed:
-    """How fast this machine is now, beside the other programs that run on it.
+def speed() -> tuple[float, str]:
+    """The work that this machine does per second by the clock, and whether it is busy with other programs, in words.
 
-    Attributes:
-        work: per second (see `costs`). state: a busy machine, if other programs take a good part of it, or an idle one.
-    """
-
-    work: float
-    state: str
-
-
-def speed() -> Speed:
-    """The speed of the exact output of one head, by the clock: other programs on the machine count.
-
-    It takes products, exponentials, memory and small operations, as most cells do.
+    It is that of the exact output of one head, which takes products, exponentials, memory and small operations.
     """
     q, k, v = torch.randn(3, 1, SAMPLE, P)
     qkv = QKV(q, k, v)
@@ -102,4 +90,4 @@ def speed() -> Speed:
         exact_output(qkv)
         times.append(perf_counter() - begin)
     state = "busy machine" if fmean(times) > BUSY * min(times) else "idle machine"
-    return Speed(SAMPLED / fmean(times), state)
+    return SAMPLED / fmean(times), state

@@ -79,8 +79,9 @@ def measure_cells(
                 timings=timings,
             )
             work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
-            if work > LONG * SLOWEST and (seconds := work / (now := speed()).work) > LONG:
-                notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({now.state}); --dry-run lists them")
+            per_second, state = speed() if work > LONG * SLOWEST else (SLOWEST, "")
+            if (seconds := work / per_second) > LONG:
+                notify(f"about {duration(seconds)} for {len(ledger.work)} cells ({state}); --dry-run lists them")
             made = (cells, timings) if site.alone else None
             groups = GroupWork(open_cells, request, name, place, site.threads, site.devices, made)
             folder.outcome = ledger.measured_by(site.backend, groups)

@@ -15,10 +15,10 @@ from ...errors import SourceError, Unsupported
 from ...methods import METHODS
 from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import (
+    LOGITS,
     Cost,
     work_of_forward,
     work_of_inputs,
-    work_of_logits,
     work_of_method,
     work_of_passes,
     work_of_steps,
@@ -160,14 +160,14 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
         work, size = work_of_method(n, cell.d, heads, cell.work.request.entry.cost)
         forward, layers = self._forward(place), len(cell.work.layers)
         if prefix is None:
-            logits = work_of_logits(n, self._vocabulary(place))
+            logits = LOGITS * n * self._vocabulary(place)
             passes = layers * work_of_passes(n, cell.d, heads)
             matrices = passes if self.request.per_head and cell.work.head is None else 0.0
             return 2 * layers * work + forward + logits + matrices, size
         reads = cell.work.request.entry.compress is None
         work = work_of_steps(prefix, n - prefix + self.request.greedy_steps, cell.d, heads, reads)
         step = forward * (n - prefix + STEP * self.request.greedy_steps) / n
-        step += work_of_logits(n - prefix, self._vocabulary(place)) / 2  # the model's own are read once
+        step += LOGITS * (n - prefix) * self._vocabulary(place) / 2  # the model's own are read once
         total, plan = 2 * layers * work + step, self.request.plan
         if plan is not None and cell.work.plan == plan and cell.window == self.batches[place][0] == 0:  # makes the plan
             works = [one.work for one in self.by_place[place]]

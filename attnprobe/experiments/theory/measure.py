@@ -16,7 +16,7 @@ from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...records.file import encode_inf
 from ...run.cells import Place, PlannedCells, Result
-from ...run.costs import Cost, work_of_check, work_of_method
+from ...run.costs import OVERHEAD, Cost, work_of_decompositions, work_of_method
 from ...run.plan import ErrorPlan, Group, MethodRequest, budgets_of, key_of, method_facts, refused
 from ...run.sources import draft_plan, prepared
 from ...theorems import Finding, Theorem
@@ -80,7 +80,8 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         """The check of the theorem, and the repeated runs of a method."""
         plan, n, heads = self.plan_of(place), place.group.n, len(self.head_numbers(place))
         draws = cell.theorem.draws(len(plan.d), plan.repeats)
-        work, size = work_of_check(n, heads, cell.theorem.decompositions, draws)
+        work, size = work_of_decompositions(n, heads, cell.theorem.decompositions)
+        work = draws * (work + heads * OVERHEAD)
         if cell.request is None:
             return work, size
         once, more_bytes = work_of_method(n, max(plan.d), heads, cell.request.entry.cost, matrix=True)
