@@ -17,7 +17,8 @@ from ...qkv import QKV
 from ...run.cells import Result
 from ...sources import AttentionCall
 from .allocation import head_errors
-from .drift import Bench, Local, Outputs, answer_metrics, local_errors, replaced_heads
+from .bench import Bench, replaced_heads
+from .drift import Local, Outputs, answer_metrics, local_errors
 from .language import LanguageModel
 from .plan import InjectWork, why_not_decoded
 from .policy import PromptPolicy, Steps, evicts, prompt_text

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
-from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...approximation import Approximation
-from ...hooks.capture import captured_forward
-from ...inject import injected
 from ...linalg.norms import row_norms
-from ...methods import approximate, get
-from ...metrics import ExactNorms, exact_norms, shared_matrix_errors
 from ...metrics.residual import head_residuals, residual_errors
-from ...operators.precision import full_precision
-from ...reference import exact as exact_matrix
-from ...replacement import EXACT, Replacement
-from ...run.cells import Result
-from ...run.limits import with_smaller_blocks
-from ...sources import AttentionCall, Block
-from .language import LanguageModel, Predictions, Reading, batch_of
-from .plan import InjectWork
+from ...sources import Block
 from .rows import perplexity
 
 DRIFT_METRICS = {
@@ -261,165 +247,3 @@ def _likeliest(logits: Tensor) -> Tensor:
 
 def _relative(gap: float, size: float) -> float:
     return gap / size if size > 0 else (0.0 if gap == 0 else nan)
-
-
-@dataclass
-class Bench:
-    """A batch of rows of tokens, read by the unmodified model once."""
-
-    model: LanguageModel
-    rows: Sequence[Sequence[int]]
-    windows: Sequence[int]
-    layers: tuple[int, ...]
-    seed: int
-    reading: Reading = field(init=False)
-    predictions: Predictions | None = field(init=False)
-    own: list[Outputs] = field(init=False)
-    calls: dict[int, AttentionCall] = field(init=False)
-    local: dict[tuple[Any, ...], list[Local]] = field(default_factory=dict)
-    matrices: bool = False  # also the errors of matrices
-    norms: dict[tuple[int, int], ExactNorms] = field(default_factory=dict)  # of the exact matrices, by layer and row
-    spectral: dict[tuple[Any, ...], list[float] | None] = field(default_factory=dict)
-
-    @full_precision()
-    def __post_init__(self) -> None:
-        self.reading = batch_of(self.rows, self.model)
-        self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
-        self.own, calls = captured_forward(self.model.model, self._outputs, self.layers, self.first)
-        self.calls = {number: _widened(call) for number, call in calls.items()}
-
-    @property
-    def first(self) -> int:
-        """The first token at which methods are measured."""
-        return 0
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return self.reading.lengths
-
-    @full_precision()
-    def measure(self, work: InjectWork) -> list[Result]:
-        """The results of each window."""
-        local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
-        begin = perf_counter()
-        got = with_smaller_blocks(lambda: self._injected(work))
-        seconds = (perf_counter() - begin) / len(self.rows)
-        return [
-            {
-                **self._result(work, row, got[row], {layer: rows[row] for layer, rows in local.items()}),
-                "seconds": seconds,
-            }
-            for row in range(len(self.rows))
-        ]
-
-    def _result(self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]) -> Result:
-        return self._drift(work, row, got, local)[0]
-
-    def _drift(
-        self, work: InjectWork, row: int, got: Outputs, local: Mapping[int, Local]
-    ) -> tuple[Result, dict[str, list[float]]]:
-        """The result of a row, and the numbers of each predicted word."""
-        words = self._words(row)
-        drift, steps = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
-        drift |= local_metrics([*local.values()])
-        result: Result = {
-            "metrics": {name: [value] for name, value in drift.items()},
-            "local": {str(layer): errors.error for layer, errors in local.items()},
-        }
-        residual = {str(layer): errors.residual for layer, errors in local.items() if errors.residual is not None}
-        if residual:
-            result["residual"] = residual
-        if work.head is not None:  # lists of all heads have no place for one
-            result |= {"local": {}, "residual": None}
-        if not isfinite(drift["drift"]):
-            result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
-        return result, steps
-
-    def _words(self, row: int) -> Tensor | None:
-        return None if self.predictions is None else self.predictions.words[row]
-
-    def _outputs(self) -> list[Outputs]:
-        hidden, logits = self.model.both(self.reading, self.predictions)
-        return [
-            Outputs(hidden[row, :length], None if logits is None else logits[row])
-            for row, length in enumerate(self.lengths)
-        ]
-
-    def _injected(self, work: InjectWork) -> list[Outputs]:
-        method, options, budget = work.request.entry, work.request.options, work.budget
-        if work.head is not None:  # all other heads keep exact attention
-            [layer] = work.layers
-            alone: dict[int | tuple[int, int], int | None] = {
-                (layer, head): None for head in range(self.calls[layer].heads)
-            }
-            for head in replaced_heads(self.calls[layer], work):
-                one = budget.get((layer, head)) if isinstance(budget, Mapping) else budget
-                alone[layer, head] = 1 if method.budget is None else one
-            budget = alone
-        with injected(self.model.model, method, budget, layer=work.layers, seed=work.seed, **options):
-            return self._outputs()
-
-    @torch.no_grad()
-    def _local(self, work: InjectWork, layer: int) -> list[Local]:
-        """The errors of a method on a layer's own Q, K, V, for each row."""
-        place = (*work.method, work.d, layer, work.head)
-        if place not in self.local:
-            call = self.calls[layer]
-            own = call.output()
-            used: dict[int, list[float]] = {}
-
-            def observe(row: int, made: Approximation) -> None:
-                used.setdefault(row, []).extend(made.diagnostics.get("realised_d", torch.empty(0)).tolist())
-
-            request = work.request
-            got = Replacement(get(request.entry), work.budget, work.seed, EXACT, {**request.options}, observe)(call)
-            heads = replaced_heads(call, work)
-            found = []
-            for row, length in enumerate(self.lengths):
-                errors = local_errors(
-                    own[row, :length, heads.start : heads.stop],
-                    got[row, :length, heads.start : heads.stop],
-                    None if call.block is None else call.block.at(row, slice(length)),
-                    heads,
-                )
-                spectral = self._spectral(work, layer, row) if self.matrices else None
-                of_heads = None if spectral is None else [spectral[head] for head in heads]
-                found.append(replace(errors, spectral=of_heads, used=used.get(row, ())))
-            self.local[place] = found
-        return self.local[place]
-
-    def _spectral(self, work: InjectWork, layer: int, row: int) -> list[float] | None:
-        """``‖B − B~‖₂ / ‖B‖₂`` of each head of a row; None if the method has no matrix there.
-
-        The heads of a layer are measured together, once.
-        """
-        request, call = work.request, self.calls[layer]
-        place = (*work.method, work.d, layer, row)
-        if place in self.spectral:
-            return self.spectral[place]
-        found = None
-        if call.beyond() is None and not isinstance(work.budget, Mapping):
-            qkv = call.qkv(row)
-            got = approximate(request.entry, qkv, work.budget, seed=work.seed, **request.options)
-            if got.operator is not None:
-                own = exact_matrix(qkv)
-                if (layer, row) not in self.norms:
-                    self.norms[layer, row] = exact_norms(own)
-                [errors] = shared_matrix_errors(own, [got.operator], norms=self.norms[layer, row])
-                found = errors.metrics["matrix_spectral_relative"].tolist()
-        self.spectral[place] = found  # not before: a try that ran out of memory is made again
-        return found
-
-
-def replaced_heads(call: AttentionCall, work: InjectWork) -> range:
-    """The query heads of a layer that a forward replaces: all, or those of one KV head."""
-    if work.head is None:
-        return range(call.heads)
-    group = call.heads // call.kv_heads
-    return range(work.head * group, (work.head + 1) * group)
-
-
-def _widened(call: AttentionCall) -> AttentionCall:
-    """The call in float32 at least, as methods run."""
-    wide = torch.promote_types(call.q.dtype, torch.float32)
-    return replace(call, **{axis: getattr(call, axis).to(wide) for axis in "qkv"})

@@ -28,8 +28,8 @@ from ...run.plan import Group, MethodRequest, method_facts
 from ...timings import Timings
 from . import LAVA, SHUFFLED, InjectRequest
 from .allocation import STEPS, lava_budgets, of_query_heads, planned_budgets, shuffled_budgets, tried_budgets
+from .bench import Bench
 from .decoding import DecodingBench
-from .drift import Bench
 from .language import LanguageModel, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE

@@ -1,0 +1,120 @@
+"""Notes on a comparison: pairings, chance, costs, what no record proves; and cells in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from ..files import Fields
+from ..tables.long import Row
+from ..tables.numbers import method_label
+from ..tables.table import gathered
+from .cells import Key
+from .samples import per_head
+from .verdicts import TABLE
+
+COSTS = {  # factor, unit
+    "visited_fraction": (100.0, "% of scores computed"),
+    "kv_read": (1.0, "keys read"),
+    "cache_bytes": (2.0**-20, "MiB kept"),
+}
+SAME_COST = 0.01  # what two equal costs may differ by, relative
+
+
+def cells_in_words(cells: Sequence[Fields]) -> str:
+    """Windows, seeds and heads in words.
+
+    >>> cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7, 8]} for w in (1, 2)])
+    'windows 1-2; seed 0; heads 0-2, 7-8'
+    >>> cells_in_words([{"window": 3, "seed": None, "heads": [None]}])
+    'window 3'
+    """
+    parts = []
+    numbers = {"window": [cell.get("window") for cell in cells], "seed": [cell.get("seed") for cell in cells]}
+    for name, every in numbers.items():
+        values = sorted({value for value in every if value is not None})
+        parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
+    heads = sorted({head for cell in cells for head in cell["heads"] if head is not None})
+    return "; ".join([*parts, *([f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"] if heads else [])])
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers, with ranges where they follow one another."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def pairings(rows: Sequence[Row]) -> list[str]:
+    """Notes on rows whose cells do not pair one to one."""
+    notes = []
+    how = {"windows": "paired by their means over seeds", None: "not paired, as no window or no head is in both"}
+    for kind, pairing in how.items():
+        loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
+        if loose:
+            seeds = (_spans(sorted({s for row in loose for s in row[name]})) for name in ("seeds_a", "seeds_b"))
+            pair = ", ".join(f"{each} in {name}" for each, name in zip(seeds, "AB", strict=True))
+            notes.append(f"rows {pairing} (seeds: {pair}): {len(loose)}")
+    return notes
+
+
+def of_chance(rows: Sequence[Row], level: float) -> list[str]:
+    """A note on how often one of several tables has a row that is worse by chance alone."""
+    tested = [row for row in rows if row["p_adjusted"] is not None]
+    tables = len(gathered(tested, lambda row: tuple(str(row.get(name)) for name in ("metric", *TABLE))))
+    if tables < 2:
+        return []
+    shares = (f"{100 * min(1.0, share / 2):.3g} %" for share in (tables * level, level))
+    return [
+        f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have "
+        f"a worse row; with --level {level / tables:.2g}, {next(shares)}"
+    ]
+
+
+def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
+    """A note on rows whose two sides differ in what they compute or read: means over all places of a budget."""
+    differing = []
+    both = {key: ([*a[key].values()], [*b[key].values()]) for key in a if key in b}
+    for alike in gathered(both, lambda key: (*key[1:3], *key[4:6])):  # one method, n and d
+        sides = [[cell for key in alike for cell in both[key][side]] for side in (0, 1)]
+        parts = []
+        for metric, (factor, unit) in COSTS.items():
+            costs = [[one for cell in cells for one in per_head(cell, metric) or () if one] for cells in sides]
+            left, right = (factor * fmean(one) if one else math.nan for one in costs)
+            if abs(left - right) > SAME_COST * right:
+                parts.append(f"{left:.3g} against {right:.3g} {unit}")
+        if parts:
+            first = sides[0][0]
+            at = "" if first["d"] is None else f" d={first['d']}"
+            differing.append(f"{first.get('pair') or method_label(first)}{at}, n={first['n']}: {', '.join(parts)}")
+    return [f"costs differ: {'; '.join(differing)}"] if differing else []
+
+
+def unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, Fields]]) -> list[str]:
+    """Notes on methods of a user that are tested by pairs: no record says whether their heads draw on their own."""
+    of_users = {cell["method"] for run in runs for cell in run.values() if cell.get("method_file")}
+    tested = dict.fromkeys(row["method"] for row in rows if row["test"] == "pairs")
+    return [
+        f"{name}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+        for name in tested
+        if name in of_users
+    ]
+
+
+def of_intervals(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> list[str]:
+    """Notes on intervals of matrix errors that have different widths, or did not reach theirs."""
+    notes = []
+    widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]
+    if widths[0] and widths[1] and widths[0] != widths[1]:
+        both = " and ".join(", ".join(f"{width:g}" for width in names) for names in widths)
+        notes.append(f"matrix errors were measured to different widths, {both}: they differ by as much on their own")
+    for name, run in (("A", a), ("B", b)):
+        wide = [heads for cell in run.values() if isinstance(heads := cell.get("matrix_open"), (list, tuple))]
+        if count := sum(map(any, wide)):
+            notes.append(f"{name}: in {count} of {len(wide)} cells an interval of ‖B − B~‖₂ did not close")
+    return notes
