@@ -9,7 +9,7 @@ from paths import ROOT
 
 CHANGING = {  # dataclasses that are no values: what they hold changes while they live
     "attnprobe/experiments/inject/decoding.py": ["ExactSteps", "DecodingBench"],
-    "attnprobe/experiments/inject/drift.py": ["Bench"],
+    "attnprobe/experiments/inject/bench.py": ["Bench"],
     "attnprobe/experiments/stability/training.py": ["Training"],
     "attnprobe/hooks/capture.py": ["_Recorder"],
     "attnprobe/inject.py": ["_Injection"],

@@ -247,7 +247,7 @@ def test_a_spectral_error_that_ran_out_of_memory_is_measured_again(ask, monkeypa
             raise full.pop()
         return shared_matrix_errors(*args, **options)
 
-    monkeypatch.setattr("attnprobe.experiments.inject.drift.shared_matrix_errors", once)
+    monkeypatch.setattr("attnprobe.experiments.inject.bench.shared_matrix_errors", once)
     again = ask(methods=("vmean",), layer=(1,), per_head=True, force=True).records
     assert not full and [metrics(one)["spectral_error"] for one in again] == whole
 
