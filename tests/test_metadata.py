@@ -26,6 +26,7 @@ def test_a_number_is_of_all_layers_or_of_one():
 
 
 WRONG = (
+    {"heads": []},
     {"scale": "1_0"},
     {"sinks": "1_0"},
     {"sinks": "1.5"},

@@ -164,6 +164,7 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str])
     'matrix: false measures no matrix_spectral'
     >>> impossible_reason(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
     'n=512 is not measured; n is 64,65,66'
+    >>> impossible_reason(Gate("tau", max=1, n=(512,)), {"n": "all"}, {})
     >>> impossible_reason(Gate("tau", max=1, n=(512,)), {"n": 64}, {})
     'n=512 is not measured; n is 64'
     >>> impossible_reason(Gate("tau", "se", max=1), {"windows": 1}, {}).partition(";")[0]

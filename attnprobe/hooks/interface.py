@@ -119,10 +119,11 @@ class Selection:
     """
 
     def __init__(self, layers: str | int | Iterable[str | int] | None = None) -> None:
-        self.everything = layers is None or layers == "all"
+        layers = "all" if layers is None else layers
+        self.everything = layers == "all"
         self.numbers: set[int] = set()
         self.patterns: list[str] = []
-        if layers is None or self.everything:
+        if self.everything:
             return
         parts = [layers] if isinstance(layers, int) else layers.split(",") if isinstance(layers, str) else layers
         for part in parts:

@@ -272,7 +272,7 @@ def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | Non
 def _shares(weights: Tensor) -> Tensor | None:
     weights = weights.double()
     top = weights.max()
-    if not 0 < float(top) < float("inf"):
+    if not 0 < top < float("inf"):
         return None
     weights = weights / top
     return weights / weights.sum()

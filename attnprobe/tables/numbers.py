@@ -48,6 +48,8 @@ def significant(value: float | None, digits: int = 4) -> str:
 def brief(value: float | None) -> str:
     """Three digits, with a short exponent from 10⁴ on and below 10⁻³.
 
+    >>> [brief(x) for x in (0.001, 0.000999, 9999.0, 1e4)]
+    ['0.00100', '9.99e-4', '9999', '1.00e4']
     >>> [brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None, float("-inf"))]
     ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞', '−∞']
     >>> [brief(x) for x in (-333.3, -4.42e7, -1.5e-16)]

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -342,6 +343,7 @@ def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
 def test_doctor_answers(run):
     code, out, _ = run("doctor")
     assert code == 0
+    assert re.search(rf"devices +cpu, \d+ threads of {os.cpu_count()} cores\n", out)
     for word in ("versions", "torch", "devices", "cpu", "threads", "hub's cache", "packaged", "defaults", "text:"):
         assert word in out
 
@@ -517,6 +519,11 @@ def test_an_error_without_a_command_names_no_help():
         ("attnprobe error --method mine.py", "file,mine.py"),
         ("attnprobe error --method nosuch", ""),
         ("attnprobe error --model sm", "plain,smollm2"),
+        ("attnprobe compare --metric output_e", ""),
+        (
+            "attnprobe compare --metric ra",
+            "plain,ratio_to_exact\nplain,ratio_to_framework\nplain,ratio_to_framework_frobenius",
+        ),
         ("attnprobe inject --model ./m.gg", "file,./m.gg"),
         ("attnprobe compare --metric kl,residual_s", "plain,kl,residual_sum"),
         ("attnprobe compare --metric ratio_to_e", "plain,ratio_to_exact"),
@@ -614,6 +621,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from attnprobe.cli imp
     [
         (["error", "--method", "./nofile.py:f"], "./nofile.py: no method can be loaded from it: No such file"),
         (["inject", "--text", "nofile.txt"], "no such text file: nofile.txt; choose from wikitext-2"),
+        (["inject", "--text", "."], "text . is a directory: name a text file"),
         (["spectrum", "--qkv", "none.safetensors"], "none.safetensors does not exist: name a safetensors file with q,"),
         (["error", "--qkv", "a.pt"], 'write them with safetensors.torch.save_file({"q": q, "k": k, "v": v}'),
         (["bench", "--dtype", "float31"], "unknown dtype 'float31'; did you mean 'float32'?"),

@@ -11,7 +11,7 @@ from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import capture_all, captured_forward
-from attnprobe.hooks.interface import is_cross
+from attnprobe.hooks.interface import is_cross, switched
 from attnprobe.hooks.masks import _behind_cache, _pattern, pattern_of, split_mask
 from attnprobe.reference import exact_output
 
@@ -99,6 +99,8 @@ def test_a_model_round_the_interface_is_refused_by_name(built, name):
     assert message.startswith(f"{type(model).__name__} bypasses transformers' attention interface")
     assert name == "FNet" or "SelfAttention is computed by code of its own" in message
     assert model.config._attn_implementation == "eager"
+    with pytest.raises(SourceError, match="^mine bypasses"), switched(model, "none", "mine"):
+        pass
 
 
 def test_a_padding_mask_is_kept_and_a_qkv_gets_it(built):

@@ -363,7 +363,9 @@ def test_a_head_without_a_budget_keeps_the_prompt():
     assert minference_pattern(whole)[0]["2"][1:3] == [25, 25]
 
 
-@pytest.mark.parametrize("about", [{}, {"prompt": 50}, {"kv_heads": 2}, {"prompt": 0, "kv_heads": 2}])
+@pytest.mark.parametrize(
+    "about", [{}, {"prompt": 50}, {"kv_heads": 2}, {"prompt": 0, "kv_heads": 2}, {"prompt": 9, "kv_heads": 0}]
+)
 def test_budgets_of_no_plan_are_refused(about):
     with pytest.raises(UsageError, match="the budgets are of no plan"):
         kvpress_ratios(Budgets("h2o", {}, KEYS, about))

@@ -329,6 +329,7 @@ def test_the_command_lists_and_clears(cache, model, text_file, run):
     head, *lines = out.splitlines()
     assert code == 0 and "in 3 entries" in head and f"Q, K, V: model {model}, weights pretrained" in out
     assert "layer 0, n 24, window 0" in out and len(lines) == 3
+    assert f"model and text: model {model}, weights pretrained" in out
     assert run("cache", "clear")[1].endswith(": 3 entries removed\n")
     assert run("cache", "list")[1].endswith("in 0 entries\n")
 

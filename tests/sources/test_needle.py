@@ -74,6 +74,15 @@ def test_seeds_and_windows_are_other_texts():
     assert len(questions) == 4
 
 
+def test_the_global_generator_moves_no_word():
+    def words(number):
+        torch.manual_seed(number)
+        encode = Words()
+        return [encode.words[token] for token in parse_needle("needle").compose(encode, PROSE, 400, 0)[0]]
+
+    assert all(words(number) == words(0) for number in range(1, 6))
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -55,6 +55,7 @@ def test_the_condition_of_a_chosen_spectrum(name, size):
     expected = float(values[0] / values[-1])
     assert actual.value == pytest.approx(expected, rel=40 * EPS * expected + 1e-13) and actual.flag is None
     assert actual.rank == 40 and actual.cond_eff == actual.value
+    torch.testing.assert_close(actual.values / size, values, rtol=0, atol=40 * EPS * float(values[0]))
     for k in (1, 11, 31, 40):
         at = float(values[0] / values[k - 1])
         assert actual.cond_at(k) == pytest.approx(at, rel=40 * EPS * at + 1e-13)

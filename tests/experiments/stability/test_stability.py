@@ -383,7 +383,7 @@ def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
         open_task("text", imdb, n=500, batch=2)  # which the cache holds only in part
     assert quiet.HF_HUB_OFFLINE is False
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(SourceError, match="needs the package datasets: pip install datasets"):
+    with pytest.raises(SourceError, match="^'imdb' needs the package datasets: pip install datasets, or"):
         open_task("text", imdb, n=500, batch=2)
 
 

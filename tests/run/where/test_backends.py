@@ -30,8 +30,8 @@ from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions
 from attnprobe.run.where.backends import TRIES, Alone, Limit
 from attnprobe.run.where.pool import Processes
-from attnprobe.run.where.ray_actors import Actors, Room, Worker
-from attnprobe.run.where.ray_cluster import cluster, refuse_silence
+from attnprobe.run.where.ray_actors import Actors, Room, Worker, room_of
+from attnprobe.run.where.ray_cluster import _refuse, cluster, refuse_silence
 from attnprobe.run.where.sites import site_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -589,6 +589,19 @@ def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
         assert site(device, jobs=6).devices == actual.devices and site(device, jobs=6).threads == 1
         assert site(device, jobs=1).alone
     assert site("cuda:1").alone and site("cuda:1", jobs=2).devices == ()
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", None), ("cuda", 0.01), ("cuda", 1), ("cuda", 3), ("cpu", 0)])
+def test_a_device_and_its_share_of_gpus_may_be(device, gpus):
+    _refuse(device, gpus)
+    with pytest.raises(UsageError, match="device cuda needs GPUs, and gpus-per-task is 0; drop one of the two"):
+        _refuse("cuda", 0)
+
+
+def test_a_node_may_lack_a_resource():
+    nodes = [{"Resources": {"CPU": 2.0}, "Alive": True}, {"Resources": {"GPU": 1.0}, "Alive": True}]
+    nodes += [{"Resources": {"CPU": 9.0}, "Alive": False}]
+    assert room_of(SimpleNamespace(nodes=lambda: nodes), 1, 0).nodes == ((2.0, 0.0), (0.0, 1.0))
 
 
 NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
