@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from ..errors import UsageError
 from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
+from ..run.topics.showing import NO_FIGURE
 from ..timings import Timings
 from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from ..gates.check import Gate
 
 NAMES = "names"  # of methods, as arguments
-NO_FIGURE = "none"
 HELP_ALL = "--help-all"
 REST = "Help"  # the group of click's own options, which are always shown
 ONCE = "is out of reach"  # ends a line about the model hub: the first line of every table names what was read instead
@@ -132,7 +132,7 @@ class MeasuringCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
-        rest = super().parse_args(ctx, self._without_none(args))
+        rest = super().parse_args(ctx, args)
         for flag in self.turning:
             if ctx.params.pop(flag.removeprefix("--")) is not None:  # else another command would run
                 raise click.UsageError(f"{flag} needs {self.turning[0]} on the command line", ctx)
@@ -152,14 +152,6 @@ class MeasuringCommand(click.Command):
             if text is not None and ctx.get_parameter_source(name) == ParameterSource.DEFAULT:
                 ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
                 ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
-
-    def _without_none(self, args: list[str]) -> list[str]:
-        """Drop ``--plot none`` where ``--plot`` is a flag, so that it means the same in every command."""
-        if not any(one.flag == "--plot" and one.kind is bool for one in options_in(self.experiment)):
-            return args
-        places = [place for place in range(len(args)) if args[place : place + 2] == ["--plot", NO_FIGURE]]
-        dropped = {*places, *(place + 1 for place in places)}
-        return [arg for place, arg in enumerate(args) if place not in dropped]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}
@@ -203,7 +195,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     check_given(request)
     if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    kinds = _kinds(experiment, output)
+    kinds = kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
     check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
     if getattr(output, "listing", False):
         answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
@@ -216,12 +208,6 @@ def _run(experiment: Experiment, **_: Any) -> None:
         show_plan(experiment, request)
         return
     measure_and_show(experiment, request, output, kinds, gates, begin)
-
-
-def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
-    if hasattr(output, "plots"):
-        return kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
-    return experiment.plots if output.plot else ()
 
 
 def measure_and_show(

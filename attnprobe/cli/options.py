@@ -29,8 +29,8 @@ def click_settings(option: Option) -> dict[str, Any]:
         settings |= {"multiple": True}
     elif option.parse is None:
         settings |= {"type": option.kind}
-    if option.bare is not None:
-        settings |= {"is_flag": False, "flag_value": option.bare}
+    if option.kinds:
+        settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": f"[{'|'.join(option.kinds)}]"}
     if option.complete:
         settings["shell_complete"] = complete_methods
     elif option.name == "model":

@@ -105,7 +105,6 @@ class Experiment:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests; its docstring is the command's help. output: the class of its output
             options.
-        plots: the kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first.
         examples: arguments of ``attnprobe NAME`` in examples. python: the lines of an example in Python.
         more_plots: further kinds that ``attnprobe report`` draws. gated: the metrics that gates limit; None is no gate.
         keeps: kinds of figures that need more than records; `measure` takes a flag for each.
@@ -120,7 +119,6 @@ class Experiment:
     summary: str
     request: type[Any]
     output: type[Any]
-    plots: tuple[str, ...]
     examples: tuple[str, ...]
     python: tuple[str, ...]
     more_plots: tuple[str, ...] = ()
@@ -131,6 +129,11 @@ class Experiment:
     whole: bool = False
     timed: bool = False
     quick: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def plots(self) -> tuple[str, ...]:
+        """The kinds of figures that ``--plot`` draws. ``--plot`` without a kind draws the first."""
+        return next(option.kinds for option in options_of(self.output) if option.kinds)
 
     def part(self, name: str) -> Any:
         """The object ``MODULE:NAME`` of the command's folder."""

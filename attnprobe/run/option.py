@@ -69,7 +69,7 @@ class Option:
         between: the least and the most; the message is ``choose`` and words.
         inside: the same without the ends.
         complete: whether its items are methods, whose names the shell completes.
-        bare: the value of the option without one.
+        kinds: the names that it takes, with commas; the option without a name is the first one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
         measures: the prefix of metrics that are measured if this is true. called: its name in messages of ``among``.
         alias: another key of it in a sweep's file. in_file: whether a file may set it.
@@ -95,7 +95,7 @@ class Option:
     inside: tuple[float, float] | None = None
     choose: str | None = None
     complete: bool = False
-    bare: str | None = None
+    kinds: tuple[str, ...] = ()
     later: bool = False
     measures: str | None = None
     called: str | None = None

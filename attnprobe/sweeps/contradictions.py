@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..grammar.lists import wikitext_name
 from ..records.file import parse_shard
 from ..run.option import Option
+from ..run.topics.showing import NO_FIGURE
 from .yaml_file import Config
 
 
@@ -114,7 +115,8 @@ def _refuse_with_shards(given: Given) -> None:
     if given.texts.get("out") is None:
         raise UsageError(f"{given.called('shard')} {shard}: name the folder that the shards share; give --out DIR")
     for option in given.options:
-        if option.of_whole and given.texts.get(option.name) and given.origins.get(option.name) != "file":
+        asked = given.texts.get(option.name)
+        if option.of_whole and asked and asked != (NO_FIGURE,) and given.origins.get(option.name) != "file":
             raise UsageError(
                 f"{given.called(option.name)} and {given.plain('shard')} exclude each other: {option.of_whole} need "
                 "the whole run; give it without --shard, once all shards have run"

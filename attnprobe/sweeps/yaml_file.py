@@ -142,8 +142,8 @@ def _value(value: Any, setting: Option, where: str) -> Any:
         if not (setting.is_list or setting.repeatable):
             raise UsageError(f"{where} takes one value, not a list")
     if setting.repeatable:
-        if isinstance(value, bool) and setting.bare is not None:  # `plot: true` is the bare flag
-            return (setting.bare,) if value else ()
+        if isinstance(value, bool) and setting.kinds:  # `plot: true` is the bare flag
+            return setting.kinds[:1] if value else ()
         items = value if isinstance(value, list) else [value]
         return tuple(_method(item, where) if isinstance(item, Mapping) else _text(item, where) for item in items)
     if setting.is_list:

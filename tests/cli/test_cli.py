@@ -559,6 +559,13 @@ def test_what_was_told_before_is_not_told_again(run, qkv, monkeypatch):
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
+def test_plot_takes_the_kinds_of_figures_of_the_command_and_nothing_else(command, run):
+    code, _, err = run(command, "--plot", "steps")
+    kinds = experiment(command).plots
+    assert code == 2 and err.strip() == f"attnprobe: unknown plot 'steps'; choose from {', '.join(kinds)}, none"
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_the_help_is_short_and_names_every_option_which_help_all_explains(command, run):
     short, whole = (run(command, flag)[1] for flag in ("--help", "--help-all"))
     assert len(short.splitlines()) <= 100 < len(whole.splitlines())

@@ -10,7 +10,7 @@ from ...grammar.lists import positives
 from ...run.option import opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Gates, Output, plot_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import Metric, share
 from ..base import Experiment
 
@@ -70,7 +70,7 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOutput(Output, Gates):
-    plot: bool = plot_option("Draw measured against promised probabilities into figures/.")
+    plots: tuple[str, ...] = plots_option("Draw measured against promised probabilities.", "calibration")
 
 
 EXPERIMENT = Experiment(
@@ -78,7 +78,6 @@ EXPERIMENT = Experiment(
     summary="Test whether random methods keep a promised error with the promised probability.",
     request=AuditRequest,
     output=AuditOutput,
-    plots=("calibration",),
     gated=Gated(
         (
             share("holds", "larger"),

@@ -20,7 +20,7 @@ from ...run.topics.reading import (
     target_option,
 )
 from ...run.topics.running import RunRequest
-from ...run.topics.showing import Gates, Output, gates_option, plot_option
+from ...run.topics.showing import Gates, Output, gates_option, plots_option
 from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 from ..base import Experiment
 
@@ -98,7 +98,9 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
-    plot: bool = plot_option("Draw time and memory against n, and error against cost, into figures/.")
+    plots: tuple[str, ...] = plots_option(
+        "Draw time and memory against n, and error against cost, into figures/.", "bench"
+    )
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")
 
 
@@ -121,7 +123,6 @@ EXPERIMENT = Experiment(
     summary="Measure time and memory of each method, and how they grow with n.",
     request=BenchRequest,
     output=BenchOutput,
-    plots=("bench",),
     gated=GATED,
     compared=("ratio_to_exact", "peak_bytes"),
     timed=True,

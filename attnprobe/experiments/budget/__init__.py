@@ -9,7 +9,7 @@ from ...grammar.lists import positives
 from ...run.option import opt
 from ...run.topics.reading import MOST, Lengths, SomeQueries, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Gates, Output, plot_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import ERROR, Metric, share
 from ..base import Experiment, Turn
 
@@ -69,7 +69,7 @@ class BudgetRequest(SomeQueries, Lengths, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOutput(Output, Gates):
-    plot: bool = plot_option("Draw d over layers and heads into figures/.")
+    plots: tuple[str, ...] = plots_option("Draw d over layers and heads into figures/.", "budget")
 
 
 GATED = Gated(
@@ -100,7 +100,6 @@ EXPERIMENT = Experiment(
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
     request=BudgetRequest,
     output=BudgetOutput,
-    plots=("budget",),
     gated=GATED,
     turn=PLAN,
     examples=(

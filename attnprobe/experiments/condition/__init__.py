@@ -8,7 +8,7 @@ from ...grammar.lists import lengths
 from ...run.option import opt
 from ...run.topics.reading import Budgets, WeightsWord, methods_option, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Output, plot_option
+from ...run.topics.showing import Output, plots_option
 from ..base import Experiment
 
 __all__ = ["EXPERIMENT", "ConditionOutput", "ConditionRequest", "measure_conditions"]
@@ -58,7 +58,7 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOutput(Output):
-    plot: bool = plot_option("Draw condition numbers, errors and residuals into figures/.")
+    plots: tuple[str, ...] = plots_option("Draw condition numbers, errors and residuals into figures/.", "condition")
 
 
 EXPERIMENT = Experiment(
@@ -66,7 +66,6 @@ EXPERIMENT = Experiment(
     summary="Compute condition numbers of attention matrices and of the cores that methods invert.",
     request=ConditionRequest,
     output=ConditionOutput,
-    plots=("condition",),
     examples=("--d 32,64,128 --layer all --plot", "--method skyformer:sampler=wor --iterations 12"),
     python=(
         "from attnprobe.experiments.condition import ConditionRequest, measure_conditions",

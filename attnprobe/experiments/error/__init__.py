@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...gates.check import Gated
-from ...run.option import FOLDER, OUTPUT, opt
+from ...run.option import FOLDER, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import MOST as MOST_DEVICES
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Gates, Output, Timed, gates_option
+from ...run.topics.showing import Gates, Output, Timed, gates_option, plots_option
 from ...tables.metrics import ERROR
 from ..base import Experiment
 
@@ -75,16 +75,15 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorOutput(Output, Timed, Gates):
-    plots: tuple[str, ...] = opt(
-        (),
+    plots: tuple[str, ...] = plots_option(
         "Draw figures into the run's figures/: errors against d (--plot alone), errors against cost, maps of the exact "
-        "and the approximate matrices, or row metrics over position (with --rows); repeatable and comma-separated.",
-        group=OUTPUT,
-        flag="--plot",
-        metavar="[errors|cost|maps|positions]",
-        bare="errors",
-        alias="figures",
-        of_whole="figures",
+        "and the approximate matrices, row metrics over position (with --rows), or errors over layers and heads; "
+        "repeatable and comma-separated.",
+        "errors",
+        "cost",
+        "maps",
+        "positions",
+        "heads",
     )
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a requested method")
 
@@ -94,8 +93,7 @@ EXPERIMENT = Experiment(
     summary="Measure how far a method's output is from exact attention.",
     request=ErrorRequest,
     output=ErrorOutput,
-    plots=("errors", "cost", "maps", "positions"),
-    more_plots=("papers", "heads"),
+    more_plots=("papers",),
     gated=Gated(ERROR),
     compared=("output_spectral_relative", "matrix_spectral_relative"),
     keeps=("maps",),

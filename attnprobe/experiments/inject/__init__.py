@@ -12,7 +12,7 @@ from ...grammar.lists import lengths, numbers, positive_numbers, positives
 from ...run.option import NUMBERS, PLACES, opt
 from ...run.topics.reading import LAYERS, MOST, Reading, Statistics, WeightsWords, Windows, methods_option
 from ...run.topics.running import RunRequest
-from ...run.topics.showing import Gates, Output, plot_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import INJECT
 from ..base import Experiment
 
@@ -197,9 +197,10 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
-    plot: bool = plot_option(
+    plots: tuple[str, ...] = plots_option(
         "Draw drift by layer, and local error against drift, into figures/, which needs --per-layer; "
-        "with --phase decode the KL divergence of the steps so far."
+        "with --phase decode the KL divergence of the steps so far.",
+        "inject",
     )
 
 
@@ -209,7 +210,6 @@ EXPERIMENT = Experiment(
     summary="Put a method in place of a model's attention, and measure how far the model drifts.",
     request=InjectRequest,
     output=InjectOutput,
-    plots=("inject",),
     gated=GATED,
     compared=("kl", "loss_change", "drift", "top1_agreement", "residual_sum"),
     whole=True,

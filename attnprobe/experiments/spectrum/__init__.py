@@ -9,7 +9,7 @@ from ...grammar.lists import positive_numbers
 from ...run.option import opt
 from ...run.topics.reading import Lengths, SomeQueries, WeightsWords, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Output, Timed, plot_option
+from ...run.topics.showing import Output, Timed, plots_option
 from ..base import Experiment
 
 __all__ = ["EXPERIMENT", "SpectrumOutput", "SpectrumRequest", "measure_spectra"]
@@ -79,7 +79,7 @@ class SpectrumRequest(SomeQueries, Lengths, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumOutput(Output, Timed):
-    plot: bool = plot_option("Draw the decay and the cumulative spectrum into figures/.")
+    plots: tuple[str, ...] = plots_option("Draw the decay and the cumulative spectrum into figures/.", "spectrum")
 
 
 EXPERIMENT = Experiment(
@@ -87,7 +87,6 @@ EXPERIMENT = Experiment(
     summary="Compute singular values and effective ranks of attention matrices.",
     request=SpectrumRequest,
     output=SpectrumOutput,
-    plots=("spectrum",),
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",
         "--of softmax --weights pretrained,initialized --layer 0,5 --plot",

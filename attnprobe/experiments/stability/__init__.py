@@ -10,7 +10,7 @@ from ...grammar.lists import lengths, positive_numbers
 from ...run.option import SOURCE, opt
 from ...run.topics.reading import MOST, TARGETS, Dtype, Split, methods_option
 from ...run.topics.running import RunRequest
-from ...run.topics.showing import Gates, Output, plot_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import Metric
 from ..base import Experiment
 from .naming import parse_tasks
@@ -107,7 +107,9 @@ class StabilityRequest(Split, Dtype, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOutput(Output, Gates):
-    plot: bool = plot_option("Draw instability, loss, gradient and condition numbers over steps into figures/.")
+    plots: tuple[str, ...] = plots_option(
+        "Draw instability, loss, gradient and condition numbers over steps into figures/.", "stability"
+    )
 
 
 GATED = Gated(
@@ -119,7 +121,6 @@ EXPERIMENT = Experiment(
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",
     request=StabilityRequest,
     output=StabilityOutput,
-    plots=("stability",),
     gated=GATED,
     examples=(
         "--task listops --method kernelized,skyformer --plot",

@@ -9,7 +9,7 @@ from ...grammar.lists import positive
 from ...run.option import OUTPUT, opt
 from ...run.topics.reading import MOST, Budgets, Lengths, SomeQueries, WeightsWords, methods_option, target_option
 from ...run.topics.running import OnTensors
-from ...run.topics.showing import Gates, Output, plot_option
+from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import Metric, share
 from ..base import Experiment
 
@@ -69,7 +69,7 @@ class TheoryOutput(Output, Gates):
         flag="--list",
         in_file=False,
     )
-    plot: bool = plot_option("Draw measured values against bounds into figures/.")
+    plots: tuple[str, ...] = plots_option("Draw measured values against bounds into figures/.", "theory")
 
 
 EXPERIMENT = Experiment(
@@ -77,7 +77,6 @@ EXPERIMENT = Experiment(
     summary="Evaluate the papers' theorems on real Q, K and V, with a verdict for each head.",
     request=TheoryRequest,
     output=TheoryOutput,
-    plots=("theory",),
     gated=Gated(
         (
             share("holds", "larger"),

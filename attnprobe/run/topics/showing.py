@@ -10,6 +10,7 @@ from ...figures.drawing import Drawing, check_style
 from ...grammar.lists import words
 from ..option import GATES, OUTPUT, check_fields, opt
 
+NO_FIGURE = "none"  # what --plot takes beside kinds of figures
 shown, gate = partial(opt, group=OUTPUT), partial(opt, group=GATES)
 
 
@@ -61,9 +62,9 @@ class Timed:
     show_timings: bool = shown(False, "Show on stderr how long each stage took.", flag="--timings")
 
 
-def plot_option(help: str) -> Any:
-    """The field of ``--plot`` of a command with one kind of figures."""
-    return shown(False, help, alias="figures", of_whole="figures")
+def plots_option(help: str, *kinds: str) -> Any:
+    """The field of ``--plot``, with the kinds of figures of a command."""
+    return shown((), help, flag="--plot", kinds=kinds, alias="figures", of_whole="figures")
 
 
 def gates_option(value: str) -> Any:
