@@ -68,7 +68,7 @@ BAR = "\u0304"  # above the letter before it
 GREEK = "α-ωΔΣ"
 MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Zkqv])"
 ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
-NUMBER = r"(?:∞|\d[\d.]*(?:e[+-]?\d+)?)"
+NUMBER = r"(?:∞|\d+(?:\.\d+)*(?:e[+-]?\d+)?)"
 TERM = rf"[−+-]?(?:(?:{ATOM})+|{NUMBER})"
 RUN = rf"(?:[<>≤≥] ?)?{TERM}(?:(?:·| ?[=+−/<>≤≥±] ?){TERM})*"
 NORM = r"‖[A-Za-z~∂⁻¹/_ −]+‖(?:₂²?|_?F)?"
@@ -164,6 +164,8 @@ def tex(text: str) -> str:
     visited of $n_q\\cdot n_k$ $\\cdot$ $n_k$
     >>> print(tex("SᵀC̄S + γI ≥ −∞, n = 24 of V-Mean, q.npz"))
     $S^\\top \\bar{C}S + \\gamma I \\geq -\\infty$, $n = 24$ of V-Mean, q.npz
+    >>> print(tex("layer 0, n = 161. The smallest, d = 0.5."))
+    layer 0, $n = 161$. The smallest, $d = 0.5$.
     >>> print(tex("a 2 x 3 of 0-1 at -0.5 or 1.3e-07, s.d."))
     a 2 $\\times$ 3 of 0-1 at $-0.5$ or $1.3\\cdot10^{-7}$, s.d.
     """
