@@ -137,15 +137,15 @@ def legend_below(axis: Any, handles: Mapping[str, Any], inches: float, size: flo
 def folded(label: str, inches: float, size: float) -> str:
     """A label of a legend in lines of at most this width, broken after colons and commas.
 
-    >>> print(folded("skyformer:inverse=schulz,sampler=wor", 2.0, 7))
+    >>> print(folded("skyformer:inverse=schulz,sampler=wor, ρ = +0.50", 2.0, 7))
     skyformer:inverse=schulz,
-    sampler=wor
+    sampler=wor, ρ = +0.50
     """
     lines = [""]
     for part in re.split(r"(?<=[,:])", label):
         if lines[-1] and _entry_inches(lines[-1] + part, size) > inches:
             lines.append("")
-        lines[-1] += part
+        lines[-1] += part if lines[-1] else part.lstrip()
     return "\n".join(lines)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,7 @@ BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, PURPLE, BROWN = "#E69F00", "#56B4E9", "#550077", "#883300"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, PURPLE, BROWN)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-DASHES: tuple[Any, ...] = ("-", "--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)))  # of the methods of one colour in a panel
+DASHES: tuple[Any, ...] = ("-", "--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)))  # of the methods of one colour
 CURVE, POINT = 1.6, 5.0  # points of the width of a method's curve, and of its markers
 GREY = "#444444"  # of V-Mean, bounds and guides
 
@@ -41,49 +42,51 @@ HOME: Mapping[str, tuple[str, str]] = {  # colour and marker of a method, of whi
 }
 
 
-def looks_of(run: Iterable[tuple[str, str]], *panels: Sequence[tuple[str, str]]) -> dict[str, Look]:
-    """The colour, marker and line of the methods of a figure, each by its name and its label ``NAME[:k=v,…]``.
+def looks_of(*panels: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """The colour, marker and line of the methods of a run, each by its name and its label ``NAME[:k=v,…]``.
 
-    A method has its colour and marker of `HOME`. Where two methods of one panel have one home, the first in the order
-    of `HOME` has it; the other takes the colour that is free there, and home of the fewest others. Methods that are in
-    most panels choose first. A run of up to 8 methods is one panel: they look the same in all its figures. Where a
-    panel has more than 8, methods of one colour differ by their dashes. Methods of one colour have different markers.
+    No two methods look the same, and each looks the same in all figures of the run. A method has its colour and marker
+    of `HOME`. Where two methods of one panel have one home, the first in the order of `HOME` has it; the other takes
+    the colour that is free there, and home of the fewest others. Methods that are in most panels choose first. Up to 8
+    methods are one panel. Of more, each colour has about as many methods as another, with other markers and dashes.
     Yardsticks always look the same.
 
     Args:
-        run: all methods of the run. panels: those of each panel of the figure; by default one of all methods.
+        panels: the methods of the run, those together that should differ by their colours.
 
     >>> {label: look["color"] for label, look in looks_of([("performer", "performer"), ("tova", "tova")]).items()}
     {'performer': '#CC79A7', 'tova': '#0072B2'}
     """
-    every = dict.fromkeys(run)
-    panels = panels or ([*every],)
-    groups = [{method for method in panel if method[1] not in YARDSTICKS} for panel in panels]
-    measured = {method for method in every if method[1] not in YARDSTICKS}
-    if len(measured) <= len(COLOURS):
-        groups = [measured]
-    looks = {label: {**YARDSTICKS[label]} for _, label in chain(every, *panels) if label in YARDSTICKS}
+    every = [set(panel) for panel in panels]
+    looks = {label: {**YARDSTICKS[label]} for _, label in set(chain(*every)) if label in YARDSTICKS}
+    groups = [{method for method in panel if method[1] not in YARDSTICKS} for panel in every]
+    measured = set(chain(*groups))
+    most = math.ceil(len(measured) / len(COLOURS))  # methods of a colour
+    groups = [measured] if most == 1 else groups
     order = [*HOME]
 
     def turn(method: tuple[str, str]) -> tuple[int, int, str]:
         often = sum(method in group for group in groups)
         return -often, order.index(method[1]) if method[1] in HOME else len(order), method[1]
 
-    for name, label in sorted(set(chain(*groups)), key=turn):
+    for name, label in sorted(measured, key=turn):
         home, marker = HOME.get(name, (None, None))
         beside = set(chain(*(group for group in groups if (name, label) in group)))
         there = [looks[other]["color"] for _, other in beside if other in looks]
         wanted = [HOME[other][0] for other, _ in beside if other in HOME]
-        every_colour = [look["color"] for look in looks.values()]
+        of_colour = {colour: [look for look in looks.values() if look["color"] == colour] for colour in COLOURS}
         ranks = {
-            colour: (there.count(colour), colour != home, wanted.count(colour), every_colour.count(colour))
-            for colour in COLOURS
+            colour: (there.count(colour), len(taken) >= most, colour != home, wanted.count(colour), len(taken))
+            for colour, taken in of_colour.items()
         }
         colour = min(ranks, key=ranks.__getitem__)
+        line = DASHES[len(of_colour[colour]) % len(DASHES)]
         first = MARKERS.index(marker or MARKERS[COLOURS.index(colour)])
-        used = [look["marker"] for look in looks.values() if look["color"] == colour]
-        marker = min([*MARKERS[first:], *MARKERS[:first]], key=used.count)
-        looks[label] = {"color": colour, "marker": marker, "linestyle": DASHES[there.count(colour) % len(DASHES)]}
+        used = [look["marker"] for look in of_colour[colour]]
+        of_line = [look["marker"] for look in of_colour[colour] if look["linestyle"] == line]
+        turned = [*MARKERS[first:], *MARKERS[:first]]
+        marker = min(turned, key=lambda one, used=used, of_line=of_line: (of_line.count(one), used.count(one)))
+        looks[label] = {"color": colour, "marker": marker, "linestyle": line}
     return looks
 
 

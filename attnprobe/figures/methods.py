@@ -30,6 +30,8 @@ STEEP = 20  # from the largest value to the least on a logarithmic axis, at leas
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
+MARKED = 6  # markers of a curve of many points
+MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
 BESIDE = 0.12  # between two points of one x, of the distance to the nearest other x, at most;
 AMONG = 0.5  # between the outermost of them
 ONE_X = 1.03  # values of x within this factor are one
@@ -68,24 +70,21 @@ def _inside(values: Iterable[float | None], high: float) -> list[float]:
     return [value for value in map(drawable, values) if 0 < value <= high and value < HUGE]
 
 
-def styles_of(run: Sequence[Fields], *panels: Sequence[Fields]) -> dict[str, dict[str, Any]]:
+def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> dict[str, dict[str, Any]]:
     """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
-        run: all rows of the run. panels: the rows of each panel of a figure; by default one of all rows.
+        run: all rows of the run; methods of one of its `family_panels` differ by their colours. rows: of a figure; by
+            default those of the run.
     """
-    rows = list(chain(*panels)) if panels else run
+    rows = run if rows is None else rows
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
-    looks = looks_of(_methods(run), *map(_methods, panels))
+    looks = looks_of(*([(row["method"] or "", method_label(row)) for row in one] for _, one in family_panels(run)))
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
     return styles
-
-
-def _methods(rows: Sequence[Fields]) -> list[tuple[str, str]]:
-    return [(row["method"] or "", method_label(row)) for row in rows]
 
 
 def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,8 +222,8 @@ def _which(group: Sequence[Fields], out: Sequence[Fields], by: str) -> str:
 def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -> str:
     """What a legend adds to the name of a curve that lies outside its panel.
 
-    >>> beyond([2e-9, 1e-8, None], 0.01), beyond([0.1], 0.01)
-    (' (below, 1e-08)', '')
+    >>> beyond([2e-9, 1e-8, None], 0.01), beyond([7.66, 9], 0.01, 5), beyond([0.1], 0.01)
+    (' (below: ≤ 1e-8)', ' (above: ≥ 7)', '')
     """
     side = _side(values, low, high)
     return f" ({side})" if side else ""
@@ -233,8 +232,38 @@ def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -
 def _side(values: Iterable[float | None], low: float, high: float) -> str:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if known and max(known) < low:
-        return f"below, {max(known):.0e}" if max(known) else "below, 0"
-    return f"above, {min(known):.0e}" if known and min(known) > high else ""
+        return f"below: ≤ {_digit(max(known), math.ceil)}" if max(known) else "below: 0"
+    return f"above: ≥ {_digit(min(known), math.floor)}" if known and min(known) > high else ""
+
+
+def _digit(value: float, towards: Callable[[float], int]) -> str:
+    """One digit, rounded by `math.ceil` or `math.floor`, with a short exponent where there are many zeros."""
+    step = 10.0 ** math.floor(math.log10(value))
+    rounded = towards(round(value / step, 6)) * step
+    digits, _, exponent = f"{rounded:{'g' if 1e-3 <= rounded < 1e4 else '.0e'}}".partition("e")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+def markers(points: int, place: int, count: int) -> tuple[int, int]:
+    """The first point of a curve with a marker, and the step to the next: those of many curves lie side by side.
+
+    Args:
+        points: of the curve. place: of the curve among so many.
+
+    >>> markers(64, 1, 9), markers(3, 1, 2)
+    ((1, 10), (0, 1))
+    """
+    step = (points - 1) // MARKED or 1
+    return place * step // count, step
+
+
+def correlated(rho: float | None) -> str:
+    """What a legend adds to the name of points: their rank correlation, if it is known.
+
+    >>> correlated(-0.5), correlated(None)
+    (', ρ = −0.50', '')
+    """
+    return "" if rho is None else f", ρ = {rho:+.2f}".replace("-", "−")
 
 
 def beside(curves: Mapping[str, Iterable[float]]) -> dict[tuple[str, float], float]:

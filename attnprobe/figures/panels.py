@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ class Panels:
     Attributes:
         stem: of its files. title: what is drawn, and which statistic; that of a single panel is added to it.
         caption: sentences that say the rest. panels: the title and the rows of each; long titles are folded.
-        draw: draws rows on an axis; returns the panel's own legend, which stands below it, or below all panels of a
-            page if it is the same in all.
+        draw: draws rows on an axis; returns the panel's own legend, which stands below it, or if panels share entries
+            below all panels of a page.
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that the panels of a page share, by label, or a function that makes them of
             the rows of these panels.
@@ -83,30 +84,31 @@ class Panels:
         tall = self.height * shape[0] + PAD + legend_inches([*looks], inches, size)
         sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
-        owns: list[Mapping[str, Any]] = []
+        owns: Sequence[Mapping[str, Any]] = []
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
             axis.set_title("" if one else panel_name(name, inches / across), parse_math=False)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
-            owns.append(own)
+            owns = [*owns, own]
         handles = {label: Line2D([], [], **look) for label, look in looks.items()}
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
         turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
-        common = owns[0] if len(owns) > 1 and all([*own] == [*owns[0]] for own in owns) else {}
+        together = dict(chain.from_iterable(own.items() for own in owns))
+        if len(together) < sum(map(len, owns)):  # what several panels would say stands once, below all
+            handles, owns = {**together, **handles}, [{} for _ in owns]
         for place, (axis, own) in enumerate(zip(axes, owns, strict=True)):
-            if self.x and ((own and not common) or place + across >= len(page)):
+            if self.x and (own or place + across >= len(page)):
                 axis.set_xlabel(self.x)
-            if own and not common:
+            if own:
                 most = max(most, legend_below(axis, own, inches / across, size))
         if not drawing.sizes.fixed:
-            below = legend_inches([*common], inches, size) if common else most * LEGEND_LINE * shape[0]
-            sheet.figure.set_figheight(sheet.figure.get_figheight() + below)
+            below = legend_inches([*handles], inches, size) - legend_inches([*looks], inches, size)
+            sheet.figure.set_figheight(sheet.figure.get_figheight() + below + most * LEGEND_LINE * shape[0])
         if self.scale:
             colour_bar(sheet.figure, axes, self.scale)
-        handles = {**common, **handles}
         legend(sheet, handles, legend_columns([*handles], inches, size))
         return sheet
 

@@ -116,6 +116,27 @@ def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
     assert view.result.startswith("At n = 64, linear takes the least time, 0.024 times exact attention's. 3 of 3")
 
 
+def test_bars_of_bench_lie_within_the_axis():
+    def noisy(record):
+        return with_metrics(record, seconds=[0.4 * value for value in (0.1, 1, 1, 20, 50)])
+
+    _, figures, axes = bench(noisy)
+    axis = axes["bench-time-d4"][0]
+    bars = [y for lines in axis.collections for segment in lines.get_segments() for _, y in segment]
+    assert bars and max(bars) < axis.get_ylim()[1] and min(y for y in bars if y > 0) > axis.get_ylim()[0]
+
+
+def test_audit_has_the_verdicts_of_a_page_in_its_legend_and_no_empty_decades():
+    records = golden("audit")
+    _, figures, axes = shown("audit", records)
+    (figure,) = figures.values()
+    for title, rows in figure.panels:
+        assert {row["verdict"] for row in rows} == {*figure.legend([rows])} & {"holds", "violated", "undecided"}, title
+    every = [row for _, rows in figure.panels for row in rows]
+    shares = [value for row in every for value in (row["worst"], row["upper"], row["delta"] / 2) if value]
+    assert min(shares) / 2 <= axes[figure.stem][0].get_ylim()[0] < min(shares)
+
+
 def test_bench_of_many_methods_has_a_panel_for_each_family():
     records = golden("bench")
     for place in range(6):
@@ -299,6 +320,11 @@ def test_theory_of_measures_that_are_infinite_or_one():
     ]
 
 
+def test_rank_collapse_has_ticks_at_the_layers_that_were_measured():
+    _, _, axes = shown("theory", [{**theory("rank-collapse", {}), "layer": layer} for layer in (1, 4, 5)])
+    assert list(axes["theory-layers"][0].get_xticks()) == [1, 4, 5]
+
+
 def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
     at = [{"epsilon": number / 10, "delta": 0.1} for number in range(1, 8)]
     details = {"d_stat": [0.0, "inf"]}
@@ -346,7 +372,7 @@ def test_error_maps_of_heads_without_budgets_and_of_errors_that_are_0_or_equal()
     scales = {n: (one.scale.low, one.scale.high) for n, one in maps.items()}
     assert scales == {16: (0.5 / 1.5, 0.75), 24: (0.1, 1.0), 32: (0.1, 0.2)}
     assert [title for title, _ in maps[16].panels] == ["skyformer"]
-    assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4 (below, 0)"]
+    assert [title for title, _ in maps[24].panels] == ["skyformer, d = 4 (below: 0)"]
 
 
 def test_error_of_families_without_yardsticks():
@@ -377,9 +403,39 @@ def test_error_positions_without_mass():
             records += [{**one, "profile": profile, "d": None, "method": f"{one['method']}{i}"} for i in range(6)]
     _, figures, axes = shown("error", records)
     figure, points = figures["positions"], axes["positions"][0].get_lines()
-    assert not any("mass" in line for line in figure.caption) and not figure.legend and figure.columns is None
+    assert not any("mass" in line for line in figure.caption) and figure.columns is None
+    looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in figure.legend.values()]
+    assert len(set(looks)) == len(looks) >= 18
     assert [title for title, _ in figure.panels] == ["methods 1 of 3", "methods 2 of 3", "methods 3 of 3"]
     assert {len(line.get_xdata()) for line in points} == {4}  # of five, the first of which is null
+
+
+def test_error_positions_of_a_method_that_is_far_off_do_not_squeeze_the_others():
+    records = []
+    for one in golden("error-rows"):
+        if profile := one.get("profile"):
+            errors = profile["row_error"]
+            errors = [[1e5] * len(of_head) for of_head in errors] if one["method"] == "topk" else errors
+            records.append({**one, "profile": {**profile, "row_error": errors}})
+    _, figures, axes = shown("error", records)
+    assert max(axis.get_ylim()[1] for axis in axes["positions"]) < 100
+    (named,) = (label for label in figures["positions"].legend if label.startswith("topk"))
+    assert "above: ≥ " in named
+    assert figures["positions"].caption[-3].endswith("The legend names what lies outside the axis.")
+
+
+def test_error_heads_are_grey_where_a_cell_is_missing_and_methods_without_a_budget_follow():
+    def heads(records):
+        figure = shown("error", records)[1]["heads-output_spectral_relative-n16"]
+        titles = [title.replace("\n", ", ").partition(" (")[0] for title, _ in figure.panels]
+        return dict(zip(titles, (values for _, values in figure.panels), strict=True)), figure.legend
+
+    every = [one for one in golden("error-rows") if one["method"] != "bound"]
+    maps, legend = heads([one for one in every if (one["method"], one["d"]) != ("topk", 8)])
+    assert [*maps] == [f"{name}, d = {d}" for name in ("topk", "window", "nystromformer") for d in (5, 8)] + ["V-Mean"]
+    assert [title for title, values in maps.items() if all(map(math.isnan, values.flat))] == ["topk, d = 8"]
+    assert [*legend] == ["not measured, or not finite"]
+    assert heads(every)[1] == {}
 
 
 def test_error_positions_have_no_panel_without_a_method_in_it():
@@ -469,7 +525,7 @@ def test_inject_of_many_methods_without_budgets():
         figure = figures[stem]
         assert [title for title, _ in figure.panels] == ["family 0", "family 1", "family 2"]
         last = figure.draw(Figure().add_subplot(), figure.panels[2][1])
-        assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below, 1e-10)"]
+        assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below: ≤ 2e-10)"]
     middle = figures["inject-local-n16"].panels[1][1]
     assert {row["method"] for row in middle} == {"method1", "method4"}
 

@@ -217,6 +217,16 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
 
 
+@pytest.mark.parametrize("second, below", [("bc", ["a", "b", "c"]), ("cd", None), ("ab", ["a", "b"])])
+def test_what_legends_of_panels_share_stands_once_below_all(second, below):
+    def draw(axis, labels):
+        return {label: axis.plot([1, 2])[0] for label in labels}
+
+    sheet = Panels("stem", "T", (), [("1", "ab"), ("2", second)], draw).sheet([("1", "ab"), ("2", second)], Drawing())
+    assert [[text.get_text() for text in one.get_texts()] for one in sheet.figure.legends] == [below] * bool(below)
+    assert [axis.get_legend() is None for axis in sheet.figure.axes] == [bool(below)] * 2
+
+
 def test_an_axis_of_the_caller_has_the_legend_of_the_figure_and_of_the_panel():
     axis = Figure().subplots()
     looks = {"a bound": {"color": "#ff0000", "linestyle": "--"}}
@@ -313,14 +323,14 @@ def out_of_axis(*rows):
     "rows, note",
     [
         ([(16, 0.1), (32, None)], ""),
-        ([(16, 2e-6), (32, 1e-7)], " (below, 2e-06)"),
-        ([(16, 0.1), (32, 2e-6), (64, 1e-7)], " (d ≥ 32 below, 2e-06)"),
-        ([(16, 2e-6), (32, 1e-7), (64, 0.1)], " (d ≤ 32 below, 2e-06)"),
-        ([(16, 0.1), (32, 0.1), (64, 0.0)], " (d = 64 below, 0)"),
-        ([(16, 2e6), (32, 0.1), (64, 4e5)], " (d = 16, 64 above, 4e+05)"),
-        ([(16, 2e6), (32, 0.1), (64, 2e-7)], " (d = 64 below, 2e-07; d = 16 above, 2e+06)"),
-        ([(16, 0.1), (16, 2e-7), (32, 0.1)], " (some d = 16 below, 2e-07)"),
-        ([(None, 0.1), (None, 2e-7)], " (some below, 2e-07)"),
+        ([(16, 2e-6), (32, 1e-7)], " (below: ≤ 2e-6)"),
+        ([(16, 0.1), (32, 2e-6), (64, 1e-7)], " (d ≥ 32 below: ≤ 2e-6)"),
+        ([(16, 2e-6), (32, 1e-7), (64, 0.1)], " (d ≤ 32 below: ≤ 2e-6)"),
+        ([(16, 0.1), (32, 0.1), (64, 0.0)], " (d = 64 below: 0)"),
+        ([(16, 2e6), (32, 0.1), (64, 4e5)], " (d = 16, 64 above: ≥ 4e5)"),
+        ([(16, 2e6), (32, 0.1), (64, 2e-7)], " (d = 64 below: ≤ 2e-7; d = 16 above: ≥ 2e6)"),
+        ([(16, 0.1), (16, 2e-7), (32, 0.1)], " (some d = 16 below: ≤ 2e-7)"),
+        ([(None, 0.1), (None, 2e-7)], " (some below: ≤ 2e-7)"),
     ],
 )
 def test_a_legend_says_which_points_lie_outside_the_axis(rows, note):

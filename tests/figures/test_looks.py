@@ -77,18 +77,30 @@ def test_every_method_has_a_home_of_its_own_or_is_a_yardstick():
 
 def test_in_the_panels_of_all_methods_each_has_its_home():
     """So do those of fewer methods, unless two of one panel have the same."""
-    looks = styles_of(every_row(), *(panel for _, panel in family_panels(every_row())))
+    looks = styles_of(every_row())
     assert {name: (looks[name]["color"], looks[name]["marker"]) for name in HOME} == HOME
 
 
 def test_methods_of_a_run_look_the_same_in_each_of_its_figures():
     """Skyformer and vattention have one home; nine methods are more than there are colours."""
     run = [row(name) for name in ("skyformer", "vattention", "tova")]
-    every = styles_of(run)
-    assert styles_of(run, run[1:2]) == {"vattention": every["vattention"]}
-    assert every["vattention"]["color"] != HOME["vattention"][0]
-    run += [row(name) for name in ("nystromformer", "linformer", "informer", "bigbird", "skeinformer", "longformer")]
-    assert styles_of(run, run[1:2])["vattention"]["color"] == HOME["vattention"][0]
+    more = ("nystromformer", "linformer", "informer", "bigbird", "skeinformer", "longformer")
+    for rows in (run, [*run, *map(row, more)]):
+        every = styles_of(rows)
+        assert styles_of(rows, rows[1:2]) == {"vattention": every["vattention"]}
+        assert every["vattention"]["color"] != HOME["vattention"][0]
+
+
+@pytest.mark.parametrize("count", [9, 11, 16, 32])
+def test_methods_that_share_a_colour_are_few_and_have_other_markers_and_dashes(count):
+    """Eight colours; in a figure that has all methods in one panel, two of one colour still differ twice."""
+    styles = styles_of([row(name, METHODS[name].family) for name in [*METHODS][-count:]])
+    looks = [style for label, style in styles.items() if label not in YARDSTICKS]
+    for colour in COLOURS:
+        same = [style for style in looks if style["color"] == colour]
+        assert len(same) <= math.ceil(len(looks) / len(COLOURS))
+        assert len({style["marker"] for style in same}) == len(same)
+        assert len({str(style["linestyle"]) for style in same}) == len(same)
 
 
 def test_a_method_that_moves_keeps_its_marker():
@@ -125,10 +137,11 @@ def test_the_order_of_methods_does_not_matter():
     assert looks_of(labels[::-1]) == looks_of(labels)
 
 
-@pytest.mark.parametrize("count", [9, 16, 40])
+@pytest.mark.parametrize("count", [9, 16, 40, 100])
 def test_no_two_of_many_methods_look_the_same(count):
     looks = looks_of([(f"mine{number}.py:f", f"mine{number}.py:f") for number in range(count)]).values()
-    assert len({(look["color"], look["marker"]) for look in looks}) == count
+    assert len({(look["color"], look["marker"], str(look["linestyle"])) for look in looks}) == count
+    assert len({(look["color"], look["marker"]) for look in looks}) == min(count, 64)
     lines = {(look["color"], str(look["linestyle"])) for look in looks}  # what lines without markers show
     assert len(lines) == min(count, 32)
 
@@ -153,7 +166,7 @@ def every_row(*more):
 
 def test_methods_of_one_panel_have_different_colours_and_no_two_look_the_same():
     panels = family_panels(every_row(row("mine.py:f", "user")))
-    styles = styles_of([one for _, panel in panels for one in panel], *(panel for _, panel in panels))
+    styles = styles_of(every_row(row("mine.py:f", "user")))
     for _, panel in panels:
         labels = {text_label(one) for one in panel} - set(YARDSTICKS)
         assert len({styles[label]["color"] for label in labels}) == len(labels)

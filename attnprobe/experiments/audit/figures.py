@@ -48,9 +48,8 @@ def _figure(rows: Sequence[Row]) -> Panels:
     """A panel for each method, budget and quantity."""
     epsilons = sorted({row["epsilon"] for row in rows})
     colours = {epsilon: COLOURS[place % len(COLOURS)] for place, epsilon in enumerate(epsilons)}
-    seen = {row["verdict"] for row in rows}
-    verdicts = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in seen}
-    squares = {f"ε = {epsilon:g}": {"color": colours[epsilon], "linestyle": "", "marker": "s"} for epsilon in epsilons}
+    shares = [row[name] for row in rows for name in ("worst", "upper")]
+    least = min(share for share in [*shares, *(row["delta"] / 2 for row in rows)] if share > 0) / MOST
     caption = [
         "The share of repeats with an error above ε against the promised δ, a dot for each head (for its worst row "
         "where rows are judged) with its confidence interval, simultaneous for all heads and rows.",
@@ -62,21 +61,29 @@ def _figure(rows: Sequence[Row]) -> Panels:
         "Probability of an error above ε, measured against promised",
         caption,
         panels_of(rows, lambda row: f"{at_budget(row)}\n{row['quantity']}"),
-        partial(_panel, colours),
+        partial(_panel, colours, least),
         "promised δ",
         "share of seeds above ε",
-        {**verdicts, **squares, "more than promised": BROKEN},
+        partial(_legend, colours),
         width=1.6,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},
     )
 
 
-def _panel(colours: Mapping[float, str], axis: Any, group: Sequence[Row]) -> None:
+def _legend(colours: Mapping[float, str], panels: Sequence[Sequence[Row]]) -> dict[str, dict[str, Any]]:
+    """The verdicts and ε of some panels."""
+    verdicts, epsilons = ({row[name] for rows in panels for row in rows} for name in ("verdict", "epsilon"))
+    words = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in verdicts}
+    squares = {f"ε = {one:g}": {"color": colours[one], "linestyle": "", "marker": "s"} for one in sorted(epsilons)}
+    return {**words, **squares, "more than promised": BROKEN}
+
+
+def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequence[Row]) -> None:
     """The heads of one method and quantity, side by side above each δ; a share of zero lies at the lower edge."""
     deltas = sorted({row["delta"] for row in group})
-    least = min(1 / (2 * max(row["trials"] for row in group)), deltas[0] / 3)
     logarithmic(axis, "y")
+    axis.grid(False, axis="x")
     axis.set_ylim(least / MOST, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
     for place, delta in enumerate(deltas):

@@ -25,6 +25,7 @@ COSTS = {  # heading, factor, label
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
+DEEPEST = 10.0  # how far an axis follows a bar below its median
 EXACT_LABEL = "exact attention, fused"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
@@ -72,7 +73,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     heading, factor, label = COSTS[cost]
     methods = [row for row in rows if not row["reference"]]
     panels = family_panels(methods)
-    styles = styles_of(run, *(panel for _, panel in panels))
+    styles = styles_of(run, methods)
     labels = {}  # the legend's, with exponents
     for group in gathered(methods, text_label):
         slope = exponent({row["n"]: row[cost] for row in group})
@@ -80,7 +81,10 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     lengths = sorted({row["n"] for row in rows})
     exact = [row for row in rows if row["method"] == EXACT]
     vmean = [row for row in rows if row["method"] == "vmean" and row["reference"]]
-    costs = [factor * row[cost] for row in rows]
+    ends = []  # of costs and of their bars
+    for row in rows:
+        spread = (row["seconds_spread"] or 0.0) if cost == "seconds" else 0.0
+        ends += [factor * row[cost] + factor * spread, factor * max(row[cost] - spread, row[cost] / DEEPEST)]
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
         """The line of some rows; times have bars."""
@@ -101,7 +105,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
             name = text_label(group[0])
             own[labels[name]] = curve(axis, group, styles[name])
         _log_axes(axis, lengths)
-        axis.set_ylim(min(costs) / 2, max(costs) * 2)
+        axis.set_ylim(min(ends) / 1.5, max(ends) * 1.5)
         return own if len(panels) > 1 else {}
 
     what = label.rpartition(",")[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import CURVE, GREY, escaped
-from ...figures.methods import Styles, styles_of, text_label, where
+from ...figures.methods import Styles, correlated, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
@@ -35,7 +35,7 @@ ORDER = [*NAMES]
 NOT_INVERTED = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
 BROWN = "#7a5c3a"  # words on that band
-RHO = 0.1  # of a panel's height: a line of text
+WORD = 0.1  # of a panel's height: a line of text
 SIX = 6  # steps that Nyströmformer and Skyformer take
 LOW, HIGH = 1e-16, 1e6  # residuals are drawn between these
 
@@ -145,25 +145,23 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ, in a method's colour, is their rank correlation, of {LEAST_RANKED} dots or more. {where(rows)}",
+        f"ρ is their rank correlation, of {LEAST_RANKED} dots or more. {where(rows)}",
     ]
 
-    right = BAND[0] / BAND[3] - 0.02 if singular else 0.98  # beside the band
     positive = [row["error"] for row in rows if row["error"]]  # an exact method's error may be 0
+    low, high = min(positive), max(positive)
 
-    def draw(axis: Any, panel: Sequence[Row]) -> None:
-        words = {"ha": "right", "va": "top", "fontsize": "small", "transform": axis.transAxes}
-        for place, group in enumerate(gathered(panel, _key)):
-            look = looks[_label(group[0], True)]
-            rho = rank_correlation(unbounded(row["cond"] for row in group), [row["error"] for row in group])
+    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
+        own = {}
+        for group in gathered(panel, _key):
+            label, errors = _label(group[0], True), [row["error"] for row in group]
+            rho = rank_correlation(unbounded(row["cond"] for row in group), errors)
             x = [row["cond"] or top ** BAND[1] for row in group]
-            axis.plot(x, [row["error"] for row in group], **look)
-            if rho is not None:
-                axis.text(right, 0.98 - RHO * place, f"ρ = {rho:+.2f}", color=look["color"], **words)
+            (own[label + correlated(rho)],) = axis.plot(x, errors, **looks[label])
         logarithmic(axis, "y")
-        low, high = min(positive), max(positive)
-        axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (RHO * len(looks)))  # room for ρ
+        axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (WORD * singular))  # room for the band's name
         _axis(axis, top, singular)
+        return own
 
     return Panels(
         f"condition-error-{tag}",
@@ -173,7 +171,6 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
         draw,
         r"$\sigma_1/\sigma_m$ of the core",
         r"error $\|E\|_2/\|BV\|_2$",
-        looks,
     )
 
 

@@ -159,7 +159,7 @@ def _families(
     """A panel for each family of the rows of one place, all on one scale; of one of several places, panels name it."""
     place = panel_title(rows[0])
     panels = [("\n".join([place] * several + [title]), panel) for title, panel in family_panels(rows)]
-    styles = styles_of(run, *(panel for _, panel in panels))
+    styles = styles_of(run, rows)
     references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
     values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
     notes = _notes(rows, name, lowest(values, high), high)

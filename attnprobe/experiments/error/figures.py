@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import Scale, heat_map, logarithmic
-from ...figures.looks import COLOURS, formula, in_words, sentence, symbol
+from ...figures.kit import EMPTY, Scale, heat_map, logarithmic
+from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     MOST_IN_PANEL,
     beyond,
     flagged,
     legend_text,
+    lowest,
+    outside,
     panel_title,
     parts,
     scale,
@@ -39,7 +42,10 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 ACROSS = 5  # budgets of a figure
 MAP = 2.1  # inches of a map at a single budget
 WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
+ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
+MISSING = "not measured, or not finite"
+BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
 PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
 
 
@@ -89,7 +95,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
             "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
-            f"Grey: not measured, or not finite. {sentence(place_words)}.",
+            f"{sentence(place_words)}.",
         ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
         across = min(ACROSS, drawing.sizes.across(0.5 + 0.1 * max(len(heads), 7)))
@@ -123,7 +129,7 @@ def _heads(
     metric: str,
     drawing: Drawing,
 ) -> Panels:
-    """A map for each method and some budgets; methods without a budget stand in the column of the first one."""
+    """A map for each method and some budgets, grey where all is missing; those without a budget follow the first."""
     layers, heads = places
     scale = Scale(*_ends(maps.values()), symbol(metric), "both")
     methods = list(dict.fromkeys(method for method, _ in maps))
@@ -131,19 +137,16 @@ def _heads(
     columns = len(budgets) if several else min(len(methods), drawing.sizes.across(MAP))
     wide = (drawing.sizes.inches(columns) - 0.9) / columns
     cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
+    missing = np.full((len(layers), len(heads)), math.nan)
+    cells = [(method, d) for method in methods if (method, None) not in maps for d in budgets]
+    cells += [(method, None) for method in methods if (method, None) in maps and first in budgets]
     panels = []
-    for method in methods:
-        row = [(method, None) if (method, None) in maps and d == first else (method, d) for d in budgets]
-        for _, d in row:
-            values = maps.get((method, d))
-            note = "" if values is None else beyond(values.flat, scale.low, scale.high)
-            title = ("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None))
-            panels.append((title + note, values))
+    for method, d in cells:
+        values = maps.get((method, d), missing)
+        title = ("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None))
+        panels.append((title + beyond(values.flat, scale.low, scale.high), values))
 
     def draw(axis: Any, values: Any) -> None:
-        if values is None:
-            axis.set_visible(False)
-            return
         positive = np.where(np.isfinite(values), np.maximum(values, scale.low), math.nan)  # zero has no logarithm
         heat_map(axis, positive, layers, heads, linewidth=0.3, **scale.look)
 
@@ -156,7 +159,8 @@ def _heads(
         "head",
         "layer",
         width=min(1.3, wide),
-        height=(0.75 if several else 0.6) + cell * len(layers),
+        legend={MISSING: BLANK} if any(np.isnan(values).any() for _, values in panels) else {},
+        height=(0.65 if several else 0.5) + cell * len(layers),
         columns=columns,
         sharing={},
         scale=scale,
@@ -181,30 +185,27 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         return []
     lengths = len({row["d"] for row in shown if row["d"] is not None})
     groups = _parts(shown, lengths > 1)
-    styles = styles_of(rows, *(group for _, group in groups))
+    styles = styles_of(rows, shown)
     flags = flagged(shown)
     names = [name for name in PANELS if _has(shown, name)]
-    errors = [y for row in shown for _, y in _curve(row, "row_error")]  # panels have one scale
-    crowded = len(styles) > len(COLOURS) + 1  # colours come again, beside V-Mean's: each panel has its legend
+    yardstick = [y for row in shown if row.get("reference") for y in _errors(row)]
+    high = max(ABOVE * median(yardstick), 1.3 * max(yardstick)) if yardstick else HUGE
+    notes = outside(shown, _errors, lowest((y for row in shown for y in _errors(row)), high), high)
 
-    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> Mapping[str, Any]:
+    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
         name, group = panel
-        own = {}
         if not _has(group, name):  # the place beside an error without mass
             axis.set_visible(False)
-            return own
+            return
         for row in group:
             if points := _curve(row, name):
-                (line,) = axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
-                own[legend_text(text_label(row), flags)] = line
+                axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
         logarithmic(axis, "x")
         axis.set_ylabel(PANELS[name])
         if name == "mass":
             axis.set_ylim(-0.03, 1.03)
         else:
-            scale(axis, errors, high=HUGE)
-            axis.set_ylim(top=1.3 * max(errors))
-        return own if crowded else {}
+            scale(axis, [y for row in shown if _place(row) == _place(group[0]) for y in _errors(row)], high=high)
 
     filled = [(title, (name, group)) for title, group in groups for name in names if _has(group, name)]
     paired = len(names) == 2 and 2 * len(filled) != 3 * len(groups)  # if one of two parts has mass, three are a row
@@ -212,11 +213,11 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     figure = Panels(
         "positions",
         "Mass and row error over position: means",
-        _of_positions(shown, names),
+        _of_positions(shown, names, notes),
         panels,
         draw,
         "position of the query",
-        legend={} if crowded else {legend_text(label, flags): style for label, style in styles.items()},
+        legend={legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()},
         columns=2 if paired else None,
         sharing={"sharex": True},
     )
@@ -226,7 +227,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
     """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
     groups = []
-    places = panels_of(rows, lambda row: panel_title({**row, "target": "softmax"}))
+    places = panels_of(rows, _place)
     for place, group in places:
         for d in sorted({row["d"] for row in group if row["d"] is not None}) or [None]:
             of_budget = [row for row in group if row["d"] in (None, d)]
@@ -245,16 +246,26 @@ def _curve(row: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
     return [] if name == "mass" and all(y > ALL for _, y in points) else points
 
 
+def _place(row: Row) -> str:
+    """The title of the panels of a source, layer and n, which have one scale."""
+    return panel_title({**row, "target": "softmax"})
+
+
+def _errors(row: Mapping[str, Any]) -> list[float]:
+    """The errors of a row's curve."""
+    return [y for _, y in _curve(row, "row_error")]
+
+
 def _has(rows: Sequence[Row], name: str) -> bool:
     """Whether a method, other than a reference, has a curve."""
     return any(_curve(row, name) for row in rows if not row.get("reference"))
 
 
-def _of_positions(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def _of_positions(rows: Sequence[Row], names: Sequence[str], notes: Mapping[str, str]) -> list[str]:
     lines = ["Mass is the exact weight of the keys that a method uses."] if "mass" in names else []
     lines += [f"Methods without a curve of mass have more than {ALL} everywhere."] if "mass" in names else []
     lines += [
-        "The error of a row is ‖o~ − o‖ / ‖o‖; what is 10,000 times smaller than the largest is below the axis.",
+        "The error of a row is ‖o~ − o‖ / ‖o‖." + " The legend names what lies outside the axis." * any(notes.values()),
         "Points are means over the queries at positions 2^a to 2^(a+1) − 1.",
     ]
     return [*lines, where(rows, "heads", "windows", "repeats")]

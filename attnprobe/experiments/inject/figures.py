@@ -12,11 +12,13 @@ from ...figures.kit import logarithmic
 from ...figures.methods import (
     HUGE,
     INTERVALS,
+    MANY_POINTS,
     Styles,
     beside,
-    beyond,
+    correlated,
     family_panels,
     lowest,
+    markers,
     outside,
     scale,
     styles_of,
@@ -35,8 +37,6 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
-SMALL = {"markersize": 3.5, "linewidth": 1}  # of curves that many points share
-MARKED = 6  # markers of a curve of steps
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -56,7 +56,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
         The files' paths; none if no layer stands alone and nothing was decoded.
     """
     figures: list[Panels] = []
-    looks = styles_of(rows, *(panel for _, panel in family_panels(rows)))
+    looks = styles_of(rows)
     decoded = [row for row in rows if row["steps"] is not None and row["layer"] is None]
     for group in grouped_by(decoded, "source", "n", "prefix"):
         tag = f"n{group[0]['n']}{file_tag(group[0]['source'])}"
@@ -76,16 +76,15 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The KL divergence of decoding up to each step, a panel for each budget."""
     prefix = rows[0]["prefix"] or 0
-    looks = {label: {**style, **SMALL} for label, style in styles.items()}
+    looks = {label: {**style, **MANY_POINTS} for label, style in styles.items()}
     every = [value for row in rows for value in _means_so_far(row)]
     notes = outside(rows, _means_so_far, lowest(every))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for place, row in enumerate(panel):
             kl = _means_so_far(row)
-            spaced = (len(kl) - 1) // MARKED or 1
-            marked = (place * spaced // len(panel), spaced)  # those of methods lie side by side
-            axis.plot(range(prefix, prefix + len(kl)), kl, markevery=marked, **looks[text_label(row)])
+            every_step = markers(len(kl), place, len(panel))
+            axis.plot(range(prefix, prefix + len(kl)), kl, markevery=every_step, **looks[text_label(row)])
         scale(axis, every)
         axis.xaxis.get_major_locator().set_params(integer=True)
 
@@ -118,7 +117,7 @@ def _means_so_far(row: Row) -> list[float]:
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
     labels = {text_label(row) for row in rows}
-    looks = {label: {**look, **SMALL} for label, look in styles.items() if label in labels}
+    looks = {label: {**look, **MANY_POINTS} for label, look in styles.items() if label in labels}
     places = beside({label: [_read(row) for row in rows if text_label(row) == label] for label in looks})
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
     divergences = [mean(row, "kl") for row in rows]
@@ -212,7 +211,7 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         points = [(_local_error(row), _drift(row)) for row in group]
         (line,) = axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})
         own = rank_correlation(*zip(*inject_points(group), strict=True))
-        return "" if own is None else f", ρ = {own:+.2f}", line
+        return correlated(own), line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         logarithmic(axis)
@@ -241,11 +240,12 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
 def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], styles: Styles, plot: Plot) -> dict[str, Any]:
     """Draw each method of a panel, on the scale of the rows; returns the legend."""
     lowest, own = _lowest(rows), {}
+    notes = outside(rows, lambda row: [_drift(row)], lowest)
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
             words, line = plot(axis, group, style)
-            own[label + words + beyond(map(_drift, group), lowest)] = line
+            own[label + words + notes[label]] = line
     drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
     logarithmic(axis, "y")
     axis.set_ylim(min(drifts) / 1.6, max(drifts) * 1.6)

@@ -10,7 +10,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import sentence
-from ...figures.methods import HUGE, styles_of, text_label
+from ...figures.methods import HUGE, MANY_POINTS, markers, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -24,7 +24,7 @@ OF_CONDITION = (
     "attention: the median over layers and heads."
 )
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
-MOST_BANDS = 3  # methods; of more, a step has the ranges of some
+MOST_BANDS = 2  # methods; of more, a step has the ranges of some
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
@@ -32,7 +32,7 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
     A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds; of
-    more than 3 methods, each has bars at steps of its own where there are enough. The condition number is that of the
+    more than 2 methods, each has bars at steps of its own where there are enough. The condition number is that of the
     core that a method inverts, of B for self-attention and of C for kernelized attention: the median over layers and
     heads. A step at which it is singular with some seed has no point.
 
@@ -62,13 +62,13 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     ]
 
     def look(row: Row) -> dict[str, Any]:
-        return {**styles[text_label(row)], "markersize": 3}
+        return {**styles[text_label(row)], **MANY_POINTS}
 
     def draw(axis: Any, name: str) -> None:
         groups = gathered(rows, text_label)
         for place, group in enumerate(groups):
             lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
-            _line(axis, lists, look(group[0]), name in GEOMETRIC, None if banded else (place, len(groups)))
+            _line(axis, lists, look(group[0]), name in GEOMETRIC, banded, (place, len(groups)))
         if name in GEOMETRIC:
             logarithmic(axis, "y")
         axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
@@ -100,12 +100,13 @@ def _line(
     lists: Sequence[Sequence[float | None]],
     style: Mapping[str, Any],
     geometric: bool,
-    barred: tuple[int, int] | None,
+    banded: bool,
+    turn: tuple[int, int],
 ) -> None:
     """The mean over the seeds and their range, at each step that all seeds reached.
 
     Args:
-        barred: the place of the method among so many, which have bars at steps in turn; None is a band.
+        turn: the place of the method among so many, which have markers, and bars without a band, at steps in turn.
     """
     columns = list(zip(*(values for values in lists if values), strict=False))
     points = [(step, values) for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)]
@@ -115,11 +116,11 @@ def _line(
     mean = geometric_mean if geometric else fmean
     if len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
-        if barred is None:
+        if banded:
             axis.fill_between(steps, low, high, color=style["color"], alpha=0.14, linewidth=0)
         else:
-            place, count = barred
+            place, count = turn
             every = min(count, max(1, len(steps) // 2))
             some = slice(place % every, None, every)
             axis.vlines(steps[some], low[some], high[some], color=style["color"], alpha=0.7, linewidth=1.4)
-    axis.plot(steps, [mean(values) for _, values in points], **style)
+    axis.plot(steps, [mean(values) for _, values in points], markevery=markers(len(steps), *turn), **style)

@@ -196,12 +196,14 @@ def _collapse(points: Sequence[Row]) -> Panels:
         {**row, "details": {**row["details"], **{name: row[name] for name in COLLAPSE_FIELDS}}} for row in points
     ]
 
+    layers = sorted({row["layer"] for row in points})
+
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for name in names:
             _, colour, style = COLLAPSE[name]
             _line(axis, _curve(panel, lambda point: point["layer"], name), colour, style)
         logarithmic(axis, "y")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.set_xticks(layers[:: math.ceil(len(layers) / MOST_TICKS)])
 
     return Panels(
         "theory-layers",

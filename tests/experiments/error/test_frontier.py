@@ -228,5 +228,5 @@ def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monk
     records += cells("huge", 0.3, 1e302, None)
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
     named = [label for label in figures[0].legend if "below" in label]
-    assert named == ["line (d = 16 below, 3e-08)", "exact (below, 3e-07)", "zero (below, 0)"]
+    assert named == ["line (d = 16 below: ≤ 4e-8)", "exact (below: ≤ 4e-7)", "zero (below: 0)"]
     assert not {"line", "exact", "huge"} & figures[0].legend.keys()
