@@ -13,7 +13,7 @@ from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -111,11 +111,15 @@ def _read_once() -> Iterator[None]:
     again for each module of a model.
     """
     import gguf
+    import numpy as np
+
+    class Plain(gguf.GGUFReader):
+        def __setattr__(self, name: str, value: Any) -> None:  # each of many slices of numpy's memory maps is slow
+            super().__setattr__(name, value.view(np.ndarray) if name == "data" else value)
 
     own = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
     try:
-        for name, function in own.items():
-            setattr(gguf, name, once(function))
+        gguf.GGUFReader, gguf.get_tensor_name_map = once(Plain), once(gguf.get_tensor_name_map)
         yield
     finally:
         for name, function in own.items():
