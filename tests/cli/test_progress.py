@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import main
 from attnprobe.cli.dry_run import plan_table
-from attnprobe.cli.progress import Pace, progress_bar
+from attnprobe.cli.progress import BAR, Pace, progress_bar
 from attnprobe.experiments import experiment
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.run import loop
@@ -97,7 +97,10 @@ def test_the_bar_fits_a_narrow_terminal(columns):
         parts.append(part)
     os.close(ours)
     assert child.wait() == 0
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(parts).decode()))
+    text = b"".join(parts).decode()
+    done = re.findall(r"\x1b\[38;5;197m(━+)", text)  # in the colour of what is done
+    assert done and len(done[-1]) == BAR * 45 // 100
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text))
     assert any("loading torch" in line for line in lines)
     last = [line for line in lines if "45 %" in line]
     assert last and all(len(line) <= columns for line in lines)

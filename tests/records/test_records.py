@@ -31,6 +31,7 @@ from attnprobe.records.file import (
     write_text,
 )
 from attnprobe.records.read import Malformed, malformed_notes, read_inputs, read_records
+from attnprobe.records.shapes import shallow
 
 
 def record(key, **fields):
@@ -375,3 +376,11 @@ def test_a_plan_of_some_layers_is_refused():
     some = {place: d for place, d in KEYS.items() if place != (0, 3)}
     with pytest.raises(UsageError, match="lacks layer 0, head 3"):
         minference_pattern(Budgets("h2o", {}, some, PLAN.about))
+
+
+def test_facts_nest_eight_levels_deep():
+    value = shallow([])
+    for _ in range(8):
+        value = shallow([value])
+    with pytest.raises(ValueError, match="^expected at most 8 levels$"):
+        shallow([value])

@@ -11,7 +11,7 @@ from thinned import others_slow
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.file import Shard, parse_shard
-from attnprobe.records.read import read_inputs, read_records
+from attnprobe.records.read import _together, read_inputs, read_records
 from attnprobe.report import open_run
 
 PLACES = ["--layer", "0,2", "--windows", "2", "--n", "40,64", "--d", "4,8"]
@@ -120,6 +120,11 @@ def test_a_report_says_which_shards_are_missing(file, tmp_path):
     assert any("finished in 1 of 2 shards" in line for line in open_run(out).notes)
     measure_errors(request(file, out, shard="2/2"))
     assert open_run(out).notes == []
+
+
+def test_other_settings_of_shards_are_in_order():
+    parts = [{"other_settings": [*"fdb"]}, {"other_settings": [*"gec"]}, {"other_settings": ["a"]}]
+    assert _together(parts, {}, 3)["other_settings"] == [*"abcdefg"]
 
 
 def test_records_of_other_settings_are_told_and_those_of_other_shards_are_not(file, tmp_path):

@@ -161,6 +161,7 @@ def test_figures_draw_what_rows_hold(tmp_path):
     assert moduli(row) == [1.0, 0.5]
     assert len(spectrum_figures([row], Drawing(), tmp_path)) == 2 * EACH
     assert spectrum_figures([{**row, "status": "failed", "eigenvalues": None}], Drawing(), tmp_path) == []
+    assert spectrum_figures([{**row, "eigenvalues": [[0.0, 0.0]]}], Drawing(), tmp_path) == []
     many = [{**row, "layer": layer} for layer in range(14)]
     names = {path.name for path in spectrum_figures(many, Drawing(), tmp_path)}
     assert {"spectrum-decay.png", "spectrum-decay-2.png", "spectrum-cumulative-2.svg"} <= names
