@@ -14,7 +14,7 @@ from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
 from .kit import logarithmic
-from .looks import CURVE, POINT, escaped, looks_of, sentence
+from .looks import CURVE, GREY, POINT, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
@@ -30,6 +30,9 @@ STEEP = 20  # from the largest value to the least on a logarithmic axis, at leas
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
+DEEPEST = 10.0  # how far an axis follows a bar below its value
+PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
+BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
 BESIDE = 0.12  # between two points of one x, of the distance to the nearest other x, at most;
@@ -242,6 +245,35 @@ def _digit(value: float, towards: Callable[[float], int]) -> str:
     rounded = towards(round(value / step, 6)) * step
     digits, _, exponent = f"{rounded:{'g' if 1e-3 <= rounded < 1e4 else '.0e'}}".partition("e")
     return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+def bar_ends(values: Sequence[float], halves: Sequence[float]) -> list[float]:
+    """The ends of bars around positive values, by which a logarithmic axis ends; it follows none far below its value.
+
+    >>> bar_ends([2.0, 2.0], [1.0, 3.0])
+    [3.0, 5.0, 1.0, 0.2]
+    """
+    pairs = list(zip(values, halves, strict=True))
+    return [value + half for value, half in pairs] + [max(value - half, value / DEEPEST) for value, half in pairs]
+
+
+def verdicts_legend(
+    looks: Mapping[str, Mapping[str, Any]],
+    by: str,
+    colours: Mapping[Any, str],
+    broken: str,
+    panels: Sequence[Sequence[Fields]],
+) -> dict[str, Any]:
+    """The legend of panels of promises: their verdicts, colours by the values of a field, and what is shaded."""
+    rows = list(chain(*panels))
+    verdicts, values = ({row[name] for row in rows} for name in ("verdict", by))
+    words = {word: {"color": GREY, "linestyle": "", **look} for word, look in looks.items() if word in verdicts}
+    there = {one: colour for one, colour in colours.items() if one in values and one is not None}
+    letter = "ε" if by == "epsilon" else by
+    squares = {
+        f"{letter} = {one:g}": {"color": colour, "linestyle": "", "marker": "s"} for one, colour in there.items()
+    }
+    return {**words, **squares, broken: BROKEN}
 
 
 def markers(points: int, place: int, count: int) -> tuple[int, int]:

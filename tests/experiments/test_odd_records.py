@@ -587,6 +587,8 @@ def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
     for metric, halves in bars.items():
         ses = sorted(row["metrics"][metric]["se"] for row in drawn[metric])
         assert halves == pytest.approx([math.tan(0.475 * math.pi) * se for se in ses], rel=1e-9)
+    axis, least = axes["inject-bytes-n16"][0], min(row["metrics"]["kl"]["mean"] for row in drawn["kl"] if row["d"])
+    assert axis.get_yscale() == "log" and least / 20 < axis.get_ylim()[0] < least  # intervals may reach 0
     _, one, _ = shown("inject", [record for record in golden("inject-decode") if record["window"] == 0])
     assert not any("Student" in line for line in one["inject-bytes-n16"].caption)
 

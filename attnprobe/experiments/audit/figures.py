@@ -9,10 +9,9 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import COLOURS, GREY
-from ...figures.methods import where
+from ...figures.looks import COLOURS
+from ...figures.methods import PROMISED, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
-from ...linalg.exceedance import VERDICTS
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.results import at_budget
@@ -23,8 +22,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "violated": {"marker": "X", "markersize": 6},
     "undecided": {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"},
 }
-BEYOND = "#f3ece4"  # broken promises
-BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # their colour in the legend
 SPREAD = 0.8  # of the width of a δ: how far apart its heads stand
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
 CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
@@ -64,19 +61,11 @@ def _figure(rows: Sequence[Row]) -> Panels:
         partial(_panel, colours, least),
         "promised δ",
         "share of seeds above ε",
-        partial(_legend, colours),
+        partial(verdicts_legend, LOOKS, "epsilon", colours, "more than promised"),
         width=1.6,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},
     )
-
-
-def _legend(colours: Mapping[float, str], panels: Sequence[Sequence[Row]]) -> dict[str, dict[str, Any]]:
-    """The verdicts and ε of some panels."""
-    verdicts, epsilons = ({row[name] for rows in panels for row in rows} for name in ("verdict", "epsilon"))
-    words = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in verdicts}
-    squares = {f"ε = {one:g}": {"color": colours[one], "linestyle": "", "marker": "s"} for one in sorted(epsilons)}
-    return {**words, **squares, "more than promised": BROKEN}
 
 
 def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequence[Row]) -> None:
@@ -88,7 +77,7 @@ def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequenc
     axis.set_xlim(-0.5, len(deltas) - 0.5)
     for place, delta in enumerate(deltas):
         ends = [place - 0.5, place + 0.5]
-        axis.fill_between(ends, [delta, delta], [MOST, MOST], color=BEYOND, linewidth=0, zorder=0)
+        axis.fill_between(ends, [delta, delta], [MOST, MOST], color=PROMISED, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
     order = sorted({(row["epsilon"], row["layer"], row["head"], row["window"]) for row in group})
     points = axis.get_window_extent().width / axis.figure.dpi * 72

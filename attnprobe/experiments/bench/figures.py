@@ -11,7 +11,7 @@ from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import family_panels, styles_of, text_label, where
+from ...figures.methods import bar_ends, family_panels, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -25,7 +25,6 @@ COSTS = {  # heading, factor, label
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
-DEEPEST = 10.0  # how far an axis follows a bar below its median
 EXACT_LABEL = "exact attention, fused"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
@@ -81,15 +80,16 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     lengths = sorted({row["n"] for row in rows})
     exact = [row for row in rows if row["method"] == EXACT]
     vmean = [row for row in rows if row["method"] == "vmean" and row["reference"]]
-    ends = []  # of costs and of their bars
-    for row in rows:
-        spread = (row["seconds_spread"] or 0.0) if cost == "seconds" else 0.0
-        ends += [factor * row[cost] + factor * spread, factor * max(row[cost] - spread, row[cost] / DEEPEST)]
+
+    def spread(row: Row) -> float:
+        return factor * (row["seconds_spread"] or 0.0) if cost == "seconds" else 0.0
+
+    ends = bar_ends([factor * row[cost] for row in rows], list(map(spread, rows)))
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
         """The line of some rows; times have bars."""
         ordered = sorted(group, key=lambda row: row["n"])
-        spreads = [factor * (row["seconds_spread"] or 0.0) for row in ordered] if cost == "seconds" else None
+        spreads = list(map(spread, ordered)) if cost == "seconds" else None
         y = [factor * row[cost] for row in ordered]
         return axis.errorbar([row["n"] for row in ordered], y, yerr=spreads, **look, elinewidth=0.8)[0]
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import CURVE, GREY, escaped
-from ...figures.methods import Styles, correlated, styles_of, text_label, where
+from ...figures.methods import PROMISED, Styles, correlated, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
@@ -258,7 +258,7 @@ def _axis(axis: Any, top: float, singular: bool) -> None:
     axis.set_xscale("log")
     axis.set_xlim(top**-0.03, top ** (BAND[3] if singular else 1.03))
     if singular:
-        axis.axvspan(top ** BAND[0], top ** BAND[3], color="#f3ece4", linewidth=0, zorder=0)
+        axis.axvspan(top ** BAND[0], top ** BAND[3], color=PROMISED, linewidth=0, zorder=0)
         words = {"ha": "right", "va": "top", "fontsize": "small", "color": BROWN}
         axis.text(0.99, 0.985, "singular", transform=axis.transAxes, **words)
     last = round(math.log10(top))

@@ -14,6 +14,7 @@ from ...figures.methods import (
     INTERVALS,
     MANY_POINTS,
     Styles,
+    bar_ends,
     beside,
     correlated,
     family_panels,
@@ -120,7 +121,8 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     looks = {label: {**look, **MANY_POINTS} for label, look in styles.items() if label in labels}
     places = beside({label: [_read(row) for row in rows if text_label(row) == label] for label in looks})
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
-    divergences = [mean(row, "kl") for row in rows]
+    divergences = [mean(row, "kl") or 0.0 for row in rows]
+    ends = bar_ends(divergences, [half_interval(row, "kl") or 0.0 for row in rows])
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
@@ -132,7 +134,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             bars = [half_interval(row, metric) or 0.0 for row in ordered]
             axis.errorbar(x, y, yerr=bars, **looks[label], elinewidth=0.8)
         if metric == "kl":
-            scale(axis, divergences)
+            scale(axis, ends, high=HUGE)
         axis.set_xlabel("MiB of the prompt that a step reads")  # of both panels: a title is not read as the label above
         logarithmic(axis, "x")
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import COLOURS, GREY
-from ...figures.methods import HUGE, where
+from ...figures.methods import HUGE, PROMISED, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -32,8 +31,6 @@ LOOKS: dict[str, dict[str, Any]] = {
 ROUNDING = 1e-9  # measured values and a bound that are all nearer to 0 are drawn on an axis from -1 to 1
 NEAR = 100  # the largest ratio on a linear axis
 EDGE = 0.035  # of an axis, from its end to what is 0 or infinite
-BEYOND = "#f3ece4"  # the bound
-BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 
 
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -69,21 +66,11 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         caption,
         _titled(grouped_by(rows, "theorem", "sense")),
         partial(_panel, colours),
-        legend=partial(_legend, colours),
+        legend=partial(verdicts_legend, LOOKS, "d", colours, "bound broken"),
         width=2.25,
         height=2.3,
         sharing={},
     )
-
-
-def _legend(colours: Mapping[int | None, str], panels: Sequence[Sequence[Row]]) -> dict[str, dict[str, Any]]:
-    """The verdicts and budgets of some panels."""
-    rows = list(chain(*panels))
-    verdicts, budgets = ({row[name] for row in rows} for name in ("verdict", "d"))
-    words = {word: {"color": GREY, "linestyle": "", **LOOKS[word]} for word in VERDICTS if word in verdicts}
-    there = [d for d in colours if d is not None and d in budgets]
-    squares = {f"d = {d}": {"color": colours[d], "linestyle": "", "marker": "s"} for d in there}
-    return {**words, **squares, "bound broken": BROKEN}
 
 
 def in_paper(paper: str) -> str:
@@ -118,7 +105,7 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     above, below = ([low, high], [high, high]), ([low, low], [low, high])
-    axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
+    axis.fill_between([low, high], *(above if sense == "at most" else below), color=PROMISED, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], *ends)))
     axis.set_xlabel(f"promised: {sense}")
@@ -143,7 +130,7 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
         ends = _within(low, high)
         logarithmic(axis, "y")
     edge = min(max(bound, low), high)
-    axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
+    axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=PROMISED, linewidth=0, zorder=0)
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
     spots = sorted({(row["head"], row["d"] or 0) for row in group})
     heads = sorted({head for head, _ in spots})
