@@ -227,6 +227,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     ],
 }
 READINGS["answers"] = []  # the file holds its own command lines: add one there, and write it again
+READINGS["records"] = []  # the page of the reference about records, and their JSON Schema
 LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; records are missing; `_odd`
 LOST = ("skipped", "failed", "diverged")
 LISTS = ("statements", "results", "findings", "matrices", "conditions")  # of what a cell measured
@@ -388,6 +389,10 @@ def read(name: str, out: Path) -> None:
     """Write what each command of a reading prints, the streams apart, and its exit code."""
     if name == "answers":
         return answers(out)
+    if name == "records":
+        from record_pages import records_page, records_schema
+
+        return _write(out / "records.txt", f"{records_page()}\n{records_schema()}")
     with tempfile.TemporaryDirectory() as folder:
         here = shutil.copytree(RUNS, Path(folder) / "here")
         with chdir(here):
@@ -651,6 +656,7 @@ def _json_lines(values: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.append(f"{HERE.parents[1] / 'docs' / '_extensions'}")
     asked = set(sys.argv[1:])
     if not asked or "measured" in asked:
         for name in [name for name in MEASURED if name in asked or asked <= {"measured"}]:
