@@ -55,7 +55,7 @@ class RunFolder:
     path: Path
     writer: RecordWriter
     done: Mapping[str, Any]
-    changes: str = ""
+    changes: str
     outcome: Outcome = field(default_factory=Outcome)
 
 

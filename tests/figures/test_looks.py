@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 
 from attnprobe.figures.kit import EMPTY, Scale, heat_map
@@ -221,3 +222,10 @@ def test_layers_and_heads_are_named_about_eight_times():
     assert [label.get_text() for label in axis.get_yticklabels()] == [str(layer) for layer in range(0, 24, 3)]
     assert [label.get_text() for label in axis.get_xticklabels()] == [str(head) for head in range(0, 12, 2)]
     assert axis.get_ylim() == (24, 0)
+
+
+def test_yardsticks_are_lines_that_differ():
+    lines = [Line2D([], [], **look) for look in YARDSTICKS.values()]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == len(
+        {line.get_color() for line in lines}
+    )

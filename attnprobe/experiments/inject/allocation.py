@@ -43,6 +43,8 @@ def planned_budgets(errors: Tensor, tried: Sequence[int], total: int) -> list[in
 
     >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.2, 0.0]]), [2, 4, 8], 10)
     [4, 6]
+    >>> planned_budgets(torch.tensor([[0.9, 0.1, 0.1], [0.2, 0.2, 0.2]]), [2, 4, 8], 16)
+    [4, 2]
     """
     given = [tried[0]] * len(errors)
     steps = [
