@@ -51,7 +51,7 @@ def converted(name: str, file: Seal, cache: Cache) -> ModelFolder:
     Raises:
         SourceError: the file is damaged, or transformers has no form for its architecture.
 
-    Cost: 4 bytes of memory and of disk for each weight; about 15 s of CPU time for 135 million weights.
+    Cost: 4 bytes of memory and of disk for each weight; about 5 s of CPU time for 135 million weights.
     """
     key = key_of(FORM, file.sha256, {package: version(package) for package in ("transformers", "gguf")})
     if key in _unkept:
