@@ -13,6 +13,7 @@ a deliberate change of what is shown:
     python tests/golden/rewrite.py options    # of every command; of those that measure only the help may change
 """
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -227,6 +228,7 @@ READINGS = {  # of the runs and of a later one, LATER, that `later` makes of eac
     ],
 }
 READINGS["answers"] = []  # the file holds its own command lines: add one there, and write it again
+READINGS["requests"] = []  # what commands and their options are declared to be
 READINGS["records"] = []  # the page of the reference about records, and their JSON Schema
 LATER = ("LATER", "DRAWN", "LESS", "ODD")  # numbers differ; so do draws; records are missing; `_odd`
 LOST = ("skipped", "failed", "diverged")
@@ -389,6 +391,8 @@ def read(name: str, out: Path) -> None:
     """Write what each command of a reading prints, the streams apart, and its exit code."""
     if name == "answers":
         return answers(out)
+    if name == "requests":
+        return _write(out / "requests.txt", requests())
     if name == "records":
         from record_pages import records_page, records_schema
 
@@ -616,6 +620,28 @@ def options() -> str:
     lines = [{**json.loads(text), "of": some} for text, some in commands.items()]
     lines.sort(key=lambda one: (one["options"], one["of"]))
     return "\n".join(json.dumps(one, ensure_ascii=False) for one in lines) + "\n"
+
+
+def requests() -> str:
+    """What every command that measures is declared to be, and a line for each option of its request and output."""
+    from attnprobe.experiments import EXPERIMENTS, experiment
+    from attnprobe.run.option import options_of
+
+    parts: dict[str, list[str]] = {}
+    lines = []
+    for name in EXPERIMENTS:
+        known = experiment(name)
+        lines.append(f"{name}: {_declared(known)}")
+        for option in (*options_of(known.request), *options_of(known.output)):
+            parts.setdefault(_declared(option), []).append(name)
+    return "\n".join([*lines, *(f"{text} of {', '.join(some)}" for text, some in sorted(parts.items()))])
+
+
+def _declared(one: Any) -> str:
+    """The fields of a dataclass that are not empty; of functions and classes the names."""
+    facts = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    named = {name: getattr(value, "__name__", value) for name, value in facts.items() if value not in (None, (), {})}
+    return re.sub(r"<function (\S+) at \w+>", r"\1", f"{named}")
 
 
 def _option(option: Any) -> dict[str, Any]:
