@@ -184,6 +184,11 @@ def test_the_largest_root_is_found_where_f_is_not_monotone():
     assert 13.7686 <= actual <= 13.80
 
 
+def test_the_bound_of_zeros_is_zero():
+    theta, p, none = torch.zeros(1, 3, dtype=F64), torch.zeros(1, 2, 3, dtype=F64), torch.zeros(1, dtype=F64)
+    assert 0 <= float(root_bound(theta, p, p, 0.15, none)) <= 1e-299
+
+
 @pytest.mark.slow
 def test_no_point_above_the_bound_reaches_the_threshold_and_the_bound_is_near_one_that_does():
     """Random small problems against a dense scan of f, which can only miss, never invent."""

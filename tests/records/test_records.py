@@ -189,6 +189,7 @@ def test_a_write_that_falls_short_is_taken_back(tmp_path):
     count, message = done.stdout.split(" ", 1)
     assert 0 < int(count) < 100
     assert str(path) in message
+    assert re.search(r"only \d+ of \d+ bytes could be written; is the disk full\?", message)
     assert [one["key"] for one in read_records(path)] == [*map(str, range(int(count))), "after"]
 
 

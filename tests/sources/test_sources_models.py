@@ -315,6 +315,15 @@ def test_doctor_makes_an_image_for_a_model_of_images(size):
     assert image.shape == {None: (1, 3, 224, 224), 32: (1, 3, 32, 32), (32, 48): (1, 3, 32, 48)}[size]
 
 
+def test_doctor_reads_no_special_tokens():
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=60), is_encoder_decoder=True)
+    words = example(SimpleNamespace(config=config, main_input_name="input_ids"), "t5")
+    assert {name: (int(ids.min()) >= 30, int(ids.max()) < 60) for name, ids in words.items()} == {
+        "input_ids": (True, True),
+        "decoder_input_ids": (True, True),
+    }
+
+
 def test_doctor_has_no_sound():
     model = SimpleNamespace(config=SimpleNamespace(model_type="wav2vec2"), main_input_name="input_values")
     with pytest.raises(SourceError, match="a wav2vec2 reads input_values; doctor has only text and images"):

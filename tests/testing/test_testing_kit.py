@@ -278,6 +278,9 @@ def test_a_demand_without_columns_names_head_and_row():
     y[1, 2] = 1
     with pytest.raises(Fault, match="this: at head 1, row 2 1 against 0"):
         Case(get("svd")).near(y, x, torch.full_like(x, 0.5), "this")
+    y[0, 1] = float("nan")  # which is worse than any number
+    with pytest.raises(Fault, match="this: at head 0, row 1 nan against 0"):
+        Case(get("svd")).near(y, x, torch.full_like(x, 0.5), "this")
 
 
 @pytest.mark.parametrize("name, operator, dense", SUMMED, ids=[case[0] for case in SUMMED])
@@ -327,6 +330,17 @@ def test_lengths_that_a_method_refuses_are_skipped_with_its_reason():
     for name in ("shapes", "finite"):
         [verdict] = check_method(never, only=[name])
         assert (verdict.status, verdict.cases) == ("skipped", 0) and "not today" in verdict.reason
+
+
+@pytest.mark.parametrize("least", [2, 3, 4, 5, 6, 8, 10, 12, 16])
+def test_the_least_length_that_fails_is_found(least):
+    def short(qkv, d):
+        if qkv.n_q >= least:
+            raise ValueError("too long")
+        return Approximation(None, qkv.v)
+
+    [verdict] = examine(short, only=["shapes"])
+    assert verdict.case["n"] == least
 
 
 def test_a_fault_that_does_not_come_again_says_so():

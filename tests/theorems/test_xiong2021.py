@@ -155,3 +155,8 @@ def test_budgets_that_do_not_fit_are_left_out_and_refused_where_none_does():
     assert [one.d for one in actual] == [8]
     with pytest.raises(Unsupported, match="99"):
         check("nystromformer-precondition", make(n=20), (99,))
+
+
+def test_sixty_steps_are_the_most():
+    steps = xiong2021_steps(torch.logspace(-40, -20, 800, dtype=torch.float64))
+    assert steps.isnan().any() and steps[~steps.isnan()].max() == 60
