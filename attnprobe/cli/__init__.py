@@ -49,6 +49,7 @@ EXIT_CODES = (
     "143 the same by SIGTERM."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
+HELP = {"help_option_names": ["-h", "--help"]}
 LINE = 1000  # characters of a message about an option
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 
@@ -76,6 +77,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         command = _command(name)
+        command.context_settings = {**HELP, **command.context_settings}  # also where it is called without the group
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
                 option.envvar = variable(option.opts[0])
@@ -105,7 +107,7 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={**HELP, "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="attnprobe")
 @click.pass_context

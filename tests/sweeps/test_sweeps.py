@@ -60,7 +60,7 @@ def test_values_are_those_that_the_command_line_would_give(tmp_path):
     [
         (
             "command: spectrum\nof: [output, 'mss:identity=true']\nplot: true",
-            {"of": ("output", "mss:identity=true"), "plot": True},
+            {"of": ("output", "mss:identity=true"), "plots": ("spectrum",)},
         ),
         ("command: condition\nmethod: skyformer\niterations: 9", {"methods": ("skyformer",), "iterations": 9}),
         ("plot: true", {"plots": ("errors",)}),

@@ -189,7 +189,7 @@ def test_a_matrix_of_low_rank_does_not_squeeze_the_others(monkeypatch, tmp_path)
     low = [np.where(np.arange(1, 129) < rank, full, 2e-17) for rank in (100, 102)]
     axis, words, caption = drawn({"softmax": [full, full], "skyformer": low}, monkeypatch, tmp_path)
     assert 5e-4 < axis.get_ylim()[0] < 1e-3 and 1.0 < axis.get_ylim()[1] < 2.0
-    assert words == ["softmax $B$", "skyformer (some i ≥ 100 below, 1e-17)"]
+    assert words == ["softmax $B$", "skyformer (some i ≥ 100 below: ≤ 1e-17)"]
     assert "The axis leaves out values below 1e-05." in caption and "float64's rounding alone" in caption
     axis, words, caption = drawn({"softmax": [full], "skyformer": [full]}, monkeypatch, tmp_path)
     assert words == ["softmax $B$", "skyformer"] and "leaves out" not in caption and "float64" not in caption
