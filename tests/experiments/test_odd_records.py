@@ -62,6 +62,15 @@ def test_a_run_of_which_every_cell_was_skipped_is_shown(run):
     assert not figures
 
 
+@pytest.mark.parametrize("run", COMMANDS)
+def test_a_run_of_one_cell_is_shown(run):
+    [*_, record] = [one for one in golden(run) if one["requested"] and one["status"] == "ok"]
+    for name in LISTS:  # of one statement, too
+        record |= {name: record[name][:1]} if record.get(name) else {}
+    view, _, _ = shown(run.partition("-")[0], [record])
+    assert (record.get("method") or record.get("of") or record["theorem"]) in view.text("table")
+
+
 def bench(change):
     return shown("bench", [change(record) for record in golden("bench")])
 

@@ -8,7 +8,8 @@ import torch
 from attnprobe.operators import precision
 from attnprobe.operators.precision import LEAST, full_precision, product
 
-WIDE = pytest.mark.skipif(not precision._onednn(), reason="a CPU without AVX-512")
+HAS = precision.ONEDNN is not None and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+WIDE = pytest.mark.skipif(not HAS, reason="a CPU without AVX-512")
 
 
 def draws(*shape, dtype=torch.float32):

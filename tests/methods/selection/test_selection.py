@@ -247,6 +247,12 @@ def test_pooled_blocks_are_those_of_block_rows_with_queries():
         assert {(r, b) for r in (0, 4) for b in actual[head, r].tolist() if b >= 0} == selected
 
 
+def test_all_of_the_mass_is_all_blocks_though_their_weights_are_zero():
+    qkv = make(n=24, h=2, score=3000.0)
+    means = page_means(qkv.k, 4, torch.arange(24))
+    assert _pooled_blocks(qkv, means, 24, 4, 1.0).sort().values.tolist() == [[[*range(6)]] * 6] * 2
+
+
 def test_a_head_has_blocks_where_the_pooled_estimate_is_the_mass_of_the_probe():
     """With blocks of one key and a probe of one row the two are equal: any tau above 0 leaves blocks."""
     qkv = make(n=20, h=2, score=3.0).replace(causal=True)
