@@ -364,7 +364,7 @@ def test_doctor_says_what_it_misses(run, monkeypatch):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_its_python(name):
     command = cli.get_command(None, name)
-    shown = command.get_help(click.Context(command, info_name=name))
+    shown = command.get_help(click.Context(command, info_name=name, **command.context_settings))
     assert command.help and "In Python:" in shown and "-h, --help" in shown
     for parameter in command.params:
         assert parameter.param_type_name == "argument" or parameter.help, f"{name} {parameter.name} has no help"
