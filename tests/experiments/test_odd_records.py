@@ -342,6 +342,7 @@ def test_theory_curves_of_two_sources_without_what_a_method_did_not_say():
     records = [zero, {**zero, "n": 48}, {**zero, "source": {"qkv": "other.npz"}}]
     records.append(theory("eckart-young", errors, theorem="ma-property"))
     _, figures, axes = shown("theory", records)
+    assert axes["theory-ma-None-n24"][0].get_ylim() == (-0.02, 1.02)
     dimension, tokens, other = (figures[f"theory-{name}"] for name in ("dimension", "tokens", "ma-None-n24"))
     assert dimension.columns == tokens.columns == 2 and other.columns is None
     assert all(list(line.get_xdata()) == [0, 1] for line in axes[dimension.stem][0].get_lines())  # no curve, but 2n
