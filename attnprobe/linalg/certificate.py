@@ -82,7 +82,7 @@ def root_bound(
         return (p / far[:, None, :]) @ c.mT
 
     bound = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
-    least = 1e-13 * top + 1e-300
+    least = 1e-13 * top
     least = least if enough is None else torch.maximum(least, enough - top)
     done = bound <= least
     b = torch.where(done, torch.ones_like(bound), bound)

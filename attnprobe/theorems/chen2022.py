@@ -282,7 +282,7 @@ def _rank_correlation(x: Tensor, y: Tensor) -> float:
 
 
 def _column(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _frequency(failed: Tensor, delta: float) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def rank_bound(operator: Operator) -> Tensor:
     tensor([3])
     """
     h, n_q, n_k = operator.shape
-    full = torch.full((h,), min(n_q, n_k), dtype=torch.int64, device="cpu")
+    full = torch.full((h,), min(n_q, n_k), dtype=torch.int64)
     if isinstance(operator, Scaled | Padded):
         return rank_bound(operator.operator)
     if isinstance(operator, Sum):
@@ -64,7 +64,7 @@ def rank_bound(operator: Operator) -> Tensor:
     if isinstance(operator, RowOverride):
         return torch.minimum(full, rank_bound(operator.base) + operator.used.sum(1).cpu())
     if isinstance(operator, Columns):
-        return torch.tensor([len(row.unique()) for row in operator.index.cpu()], device="cpu").clamp(max=min(n_q, n_k))
+        return torch.tensor([len(row.unique()) for row in operator.index.cpu()]).clamp(max=min(n_q, n_k))
     if isinstance(operator, RankOne):
         return torch.ones_like(full)
     if isinstance(operator, LowRank):

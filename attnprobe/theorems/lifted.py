@@ -129,7 +129,7 @@ class Lifted:
             x = torch.as_tensor(x, dtype=torch.float64).reshape(-1, 1).to(z)
             return (self.held @ x - z @ (z.mT @ x))[:, 0].cpu().numpy()
 
-        start = torch.rand(self.rows, generator=generator(0, DRAWS, "ritz"), dtype=torch.float64, device="cpu")
+        start = torch.rand(self.rows, generator=generator(0, DRAWS, "ritz"), dtype=torch.float64)
         arpack: Any = eigsh  # scipy's own hints take no tolerance between 0 and 1
         op = cast("Any", LinearOperator)((self.rows, self.rows), matvec=product, dtype="float64")
         values = arpack(op, 1, which="LA", tol=SHARP, v0=start.numpy(), return_eigenvectors=False)
@@ -229,5 +229,5 @@ def landmarks(qkv: QKV, row: int, streams: Callable[[str, int], Streams], seed: 
     """d rows of ``[Q; K]``, (d,) int64, uniform with replacement. A smaller d gives the first of them."""
     inner = qkv.compressed()
     rows = inner.n_q + inner.n_k
-    uniform = torch.rand(d, generator=streams(DRAWS, seed).head(qkv.heads[row]), dtype=torch.float64, device="cpu")
+    uniform = torch.rand(d, generator=streams(DRAWS, seed).head(qkv.heads[row]), dtype=torch.float64)
     return (uniform * rows).long().clamp(max=rows - 1).to(qkv.device)

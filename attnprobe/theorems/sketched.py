@@ -128,7 +128,7 @@ class SketchedHead:
     def pilot(self, d: int, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
         """p̂ (n_k,) from d pilot rows, uniform with replacement, and its β."""
         stream = setting.streams("skeinformer", seed).head(self.number, "pilot_rows")
-        j = torch.randint(len(self.q), (d,), generator=stream, device="cpu").to(self.q.device)
+        j = torch.randint(len(self.q), (d,), generator=stream).to(self.q.device)
         columns = torch.softmax(self.scale * self.q[j] @ self.k.T, -1).norm(dim=0)
         estimated = shares(columns * self.lengths)
         return estimated, torch.tensor(chen2022_quality(estimated, self.optimal), dtype=torch.float64)

@@ -225,7 +225,7 @@ def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Te
         x, order = torch.cat([q, k], 1), setting.streams("spectral-shift", setting.seeds[0]).head(head, "indices")
         b = held(SoftmaxAttention(q, k, qkv.scale))
         kernel = GaussianAttention(x, x, qkv.scale).dense()[0]
-        indices = torch.randperm(len(kernel), generator=order, device="cpu").to(q.device)
+        indices = torch.randperm(len(kernel), generator=order).to(q.device)
         values, vectors = torch.linalg.eigh(kernel)
         symmetric = (b + b.T) / 2
         matrices = {"C̄": (kernel, values), "(B + Bᵀ)/2": (symmetric, torch.linalg.eigvalsh(symmetric))}

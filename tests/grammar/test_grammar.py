@@ -98,3 +98,7 @@ def test_a_name_is_folded_between_its_options_alone():
     name = "skyformer:guard=sampled,rtol=0.1"
     assert fold_name(name, 40) == name
     assert fold_name(name, 5).split() == ["skyformer:", "guard=sampled,", "rtol=0.1"]
+
+
+def test_a_word_that_is_longer_than_a_line_stays_whole():
+    assert fold_text(f"one two\n{'x' * 30} three", 10) == f"one two\n{'x' * 30}\nthree"

@@ -8,7 +8,7 @@ from record_pages import records_page, records_schema
 
 from attnprobe import AttnprobeError, SourceError, UsageError, open_run
 from attnprobe.experiments import EXPERIMENTS, shape_of
-from attnprobe.report.run import COLUMNS
+from attnprobe.report.run import COLUMNS, _described
 
 RUNS = GOLDEN / "runs"
 
@@ -88,3 +88,8 @@ def test_the_errors_are_public():
     assert issubclass(SourceError, AttnprobeError)
     with pytest.raises(ValueError, match="no such folder"):
         open_run("nowhere/at/all")
+
+
+def test_facts_of_a_source_that_has_no_lines_are_its_lines():
+    facts = {"model": "m", "weights_seed": None, "max_positions": 4, "fallback": ["no hub", "no text"]}
+    assert _described(facts) == ["model: m", "max positions: 4", "fallback: no hub", "fallback: no text"]

@@ -164,7 +164,8 @@ def test_a_wider_file_is_said_to_be_narrowed(write, tensors):
     source = resolve(SourceSpec(qkv=path, device="cpu"), notify=lines.append)
     assert source.qkv(5, [0], 0)[0].dtype == torch.float32
     assert lines == [f"{path} holds float64: measured in float32 (--dtype float64 keeps it)"]
-    assert opened(path, dtype="float64").qkv(5, [0], 0)[0].dtype == torch.float64
+    whole = resolve(SourceSpec(qkv=path, device="cpu", dtype="float64"), notify=lines.append)
+    assert whole.qkv(5, [0], 0)[0].dtype == torch.float64 and len(lines) == 1
 
 
 def test_load_qkv_reads_files_too(write, tensors):

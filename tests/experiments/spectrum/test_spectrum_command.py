@@ -12,7 +12,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.spectrum import shares
 from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_of
-from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
+from attnprobe.experiments.spectrum.view import _rank, moduli, spectrum_rows, spectrum_tables
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 
@@ -152,6 +152,14 @@ def test_lists_of_matrices_and_methods():
     assert shares("0.5,0.5,1e-3", "epsilon") == (0.5, 1e-3)
     with pytest.raises(UsageError, match="unknown matrix or method ''"):
         parse_of(["softmax,"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "complete", "rank"),
+    [("singular", True, None), ("singular", False, float("inf")), ("eigen", True, None), ("eigen", False, None)],
+)
+def test_an_unknown_rank_is_beyond_the_leading_singular_values(kind, complete, rank):
+    assert _rank([{"kind": kind, "complete": complete}] * 2, [None, None]) == rank
 
 
 def test_figures_draw_what_rows_hold(tmp_path):
