@@ -156,6 +156,19 @@ def test_bench_of_many_methods_has_a_panel_for_each_family():
     assert len(axes["bench-time-d4"]) == 3 and "linear" not in figures["bench-time-d4"].legend
 
 
+@pytest.mark.parametrize("number", [2, 20])
+def test_bench_says_what_is_grey_where_there_are_many(number):
+    records = golden("bench")
+    better = [record for record in records if record["method"] == "skyformer"]
+    for place in range(number):
+        for record in better:
+            worse = {name: [3.0 * one for one in values] for name, values in record["metrics"].items() if values}
+            records.append({**with_metrics(record, **worse), "method": f"method{place}"})
+    _, figures, _ = shown("bench", records)
+    grey = "Grey: methods that others beat at every cost." in figures["bench-pareto-n64"].caption
+    assert grey == (number == 20)
+
+
 def test_bench_names_the_method_without_budget_whose_times_spread_most():
     def wild(record):
         return with_metrics(record, seconds=[1e-3, 9e-3, 1e-3]) if record["method"] == "linear" else record
