@@ -51,8 +51,7 @@ def _run(qkv: QKV, dtype: str, kernel: Callable[[Tensor, Tensor, Tensor, float, 
     """The approximation with the output of ``kernel(q, k, v, scale, causal)``, run in ``dtype``."""
     q, k, v = (x if dtype == "own" else x.to(getattr(torch, dtype)) for x in (qkv.q, qkv.k, qkv.v))
     output = kernel(q, k, v, qkv.scale, qkv.causal).to(qkv.dtype)
-    visited = qkv.n_q * (qkv.n_q + 1) // 2 if qkv.causal else qkv.n_q * qkv.n_k
-    return Approximation(None, output, diagnostics={"visited": per_head(qkv.h, visited)}, no_operator=NO_MATRIX)
+    return Approximation(None, output, diagnostics={"visited": per_head(qkv.h, qkv.entries)}, no_operator=NO_MATRIX)
 
 
 def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:

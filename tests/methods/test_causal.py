@@ -273,8 +273,20 @@ def test_diagnostics_count_what_lies_at_or_before_the_row(name, target):
         assert torch.equal(approx.diagnostics["realised_d"] * N, entries)
     if get(name).budget is not None:
         assert (approx.diagnostics["realised_d"] <= max(BUDGET, get(name).least)).all()
-    if name in ("softmax", "kernelized"):
-        assert (approx.diagnostics["visited"] == N * (N + 1) / 2).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "kernelized", "svd", "topk", "topp", "dsa-oracle", "vattention", "magicpig"]
+)
+def test_all_scores_of_causal_rows_are_those_of_the_keys_that_they_see(name):
+    costs = run(name, get(name).targets[0], causal()).diagnostics
+    assert (costs["visited"] == 820).all()  # 1 + 2 + … + 40
+    assert (costs["scored"] == 20.5).all() if name in ("topk", "topp", "dsa-oracle") else True
+
+
+def test_the_scores_of_a_probe_are_those_of_the_keys_that_its_rows_see():
+    costs = run("vertical-slash", "softmax", causal(), probe=4).diagnostics
+    assert (costs["scored"] == (37 + 38 + 39 + 40) / 40).all()
 
 
 @pytest.mark.parametrize("name", sorted({*METHODS} - {name for name, _ in TAKEN}))

@@ -40,6 +40,7 @@ Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
 
 MANY = 5  # requested methods from which on the tables are shown
 NEAR = 1.1  # costs within this factor are equal
+COST_ROUNDING = 1e-9  # relative, of a mean over heads
 LEAST = 1e-300  # an error of 0, which has no logarithm
 MOST_TIES = 3  # methods that are named beside the one that they tie with
 RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
@@ -97,7 +98,7 @@ def _best(
 ) -> list[Row]:
     """The rows cheaper than exact attention that no other beats."""
     limit = exact_share(rows[0]["n"], causal) if cost == "visited_fraction" else math.inf
-    cheaper = [row for row in rows if _competes(row, metric) and _cost(row, cost) < limit]
+    cheaper = [row for row in rows if _competes(row, metric) and _cost(row, cost) < (1 - COST_ROUNDING) * limit]
     return unbeaten(cheaper, cost, metric, errors)
 
 

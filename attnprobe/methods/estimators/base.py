@@ -82,7 +82,7 @@ def estimated(
 
     If ``E[w_ij] = 1`` for each visible key, D~ and ``N~ = D~ B~ V`` are unbiased. B~ itself is a ratio, with a bias of
     O(1/ess). The operator (h, n_q, n_k) is sparse and in float64. ``realised_d`` is the mean number of used keys of a
-    row. All scores are computed, and counted in ``visited``. Cost ``n_q n_k p`` a head; memory of a block of rows.
+    row. ``visited`` counts all scores that rows see. Cost ``n_q n_k p`` a head; memory of a block of rows.
     """
     blocks = [_head(qkv, kept, head, choose) for head in range(qkv.h)]
     width = max(part.index.shape[1] for parts in blocks for part in parts)
@@ -99,7 +99,7 @@ def estimated(
         Sparse(index, weight, qkv.n_k),
         qkv,
         draws=draws,
-        diagnostics={"realised_d": used, "visited": per_head(qkv.h, qkv.n_q * qkv.n_k), **(diagnostics or {})},
+        diagnostics={"realised_d": used, "visited": per_head(qkv.h, qkv.entries), **(diagnostics or {})},
         log_normalizer=lambda: log_sums,
         sampling=sampling,
     )

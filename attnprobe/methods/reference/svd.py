@@ -53,5 +53,5 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
         left.append(u[:, :d] * s[:d])
         right.append(w[:d])
     operator = LowRank(torch.stack(left), None, torch.stack(right))
-    diagnostics = {"visited": per_head(qkv.h, qkv.n_q * qkv.n_k), "realised_d": per_head(qkv.h, d)}
+    diagnostics = {"visited": per_head(qkv.h, qkv.entries), "realised_d": per_head(qkv.h, d)}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -41,7 +41,7 @@ def dsa_oracle(
             each has its own, which is `topk`.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n² p`` for all scores, in blocks
-    of rows, and ``n d (p + p_v)``; memory O(n d). ``visited`` counts all scores, n².
+    of rows, and ``n d (p + p_v)``; memory O(n d). ``visited`` counts all scores that rows see.
 
     Raises:
         Unsupported: d above n_k.
@@ -53,6 +53,6 @@ def dsa_oracle(
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * qkv.n_k, cpu=ROWS // 8)):
             weights = exact.scores(slice(0, qkv.h), start, stop).double().softmax(-1)  # (h, b, n_k)
             index[:, start:stop] = largest_scores(joint(weights, qkv, sets), d, above=0.0)[1]
-    approx = attend(qkv, Selection(index, 1, float(qkv.n_q * qkv.n_k)))
-    approx.diagnostics["visited"].fill_(qkv.n_q * qkv.n_k)
+    approx = attend(qkv, Selection(index, 1, float(qkv.entries)))
+    approx.diagnostics["visited"].fill_(qkv.entries)
     return approx

@@ -95,7 +95,7 @@ def flexprefill(
     width = max(lines.shape[2], keys.shape[2])
     lines, keys = (pad(x, (0, width - x.shape[2]), value=-1) for x in (lines, keys))
     index = torch.where(has_blocks[:, None, None], keys, lines)
-    return attend(qkv, Selection(index, 1, float(probe.n_q * qkv.n_k + pages.shape[1] * means.shape[1])))
+    return attend(qkv, Selection(index, 1, float(probe.entries + pages.shape[1] * means.shape[1])))
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:

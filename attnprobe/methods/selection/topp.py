@@ -42,7 +42,7 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
         p: the mass of the selected keys. With 1 every row has d keys.
 
     Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Cost ``n² p`` for all scores, in blocks of rows, a sort
-    of the d largest, and ``n d (p + p_v)``; memory O(n d). ``visited`` and ``scored`` count all scores, n².
+    of the d largest, and ``n d (p + p_v)``; memory O(n d). ``visited`` and ``scored`` count all scores that rows see.
 
     Raises:
         Unsupported: d above n_k. UsageError: p not in (0, 1].
@@ -58,7 +58,6 @@ def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: floa
             before = weights.cumsum(-1) - weights  # the mass of the larger keys
             enough = (before >= p) & (p < 1)
             index[heads, start:stop] = chosen.masked_fill(enough, -1)
-    every = float(qkv.n_q * qkv.n_k)
-    approx = attend(qkv, Selection(index, 1, every))
-    approx.diagnostics["visited"].fill_(every)
+    approx = attend(qkv, Selection(index, 1, float(qkv.entries)))
+    approx.diagnostics["visited"].fill_(qkv.entries)
     return approx

@@ -85,4 +85,4 @@ def vertical_slash(
     columns, queries = min(max(1, int(d * vertical)), d - 1), last_queries(observed(qkv), probe)
     weights = exact(queries).rows(0, queries.n_q)
     index = columns_and_diagonals(qkv, weights, queries.query_positions, columns, d - columns, first, near)
-    return attend(qkv, Selection(index, 1, float(queries.n_q * qkv.n_k)))
+    return attend(qkv, Selection(index, 1, float(queries.entries)))

@@ -80,7 +80,10 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         total = torch.exp(summed - shift).sum(-1, keepdim=True)
         weights[heads, start:stop] = numerator / total
         log_sums[heads, start:stop] = (shift + total.log())[..., 0]
-    every = {"visited": per_head(qkv.h, qkv.n_q * qkv.n_k), "scored": per_head(qkv.h, qkv.n_k)}
-    diagnostics = Counted(lambda: {**key_costs(qkv, index), **every})
+
+    def costs() -> dict[str, torch.Tensor]:
+        every = per_head(qkv.h, qkv.entries)
+        return {**key_costs(qkv, index), "visited": every, "scored": every / qkv.n_q}
+
     operator = Sparse(index, weights, qkv.n_k)
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)
+    return Approximation.of(operator, qkv, diagnostics=Counted(costs), log_normalizer=lambda: log_sums)

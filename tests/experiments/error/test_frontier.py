@@ -119,6 +119,11 @@ def test_a_causal_mask_halves_the_cost_of_exact_attention():
     assert names(table) == ["V-Mean (ref.)", "cheap", "half"]
 
 
+def test_what_costs_as_much_as_exact_attention_but_for_rounding_is_not_cheaper():
+    (table,) = frontier_tables([*FIVE, *VMEAN, *cells("all", math.nextafter(1.0, 0.0), 0.01)])
+    assert "all" not in names(table)
+
+
 def test_the_residual_error_decides_where_it_was_measured():
     some = [*FIVE, *VMEAN]
     for place, record in enumerate(some):
