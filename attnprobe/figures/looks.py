@@ -26,14 +26,14 @@ YARDSTICKS: Mapping[str, Look] = {
     "random": {"color": "#999999", "marker": "v", "linestyle": ":"},
 }
 HOMES = {  # the methods of a colour; the place in a row chooses the marker
-    BLUE: "skyformer vattention efficient expected nsa",
-    VERMILION: "nystromformer linformer-jlt lsh-qk snapkv moba topp",
-    GREEN: "linformer mss thinformer magicpig window block-topk",
-    PINK: "performer nystromformer-kmeans hyper tova flexprefill",
-    ORANGE: "informer mss-literal linear kdeformer topk vertical-slash",
+    BLUE: "skyformer vattention efficient nsa expected",
+    VERMILION: "nystromformer snapkv lsh-qk linformer-jlt moba topp",
+    GREEN: "linformer mss magicpig thinformer window block-topk",
+    PINK: "performer nystromformer-kmeans hyper flexprefill tova",
+    ORANGE: "informer mss-literal linear kdeformer vertical-slash topk",
     SKY: "bigbird prototype amm h2o xattention",
     PURPLE: "skeinformer spectral-shift performer-relu quest keydiff dsa-oracle",
-    BROWN: "longformer reformer wildcat kernelized knorm tri-shape",
+    BROWN: "longformer reformer tri-shape kernelized knorm wildcat",
 }
 HOME: Mapping[str, tuple[str, str]] = {  # colour and marker of a method, of which no two are equal
     name: (colour, MARKERS[(row + place) % len(MARKERS)])
@@ -46,10 +46,10 @@ def looks_of(*panels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The colour, marker and line of the methods of a run, each by its name and its label ``NAME[:k=v,…]``.
 
     No two methods look the same, and each looks the same in all figures of the run. A method has its colour and marker
-    of `HOME`. Where two methods of one panel have one home, the first in the order of `HOME` has it; the other takes
-    the colour that is free there, and home of the fewest others. Methods that are in most panels choose first. Up to 8
-    methods are one panel. Of more, each colour has about as many methods as another, with other markers and dashes.
-    Yardsticks always look the same.
+    of `HOME`. Where two methods of one panel have one colour there, the first in the order of `HOME` has it; the other
+    takes the colour that is free there, and home of the fewest others. So do markers, of which each of a colour has
+    another first. Methods that are in most panels choose first. Up to 8 methods are one panel. Of more, each colour has
+    about as many methods as another, with other markers and dashes. Yardsticks always look the same.
 
     Args:
         panels: the methods of the run, those together that should differ by their colours.
@@ -57,12 +57,12 @@ def looks_of(*panels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     >>> {label: look["color"] for label, look in looks_of([("performer", "performer"), ("tova", "tova")]).items()}
     {'performer': '#CC79A7', 'tova': '#0072B2'}
     """
-    every = [set(panel) for panel in panels]
-    looks = {label: {**YARDSTICKS[label]} for _, label in set(chain(*every)) if label in YARDSTICKS}
-    groups = [{method for method in panel if method[1] not in YARDSTICKS} for panel in every]
-    measured = set(chain(*groups))
+    groups = [set(panel) for panel in panels]
+    every = set(chain(*groups))
+    looks = {label: {**YARDSTICKS[label]} for _, label in every if label in YARDSTICKS}
+    measured = {method for method in every if method[1] not in YARDSTICKS}
     most = math.ceil(len(measured) / len(COLOURS))  # methods of a colour
-    groups = [measured] if most == 1 else groups
+    groups = [every] if most == 1 else groups
     order = [*HOME]
 
     def turn(method: tuple[str, str]) -> tuple[int, int, str]:
@@ -72,20 +72,26 @@ def looks_of(*panels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     for name, label in sorted(measured, key=turn):
         home, marker = HOME.get(name, (None, None))
         beside = set(chain(*(group for group in groups if (name, label) in group)))
-        there = [looks[other]["color"] for _, other in beside if other in looks]
+        there = {other: looks[other] for _, other in beside if other in looks}
+        colours = [look["color"] for look in there.values()]
         wanted = [HOME[other][0] for other, _ in beside if other in HOME]
         of_colour = {colour: [look for look in looks.values() if look["color"] == colour] for colour in COLOURS}
         ranks = {
-            colour: (there.count(colour), len(taken) >= most, colour != home, wanted.count(colour), len(taken))
+            colour: (colours.count(colour), len(taken) >= most, colour != home, wanted.count(colour), len(taken))
             for colour, taken in of_colour.items()
         }
         colour = min(ranks, key=ranks.__getitem__)
         line = DASHES[len(of_colour[colour]) % len(DASHES)]
         first = MARKERS.index(marker or MARKERS[COLOURS.index(colour)])
-        used = [look["marker"] for look in of_colour[colour]]
-        of_line = [look["marker"] for look in of_colour[colour] if look["linestyle"] == line]
         turned = [*MARKERS[first:], *MARKERS[:first]]
-        marker = min(turned, key=lambda one, used=used, of_line=of_line: (of_line.count(one), used.count(one)))
+        crowds = (  # the first weighs most
+            [look for look in of_colour[colour] if look["linestyle"] == line],
+            of_colour[colour],
+            [look for other, look in there.items() if other not in YARDSTICKS],
+            there.values(),
+        )
+        used = [[look["marker"] for look in crowd] for crowd in crowds]
+        marker = min(turned, key=lambda one, used=used: [markers.count(one) for markers in used])
         looks[label] = {"color": colour, "marker": marker, "linestyle": line}
     return looks
 

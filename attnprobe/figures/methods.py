@@ -14,7 +14,7 @@ from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
 from .kit import logarithmic
-from .looks import CURVE, GREY, POINT, escaped, looks_of, sentence
+from .looks import CURVE, GREY, POINT, YARDSTICKS, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
@@ -83,7 +83,9 @@ def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> di
     rows = run if rows is None else rows
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
-    looks = looks_of(*([(row["method"] or "", method_label(row)) for row in one] for _, one in family_panels(run)))
+    measured = [row for row in run if not row.get("reference")]
+    panels = [[(row["method"] or "", method_label(row)) for row in panel] for _, panel in family_panels(measured)]
+    looks = {**YARDSTICKS, **looks_of(*panels)}
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))

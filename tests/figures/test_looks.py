@@ -104,6 +104,22 @@ def test_methods_that_share_a_colour_are_few_and_have_other_markers_and_dashes(c
         assert len({str(style["linestyle"]) for style in same}) == len(same)
 
 
+def test_up_to_eight_methods_have_different_markers():
+    """In grey print only markers tell them apart. Yardsticks are grey, and have some of the markers."""
+    for names in (["window", "tova"], ["window", "skeinformer"], [*HOME][:8], [*HOME][-8:]):
+        seen = looks_of([(name, name) for name in [*names, *YARDSTICKS]])
+        assert len({seen[name]["marker"] for name in names}) == len(names), names
+    seen = looks_of([(name, name) for name in ("nsa", "snapkv", "random", "svd")]).values()
+    assert len({look["marker"] for look in seen}) == len(seen)
+
+
+def test_methods_of_one_panel_of_a_large_run_have_different_markers():
+    rows = every_row()
+    styles = styles_of(rows)
+    for _, panel in family_panels(rows):
+        assert len({styles[text_label(row)]["marker"] for row in panel}) == len(panel)
+
+
 def test_a_method_that_moves_keeps_its_marker():
     seen = looks_of([("skyformer", "skyformer"), ("vattention", "vattention")])
     assert seen["vattention"]["marker"] == HOME["vattention"][1]
