@@ -118,9 +118,9 @@ def compare(
     output = output_of(**shown)
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
     wanted = [metric.strip() for text in metrics for metric in text.split(",")]
+    runs = [read_run(path) for path in (a, b) if path is not None]
     if b is None and not pairs:
         raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
-    runs = [read_run(path) for path in (a, b) if path is not None]
     records = [run.required() for run in runs]
     paths = (a, b or a)
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):

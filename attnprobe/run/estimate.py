@@ -67,7 +67,7 @@ def estimate_cells(
         works = cells.works(place, {cell.key for cell in cells_here} - done)
         for cell in cells_here:
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
-            layer = "all" if head["layer"] is None else head["layer"]
+            layer = "all replaced" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
             work = works.get(cell.key, NOTHING)
             first = opening if work is not NOTHING else 0.0

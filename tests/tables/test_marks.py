@@ -36,8 +36,8 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
     tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal).replace("$d$", "d")
     assert (
-        "Bold: the best mean at each d but for yardsticks and rows that use more, and means that a paired test does "
-        "not tell from it." in tested
+        "Bold: the best mean at each d but for yardsticks and rows that use more, and means that a paired test, "
+        "corrected over the table, does not tell from it." in tested
     )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested

@@ -194,7 +194,7 @@ COSTS = (
         "time /\nexact",
         _ratio,
         "over torch's fused kernel",
-        more="which computes exact attention in the same dtype and round",
+        more="which computes exact attention in the same dtype; median of the ratios of each round",
         best=Best(lambda row: Value.of(row["ratio_to_exact"], row["ratio_spread"])),
     ),
     Column(

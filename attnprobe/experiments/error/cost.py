@@ -192,9 +192,9 @@ def _columns(metric: str) -> list[Column]:
             short=heading,
         ),
         Column(
-            "ratio to the line above\n[95 % interval]",
+            "ratio to the line above,\nmean of heads [95 %]",
             _of_above,
-            "geometric mean of ratios, head by head",
+            "geometric mean, head by head",
             short="ratio",
             spare=2,
         ),

@@ -14,6 +14,10 @@ from ...tables.table import Tested, grouped_by, is_worse
 from .columns import MEAN, RELATIVE
 
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
+CORRECTED = (
+    "p: corrected over the pairs of a best method and another in this table (`compare --pair`: over the budgets of one "
+    "pair); [interval]: of this pair and d alone"
+)
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
 
@@ -117,7 +121,8 @@ def duels(rows: Sequence[Row], tested: Tested | None) -> list[str]:
         if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
             continue
         parts.setdefault(f"{label(best)} against {label(other)}", []).append(_of_the_best(compared))
-    return [f"{pair}, by the mean over heads and windows: {'; '.join(every)}" for pair, every in parts.items()]
+    lines = [f"{pair}, by the mean over heads and windows: {'; '.join(every)}" for pair, every in parts.items()]
+    return [*lines, *([CORRECTED] if lines else [])]
 
 
 def _of_the_best(other: Fields) -> str:
