@@ -208,12 +208,14 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     ranked = any(one["spearman"] is not None for one in inject_summary(rows) if one["method"] is not None)
     errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
+    several = len(_budgets(rows)) > 1  # their panels may share a legend
 
     def plot(axis: Any, group: Sequence[Row], style: Mapping[str, Any]) -> tuple[str, Any]:
         points = [(_local_error(row), _drift(row)) for row in group]
         (line,) = axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})
-        own = rank_correlation(*zip(*inject_points(group), strict=True))
-        return correlated(own), line
+        words = correlated(rank_correlation(*zip(*inject_points(group), strict=True)))
+        d = group[0]["d"]
+        return words + (f" at d = {d}" if words and several and d is not None else ""), line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         logarithmic(axis)

@@ -66,6 +66,19 @@ def test_a_rank_correlation_of_few_layers_is_not_shown(layers):
     assert any("rank correlation of all" in line for line in figure.caption) == (layers == LEAST_RANKED)
 
 
+def test_a_legend_of_two_budgets_says_of_which_a_rank_correlation_is():
+    """A method without a budget is in both panels, so that they share a legend below."""
+    layers = range(LEAST_RANKED)
+    rows = [
+        row("window", d, layer, drift=1 + (layer * d) % 9, local_error=2 + layer) for layer in layers for d in (2, 8)
+    ]
+    rows += [row("linear", None, layer, drift=1 + layer, local_error=2 + layer) for layer in layers]
+    figure = figures(rows)["inject-local-n64"]
+    entries = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
+    assert [next(one for one in own if one.startswith("window"))[-9:] for own in entries] == [" at d = 2", " at d = 8"]
+    assert all("linear, ρ = +1.00" in own for own in entries)
+
+
 @pytest.mark.parametrize("style, budgets, across", [("paper", 2, 2), ("paper", 3, 3), ("paper", 4, 2), ("slide", 2, 2)])
 def test_a_row_of_panels_has_the_budgets_of_a_family(style, budgets, across):
     """Of 7 methods in panels of families; of four budgets, half."""
