@@ -52,12 +52,13 @@ def type_size(setting: Any) -> float:
 def title_lines(title: str, inches: float, size: float) -> list[str]:
     """A title as lines that are no wider than the figure, broken after colons and before brackets where that suffices.
 
-    No line ends before or after an equals sign or a dash.
+    No line ends before or after an equals sign or a dash. A word longer than a line is broken after colons and commas.
     """
     most, lines = letters(inches, size), [""]
     for part in re.split(r"(?<=:) | (?=\()", re.sub(" ([=–]) ", "\u00a0\\1\u00a0", printable(title))):
         longer = f"{lines[-1]} {part}".lstrip()
-        lines[-1:] = [longer] if len(longer) <= most else [lines[-1], *textwrap.wrap(part, most)]
+        words = [re.sub(r"(?<=[:,])(?=\S)", " ", word) if len(word) > most else word for word in part.split(" ")]
+        lines[-1:] = [longer] if len(longer) <= most else [lines[-1], *textwrap.wrap(" ".join(words), most)]
     return [line for line in lines if line]
 
 

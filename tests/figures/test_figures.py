@@ -291,6 +291,7 @@ def test_a_title_is_broken_where_it_has_joints():
         "median, p10\u00a0–\u00a0p90, maximum (layer 0, n\u00a0=\u00a0512)",
     ]
     assert title_lines("a b: c (d)", 4, 9) == ["a b: c (d)"]
+    assert title_lines("skyformer:guard=sampled,d=4", 1, 7) == ["skyformer:", "guard=sampled, d=4"]
     assert title_lines(" ".join(["word"] * 20), 4, 9) == [" ".join(["word"] * 12), " ".join(["word"] * 8)]
 
 
