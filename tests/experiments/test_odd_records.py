@@ -430,7 +430,13 @@ def test_error_positions_without_mass():
     looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in figure.legend.values()]
     assert len(set(looks)) == len(looks) >= 18
     assert [title for title, _ in figure.panels] == ["methods 1 of 3", "methods 2 of 3", "methods 3 of 3"]
-    assert {len(line.get_xdata()) for line in points} == {4}  # of five, the first of which is null
+    middles = [math.sqrt(6), math.sqrt(28), math.sqrt(120)]  # of 2 and 3, 4 to 7, 8 to 15; 1 is null, 16 one query
+    assert all(list(line.get_xdata()) == pytest.approx(middles) for line in points)
+
+
+def test_error_positions_end_at_n():
+    _, _, axes = shown("error", [{**one, "n": 12} for one in golden("error-rows") if one["layer"] == 0])
+    assert axes["positions"][0].get_lines()[0].get_xdata()[3] == pytest.approx(math.sqrt(8 * 12))
 
 
 def test_error_positions_of_a_method_that_is_far_off_do_not_squeeze_the_others():

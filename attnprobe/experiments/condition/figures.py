@@ -29,9 +29,10 @@ NAMES = {
     "N0": r"$N$ at $\gamma=0$",
     "N": r"$N$ (with $\gamma$)",
 }
-MARKERS = dict(zip(NAMES, ("o", "o", "o", "s", "d", "v", "o", "<", "^"), strict=True))
-OTHER = "X"  # marker of a matrix that is not in `NAMES`
 ORDER = [*NAMES]
+MARKERS = dict(zip(ORDER[len(EXACT) :], ("s", "d", "v", "o", "<", "^"), strict=True))  # of the lines of cores
+OTHER = "X"  # marker of a core that is not in `NAMES`
+DOT: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.2}  # of a head
 NOT_INVERTED = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
 BROWN = "#7a5c3a"  # words on that band
@@ -74,20 +75,13 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     lines = gathered(rows, _key)
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
     places = {_key(group[0]): place for place, group in enumerate(lines)}
-    matrices, methods = ([group[0][name] for group in lines] for name in ("matrix", "method"))
-    labels = []
-    for place, (group, matrix, method) in enumerate(zip(lines, matrices, methods, strict=True)):
-        if matrices.count(matrix) > 1:
-            labels.append(_label(group[0], True))
-        else:  # the first core of a method has its name
-            first = bool(method) and method not in methods[:place]
-            labels.append(_label(group[0], False) + (f"  {escaped(str(method))}" if first else ""))
+    labels = [_label(group[0], True) for group in lines]
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
-        "A method's name stands at its first core. Full dots: exact, or inverted by the method. Empty: not inverted.",
+        "Full dots: exact, or inverted by the method. Empty: not inverted.",
         *(["The band counts singular matrices. A cross is the condition number of one on its range."] * singular),
         where(rows),
     ]
@@ -102,7 +96,7 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
         if 0 < exact < len(labels):
             axis.axhline(exact - 0.5, color="#bbbbbb", linewidth=0.8)
 
-    dot: dict[str, Any] = {"color": "#444444", "linestyle": "", "marker": "o", "markersize": 4.2}
+    dot = {"color": "#444444", **DOT}
     kinds = {(row.get("inverted") or row["matrix"] in EXACT) for row in rows}
     legend = {"exact, or inverted by the method": dot} if True in kinds else {}
     legend |= {"not inverted": dot | {"markerfacecolor": "white"}} if False in kinds else {}
@@ -116,13 +110,10 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
 
 def _strip(axis: Any, line: int, group: Sequence[Row], top: float, colour: str) -> None:
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
-    matrix = group[0]["matrix"]
-    face = colour if group[0].get("inverted") or matrix in EXACT else "white"
+    face = colour if group[0].get("inverted") or group[0]["matrix"] in EXACT else "white"
     heights = [line + 0.42 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
-    dots: dict[str, Any] = {"linestyle": "", "marker": MARKERS.get(matrix, OTHER), "markersize": 4.2}
-    dots |= {"markerfacecolor": face}
-    axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **dots)
+    axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **{**DOT, "markerfacecolor": face})
     middle = quantiles(unbounded(row["cond"] for row in group))["median"]
     if math.isfinite(middle):
         axis.plot([middle] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from ...tables.long import Row, long_rows, mean_interval
 from ...tables.methods import ROUNDING, caption, is_fragile, is_sound, label, mark, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
-from ...tables.table import Column, Table, grouped_by, method_key, table_of
+from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
 from .record import SHAPE
 
 if TYPE_CHECKING:
@@ -272,7 +273,12 @@ def cost_figure(
 
     flags = flagged(shown)
     notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
-    absent = [f"{label}: states no cost" for label in _without_cost(shown)]
+    absent = [
+        f"{label}: states no {words}"
+        for words, labels in _unstated(shown).items()
+        for label in labels
+        if label in styles or words == "cost"
+    ]
     drawn = {point.label for _, (name, group) in panels for point in _points(group, name, metric)}
     absent += [label + note for label, note in notes.items() if note and label not in drawn]
     legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
@@ -294,7 +300,6 @@ def cost_figure(
 
 def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
-    absent = _without_cost(rows)
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
@@ -303,12 +308,20 @@ def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
         *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
-    lines += [f"Not drawn, because they state no cost: {', '.join(absent)}."] if absent else []
+    for words, labels in _unstated(rows).items():
+        lines += [f"Not drawn where they state no {words}: {', '.join(labels)}."] if labels else []
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 
-def _without_cost(rows: Sequence[Fields]) -> list[str]:
-    return list(dict.fromkeys(text_label(row) for row in rows if not row.get("reference") and not _prices(row)))
+def _unstated(rows: Sequence[Fields]) -> dict[str, list[str]]:
+    """The methods that state no cost, and those that do not state one that others state, by its words."""
+    methods = [row for row in rows if not (row.get("reference") or row["method"] == SOFTMAX)]
+    prices = {text_label(group[0]): set(chain(*map(_prices, group))) for group in gathered(methods, text_label)}
+    lacking = {"cost": [label for label, known in prices.items() if not known]}
+    for name in filter(set(chain(*prices.values())).__contains__, COSTS):
+        words = COSTS[name].partition(",")[0]
+        lacking[words] = [label for label, known in prices.items() if known and name not in known]
+    return lacking
 
 
 def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:

@@ -171,7 +171,8 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     """Draw the mass and the row error of each method over the position of the query.
 
     A row of panels for each (source, layer, n) and budget, and for each `MOST_IN_PANEL` methods of it beside the user's
-    own. Points are means over heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1.
+    own. Points are means over heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1;
+    they stand at the geometric middle of these positions.
     Methods of nearly all mass have no curve of it, and without any other there is no panel of it. References are grey.
 
     Args:
@@ -239,10 +240,14 @@ def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
     return groups
 
 
-def _curve(row: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
-    """The points of a row's curve; none of nearly all mass everywhere."""
-    profile = row["profile"]
-    points = [(x, y) for x, y in zip(profile["keys"], profile.get(name, ()), strict=False) if y is not None]
+def _curve(row: Mapping[str, Any], name: str) -> list[tuple[float, float]]:
+    """The points of a row's curve, in the middle of their positions; none of nearly all mass everywhere.
+
+    Where n is a power of two, the mean of the last position alone is left out: it is one query, beside means of many.
+    """
+    profile, n = row["profile"], row["n"]
+    means = zip(profile["keys"], profile.get(name, ()), strict=False)
+    points = [(math.sqrt(a * min(2 * a - 1, n)), y) for a, y in means if y is not None and a != n]
     return [] if name == "mass" and all(y > ALL for _, y in points) else points
 
 
@@ -266,6 +271,6 @@ def _of_positions(rows: Sequence[Row], names: Sequence[str], notes: Mapping[str,
     lines += [f"Methods without a curve of mass have more than {ALL} everywhere."] if "mass" in names else []
     lines += [
         "The error of a row is ‖o~ − o‖ / ‖o‖." + " The legend names what lies outside the axis." * any(notes.values()),
-        "Points are means over the queries at positions 2^a to 2^(a+1) − 1.",
+        "Points are means over the queries at positions 2^a to 2^(a+1) − 1, at the geometric middle of these.",
     ]
     return [*lines, where(rows, "heads", "windows", "repeats")]

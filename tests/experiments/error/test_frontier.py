@@ -152,9 +152,21 @@ def test_the_figure_names_the_methods_that_it_lacks(tmp_path):
         record["metrics"].pop("visited_fraction", None)
     cost.cost_figure(pooled([*FIVE, *bare]), Drawing(), tmp_path, "output_spectral_relative")
     (words,) = (path.read_text() for path in tmp_path.glob("*.txt"))
-    assert "Not drawn, because they state no cost: bare." in words
+    assert "Not drawn where they state no cost: bare." in words and "keys and values read" not in words
     cost.cost_figure(pooled(FIVE), Drawing(), tmp_path, "output_spectral_relative")
     assert all("Not drawn" not in path.read_text() for path in tmp_path.glob("*.txt"))
+
+
+def test_the_figure_names_methods_that_state_one_of_two_costs(monkeypatch, tmp_path):
+    """Exact attention is a line, and states no keys that it reads."""
+    reads = cells("reads", 0.3, 0.45, metrics={"kv_read": [8.0] * 4})
+    figures = []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    records = [*reads, *cells("cheap", 0.1, 0.5), *cells("softmax", 1.0, 0.001, None), *VMEAN]
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
+    (figure,) = figures
+    assert [name for name in figure.legend if "states" in name] == ["cheap: states no keys and values read"]
+    assert "Not drawn where they state no keys and values read: cheap." in figure.caption
 
 
 def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(monkeypatch, tmp_path):
