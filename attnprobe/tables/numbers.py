@@ -63,6 +63,18 @@ def brief(value: float | None) -> str:
     return f"{digits}e{int(exponent)}"
 
 
+def beyond_limit(value: float | None, limit: float) -> str:
+    """The `brief` value, or as many digits as show that it is above ``limit``.
+
+    >>> [beyond_limit(x, 0.3) for x in (0.4, 0.30004, 0.30000000000000004, 0.2, None)]
+    ['0.400', '0.30004', '0.30000000000000004', '0.200', '∞']
+    """
+    if value is None or not limit < value < math.inf:
+        return brief(value)
+    texts = [brief(value), *(significant(value, digits) for digits in range(4, 18))]
+    return next(text for text in texts if float(text) > limit)
+
+
 def per_cent(fraction: float | None) -> str:
     """A share as a percentage to three significant digits, at most two decimals below 1 %.
 

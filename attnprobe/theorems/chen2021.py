@@ -114,7 +114,8 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 @theorem(
     "skyformer-theorem-2-budget",
     paper=f"{PAPER}, Theorem 2: landmarks",
-    says="the least number of uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI is at most the number of theorem 2",
+    says="the least number of uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI is at most the number of theorem 2; vacuous if "
+    "that is 2n or more, the number of rows; ∞ if 2n drawn ones do not suffice",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
     decompositions=7,
     per_seed=True,

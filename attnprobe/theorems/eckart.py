@@ -114,6 +114,7 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     measured=measured,
                     lower=lower,
                     upper=upper,
+                    certified=True,
                     rounding=noise,
                     vacuous=bound <= noise,
                     details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)},

@@ -16,11 +16,13 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..arguments import checked
 from ..errors import Unsupported, unknown
-from ..linalg.exceedance import CONFIDENCE, clopper_pearson
+from ..linalg.exceedance import CONFIDENCE, HOLDS, UNDECIDED, VIOLATED, clopper_pearson
 from ..qkv import QKV
 from ..rng import Streams
 
-VERDICTS = HOLDS, VIOLATED, VACUOUS, NOT_MET = "holds", "violated", "vacuous", "assumption not met"
+VACUOUS, NOT_MET = "vacuous", "assumption not met"
+VERDICTS = HOLDS, VIOLATED, UNDECIDED, VACUOUS, NOT_MET
+EQUAL = 1e-12  # relative, of a share of seeds and 1 - δ
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Finding:
         bound: (h,) float64, the promised bound of ``measured``; infinite if nothing is promised.
         measured: (h,) float64, infinite if it is beyond every bound, NaN if nothing was measured.
         lower, upper: the interval of an estimated ``measured``. They are None if it is exact up to rounding.
+        certified: whether the interval bounds an error of computation, as ``rounding`` does, and not one of chance.
         rounding: a bound of the rounding of ``measured``, absolute, (h,) or a number.
         sense: ``"at most"`` or ``"at least"``, the promised relation of ``measured`` to ``bound``.
         vacuous: (h,) bool, whether the bound is true of every matrix, or of an approximation by zeros.
@@ -55,6 +58,7 @@ class Finding:
     sense: str = "at most"
     lower: Tensor | None = None
     upper: Tensor | None = None
+    certified: bool = False
     rounding: Tensor | float = 0.0
     details: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -70,7 +74,13 @@ class Finding:
     @property
     def contradicted(self) -> Tensor:
         """Whether the entire measured interval, rounding included, is beyond the bound, (h,) bool."""
-        return self._nearest > self.bound if self.sense == "at most" else self._nearest < self.bound
+        return self._beyond(self._nearest)
+
+    @property
+    def undecided(self) -> Tensor:
+        """Whether the measured value is beyond the bound, but not its entire interval of chance, (h,) bool."""
+        equal = torch.isclose(self.measured, self.bound, rtol=EQUAL, atol=0)
+        return self._beyond(self._eased(self.measured)) & ~equal & ~self.contradicted & (not self.certified)
 
     @property
     def lost(self) -> Tensor:
@@ -85,20 +95,26 @@ class Finding:
         2. ``vacuous``: every matrix fulfils the promise, or one of zeros does, so a measurement decides nothing;
         3. None: the measurement or its bound is NaN, which is a failure and not a verdict;
         4. ``violated``: the entire measured interval, rounding included, is beyond the bound;
-        5. ``holds``.
+        5. ``undecided``: the measured value is beyond the bound, but not its entire interval of chance;
+        6. ``holds``.
         """
-        flags = zip(*(x.tolist() for x in (self.met, self.vacuous, self.lost, self.contradicted)), strict=True)
-        return [
-            NOT_MET if not met else VACUOUS if vacuous else None if lost else VIOLATED if wrong else HOLDS
-            for met, vacuous, lost, wrong in flags
-        ]
+        words = {NOT_MET: ~self.met, VACUOUS: self.vacuous, None: self.lost}
+        words |= {VIOLATED: self.contradicted, UNDECIDED: self.undecided}
+        flags = zip(*(x.tolist() for x in words.values()), strict=True)
+        return [next((word for word, flag in zip(words, head, strict=True) if flag), HOLDS) for head in flags]
 
     @property
     def _nearest(self) -> Tensor:
         """The end of the measured interval that is nearest to the promise, with its rounding, (h,)."""
-        if self.sense == "at most":
-            return (self.measured if self.lower is None else self.lower) - self.rounding
-        return (self.measured if self.upper is None else self.upper) + self.rounding
+        end = self.lower if self.sense == "at most" else self.upper
+        return self._eased(self.measured if end is None else end)
+
+    def _eased(self, value: Tensor) -> Tensor:
+        """A measured value (h,), moved towards the promise by its rounding."""
+        return value - self.rounding if self.sense == "at most" else value + self.rounding
+
+    def _beyond(self, value: Tensor) -> Tensor:
+        return value > self.bound if self.sense == "at most" else value < self.bound
 
     def __post_init__(self) -> None:
         shapes = {name: tuple(getattr(self, name).shape) for name in ("met", "bound", "measured", "vacuous")}

@@ -12,7 +12,7 @@ from theory_settings import check
 
 from attnprobe import QKV
 from attnprobe.theorems import THEOREMS, Finding
-from attnprobe.theorems.finding import binomial_tail, clopper_pearson, quantile_interval
+from attnprobe.theorems.finding import binomial_tail, clopper_pearson, frequency, quantile_interval
 
 
 def of(met, vacuous, measured, bound, sense="at most", **more):
@@ -58,13 +58,28 @@ def test_what_is_not_assumed_comes_first_then_what_is_not_promised_then_what_is_
 
 
 def test_an_interval_and_rounding_must_lie_beyond_the_bound_as_a_whole():
-    assert of(True, False, 2.5, 2.0, lower=1.9, upper=3.0).verdicts() == ["holds"]
+    assert of(True, False, 2.5, 2.0, lower=1.9, upper=3.0).verdicts() == ["undecided"]
     assert of(True, False, 2.5, 2.0, lower=2.1, upper=3.0).verdicts() == ["violated"]
-    assert of(True, False, 2.5, 2.0, lower=2.1, upper=3.0, rounding=0.2).verdicts() == ["holds"]
-    assert of(True, False, 1.5, 2.0, "at least", lower=1.0, upper=2.1).verdicts() == ["holds"]
+    assert of(True, False, 2.5, 2.0, lower=2.1, upper=3.0, rounding=0.2).verdicts() == ["undecided"]
+    assert of(True, False, 2.5, 2.0, lower=1.9, upper=3.0, rounding=0.6).verdicts() == ["holds"]
+    assert replace(of(True, False, 2.5, 2.0, lower=1.9, upper=3.0), certified=True).verdicts() == ["holds"]
+    assert of(True, False, 1.5, 2.0, "at least", lower=1.0, upper=2.1).verdicts() == ["undecided"]
     assert of(True, False, 1.5, 2.0, "at least", lower=1.0, upper=1.9).verdicts() == ["violated"]
     assert of(True, False, 1.5, 2.0, "at least", rounding=0.6).verdicts() == ["holds"]
     assert of(True, False, 2.0, 2.0).verdicts() == ["holds"] == of(True, False, 2.0, 2.0, "at least").verdicts()
+
+
+@pytest.mark.parametrize("failed, verdict", [(2, "holds"), (3, "undecided"), (5, "undecided"), (6, "violated")])
+def test_a_share_of_failures_above_delta_that_the_exact_test_cannot_refute_is_undecided(failed, verdict):
+    """Of 20 seeds at δ = 0.1: P(X ≥ 5) = 0.043 and P(X ≥ 6) = 0.011, against 0.025."""
+    share = frequency(torch.arange(20)[:, None] < failed)
+    ends = {"lower": float(share.lower), "upper": float(share.upper)}
+    assert of(True, False, float(share.value), 0.1, **ends).verdicts() == [verdict]
+
+
+def test_a_share_of_successes_that_is_one_less_delta_but_for_rounding_holds():
+    assert 6 / 20 < 1 - 0.7
+    assert of(True, False, 6 / 20, 1 - 0.7, "at least", lower=0.1, upper=0.5).verdicts() == ["holds"]
 
 
 def test_infinite_numbers_are_compared_and_nan_is_not():

@@ -111,9 +111,12 @@ def test_errors_of_known_size_are_counted():
         assert one.details["errors"][1].tolist() == pytest.approx(list(SIZES.values()), rel=1e-9)
 
 
-@pytest.mark.parametrize("delta, verdict", [(0.05, "violated"), (0.5, "holds"), (0.95, "holds"), (1.0, "vacuous")])
+@pytest.mark.parametrize(
+    "delta, verdict",
+    [(0.05, "violated"), (0.6, "holds"), (0.5, "undecided"), (0.95, "holds"), (1.0, "vacuous")],
+)
 def test_the_verdict_follows_the_interval(delta, verdict):
-    """6 of 10 beyond ε = 0.2 put the probability into [0.26, 0.88]: only a δ below that is contradicted."""
+    """6 of 10 beyond ε = 0.2: the probability is in [0.26, 0.88]. A δ below is contradicted, below 0.6 undecided."""
     actual = check(lambda method, d, seed: off_by(SIZES[seed]), delta=delta, epsilons=(0.2,))
     for one in actual.values():
         assert one.measured.tolist() == [0.6, 0.6] and one.verdicts() == [verdict] * 2

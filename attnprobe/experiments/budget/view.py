@@ -11,7 +11,7 @@ from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import CELL, SOURCE, STATE, Row, describe, known, long_rows, median, summarised
 from ...tables.methods import YARDSTICKS
-from ...tables.numbers import brief, method_label, per_cent
+from ...tables.numbers import beyond_limit, method_label, per_cent
 from ...tables.results import Value, in_words, lost, sentences
 from ...tables.table import Best, Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
@@ -204,7 +204,7 @@ def _notes(group: Sequence[Row]) -> list[str]:
 def _counterexample(row: Row, head: Row) -> str:
     window = f" window {head['window']}" if row["windows"] > 1 else ""
     budgets = list(zip(head["fails_at"], head["fails_at_error"], strict=True))
-    beyond = ", ".join(f"{brief(error)} at {d}" for d, error in budgets[:3])
+    beyond = ", ".join(f"{beyond_limit(error, row['epsilon'])} at {d}" for d, error in budgets[:3])
     more = f" and at {len(budgets) - 3} more" if len(budgets) > 3 else ""
     holds = "" if head["holds_from"] is None else f"; at most ε from {head['holds_from']} on"
     place = f"{_name(row)} ε = {row['epsilon']:g} head {head['head']}{window}"

@@ -25,6 +25,7 @@ from .record import VERDICTS
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
     "violated": {"marker": "X", "markersize": 6.5},
+    "undecided": {"marker": "D", "markersize": 4.5, "markerfacecolor": "none"},
     "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
     "assumption not met": {"marker": "+", "markersize": 5.5},
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
@@ -17,7 +17,8 @@ NUMBERS = ("bound", "measured", "lower", "upper", "rounding", "slack")
 PER_HEAD = ("met", "vacuous", "verdict", *NUMBERS)
 STATEMENT = ("d", "at", "assumption", "promise", "sense")
 REQUESTED = ("budgets", "epsilon")
-VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
+Verdict = Literal["holds", "violated", "undecided", "vacuous", "assumption not met"]
+VERDICTS = get_args(Verdict)
 LOST = "nothing to compare: what was measured or its bound is NaN"
 
 
@@ -40,9 +41,7 @@ class Finding(TypedDict):
         Field(description="whether the bound is vacuous: true of every matrix, or of an approximation by zeros"),
     ]
     slack: Annotated[Reals, Field(description="bound / measured for an upper bound, measured / bound for a lower one")]
-    verdict: Annotated[
-        list[Literal["holds", "violated", "vacuous", "assumption not met"] | None], Field(description="the verdict")
-    ]
+    verdict: Annotated[list[Verdict | None], Field(description="the verdict")]
     details: Annotated[
         dict[str, list[Any]], BeforeValidator(shallow), Field(description="other numbers of the evaluation, and curves")
     ]

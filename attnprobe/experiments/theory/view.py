@@ -21,6 +21,7 @@ NUMBERS = ("measured", "bound", "slack")
 WORDS = {
     "holds": "hold",
     "violated": "are violated",
+    "undecided": "are undecided",
     "vacuous": "are vacuous",
     "assumption not met": "have an assumption that is not met",
 }
@@ -133,7 +134,8 @@ SLACK = "factor between measured and bound, above 1 where the promise holds; non
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
 VERDICTS_IN_WORDS = (
     "the first that applies: assumption not met, so nothing is promised; vacuous, the bound is true of every matrix "
-    "or of an approximation by zeros; violated, beyond the measured interval and its rounding; holds"
+    "or of an approximation by zeros; violated, beyond the measured interval and its rounding; undecided, the measured "
+    "value is beyond the bound, but not its entire interval; holds"
 )
 ENDS = "quantiles, where they differ"
 NUMBER_COLUMNS = (

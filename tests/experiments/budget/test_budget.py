@@ -584,6 +584,13 @@ def test_eight_heads_are_noted_one_by_one(heads):
     assert lines[8:] == (["counterexamples: 1 heads more (`--format json` has all)"] if heads == 9 else [])
 
 
+def test_a_counterexample_shows_that_it_exceeds_epsilon():
+    one = {"d": 4, "fails_at": [8, 16], "fails_at_error": [0.10002, 0.3], "holds_from": None, "window": 0, "head": 0}
+    row = {"method": "a", "options": {}, "status": "ok", "reason": None, "windows": 1, "epsilon": 0.1}
+    (line,) = _notes([row | {"layer": 0, "n": 8, "counterexample_heads": [one]}])
+    assert line.endswith("d = 4, but 0.10002 at 8, 0.300 at 16")
+
+
 def test_a_counterexample_is_in_rows_and_table_and_a_report_writes_the_budgets_again(run, file, tmp_path):
     planted("bumpy", lambda head, d, seed: 0.3 if d < 12 or (d == 24 and head == 1) else 0.01)
     args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")

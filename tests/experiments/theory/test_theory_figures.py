@@ -215,6 +215,17 @@ def test_what_is_infinite_lies_at_the_edge_and_what_was_not_measured_is_left_out
     assert not drawn([record(finding({}, 8, (1.0, 1.0, 1.0), (None,) * 3, verdict=["assumption not met"] * 3))])
 
 
+def test_what_lies_in_the_area_beyond_the_bound_and_is_not_violated_is_hollow(drawn):
+    """Also where it is infinite."""
+    some = ((2.0, 3.0, 4.0), (5.0, "inf", "inf"))
+    axis = drawn([record(finding({}, 8, *some, verdict=["undecided", "undecided", "vacuous"]))])[
+        "theory-bounds-n64"
+    ].axes[0]
+    lines = [line for line in axis.get_lines() if line.get_linestyle() == "None" and len(line.get_xdata())]
+    assert [(line.get_marker(), len(line.get_xdata())) for line in lines] == [("D", 2), ("o", 1)]
+    assert {line.get_markerfacecolor() for line in lines} == {"none"}
+
+
 @pytest.mark.parametrize("style", ["paper", "slide", "dark_background"])
 @pytest.mark.parametrize(
     "bound, measured",
