@@ -88,7 +88,7 @@ def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> di
     looks = {**YARDSTICKS, **looks_of(*panels)}
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
-        styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
+        styles.setdefault(text_label(row), _style(row, looks.get(method_label(row), YARDSTICKS["vmean"])))
     return styles
 
 
