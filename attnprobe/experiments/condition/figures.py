@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,9 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     lines = gathered(rows, _key)
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
     places = {_key(group[0]): place for place, group in enumerate(lines)}
-    labels = [_label(group[0], True) for group in lines]
+    variants = Counter(name for name, _ in {(row["method"], method_label(row)) for row in rows})
+    named = [group[0] if variants[group[0]["method"]] > 1 else {**group[0], "options": {}} for group in lines]
+    labels = [_label(row, True) for row in named]
     exact = sum(group[0]["matrix"] in EXACT for group in lines)
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] or row["cond_eff"] for row in rows])  # crosses have their place on the axis too

@@ -31,6 +31,7 @@ from attnprobe.metrics import (
     sensitivity,
 )
 from attnprobe.records import read_records
+from attnprobe.report.run import open_run
 from attnprobe.rng import generator
 from attnprobe.tables.long import LEAST_RANKED, long_rows, rank_correlation
 
@@ -607,6 +608,19 @@ def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
     code, _, err = run("--qkv", "zero.safetensors", "--d", "8", "--plot", "--out", "r")
     assert code == 0 and (tmp_path / "r/figures/condition-n48-d8.svg").exists(), err
     assert not list((tmp_path / "r/figures").glob("condition-error*"))
+
+
+@pytest.mark.parametrize("others, expected", [((), "skyformer"), (("--method", "skyformer"), "skyformer:sampler=wor")])
+def test_the_options_of_a_core_stand_in_the_figure_where_they_tell_variants_apart(run, tmp_path, others, expected):
+    made = torch.Generator().manual_seed(0)
+    save_file({axis: torch.randn(2, 48, 8, generator=made) for axis in "qkv"}, tmp_path / "some.safetensors")
+    code, _, err = run(
+        "--qkv", "some.safetensors", "--d", "8", "--method", "skyformer:sampler=wor", *others, "--out", "r"
+    )
+    assert code == 0, err
+    axis = open_run(tmp_path / "r").plot("condition")
+    names = {label.get_text().split("  ")[1] for label in axis.get_yticklabels()[3:]}
+    assert names == {"skyformer", expected}
 
 
 def test_a_causal_form_has_no_core_of_all_keys(tmp_path, run):
