@@ -93,7 +93,7 @@ def test_a_row_with_a_mark_is_not_the_best():
     assert rivals(row) is None
     text = sentence(bad)
     assert text.startswith("linformer has the smallest mean error at d = 16: 0.51 of ‖BV‖₂")
-    assert text.endswith("Worse than V-Mean at d = 16: mss.")
+    assert text.endswith("Worse than V-Mean at d = 16: mss. Left out where they have bad rows: skyformer.")
     assert sentence([marked(some[0], bad_rows=3, guarded_rows=3), *some[1:]]) == sentence(some)
     rounded = [marked(some[0], rounded_rows=1), *some[1:]]  # a mean that rounding decides
     assert sentence(rounded).startswith("linformer has the smallest mean error at d = 16")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...files import Fields
 from ...tables.long import Row
-from ...tables.methods import ROUNDING, competes, label, mean_of, rivals, statistic
+from ...tables.methods import ROUNDING, competes, is_sound, label, mark, mean_of, rivals, statistic, within_budget
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
 from ...tables.table import Tested, grouped_by, is_worse
@@ -16,7 +16,7 @@ from .columns import MEAN, RELATIVE
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
 CORRECTED = (
     "p: corrected over the pairs of a best method and another in this table (`compare --pair`: over the budgets of one "
-    "pair); [interval]: of this pair and d alone"
+    "pair); differences are of the first less the second, [intervals] of this pair and d alone"
 )
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
@@ -36,7 +36,17 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
         at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
         winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
         text = led(winners, "the smallest mean error at the largest d")
-    return sentences(text, lost(rows, lambda row: at_budget(row, label)))
+    return sentences(text, *_left_out(rows), lost(rows, lambda row: at_budget(row, label)))
+
+
+def _left_out(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the methods with rows that do not compete, and why."""
+    why = {
+        "have bad rows": [row for row in rows if mark(row) == "!"],
+        "use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
+    }
+    named = {words: list(dict.fromkeys(map(label, of))) for words, of in why.items()}
+    return [f"Left out where they {words}: {in_words(names)}." for words, names in named.items() if names]
 
 
 class Winners(NamedTuple):

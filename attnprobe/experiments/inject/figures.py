@@ -120,6 +120,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     labels = {text_label(row) for row in rows}
     looks = {label: {**look, **MANY_POINTS} for label, look in styles.items() if label in labels}
     places = beside({label: [_read(row) for row in rows if text_label(row) == label] for label in looks})
+    apart = ";\nequal ones side by side" if any(x != place for (_, x), place in places.items()) else ""
     names = {"kl": "KL divergence", "loss_change": "change of the loss"}
     divergences = [mean(row, "kl") or 0.0 for row in rows]
     ends = bar_ends(divergences, [half_interval(row, "kl") or 0.0 for row in rows])
@@ -135,7 +136,9 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             axis.errorbar(x, y, yerr=bars, **looks[label], elinewidth=0.8)
         if metric == "kl":
             scale(axis, ends, high=HUGE)
-        axis.set_xlabel("MiB of the prompt that a step reads")  # of both panels: a title is not read as the label above
+        axis.set_xlabel(
+            f"MiB of the prompt that a step reads{apart}"
+        )  # of both panels: a title is not read as the label above
         logarithmic(axis, "x")
 
     return Panels(
@@ -145,10 +148,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
             "windows, against the bytes of the prompt's keys and values that a step reads: means.",
             *([INTERVALS] if any(half_interval(row, "kl") for row in rows) else []),
-            *(
-                ["Points of one number of bytes stand side by side."]
-                * any(x != place for (_, x), place in places.items())
-            ),
+            *(["Points of one number of bytes stand side by side."] * bool(apart)),
             where(rows, *COUNTED),
         ],
         [
