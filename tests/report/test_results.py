@@ -103,10 +103,15 @@ def test_a_row_with_a_mark_is_not_the_best():
     tables = bad + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(tables) == (
         "linformer has the smallest mean error at the largest d in 1 of 2 tables, "
-        "skyformer has the smallest mean error at the largest d in 1 of 2 tables."
+        "skyformer has the smallest mean error at the largest d in 1 of 2 tables. "
+        "Left out where they have bad rows: skyformer."
     )
     lost = [*every, some[3]] + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
-    assert sentence(lost) == "skyformer has the smallest mean error at the largest d in 1 of 1 tables."
+    assert sentence(lost) == (
+        "skyformer has the smallest mean error at the largest d in 1 of 1 tables. "
+        "Left out where they have bad rows: skyformer, linformer and mss."
+    )
+    assert "Left out" not in sentence([bad[0], some[3]])
 
 
 def test_single_values_tie_within_five_per_cent():

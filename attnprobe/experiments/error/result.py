@@ -40,7 +40,9 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:
-    """Sentences on the methods with rows that do not compete, and why."""
+    """Sentences on the methods with rows that do not compete, and why; none of a single method."""
+    if len({label(row) for row in rows if not row["reference"]}) == 1:
+        return []
     why = {
         "have bad rows": [row for row in rows if mark(row) == "!"],
         "use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
