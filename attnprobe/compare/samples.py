@@ -189,21 +189,21 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     differences = [y - x for x, y in ends if x is not None and y is not None]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
-    of_windows = over_windows(differences)
     if why := _dependent(metric, pairing, units):
-        return replace(of_windows, why=f"{of_windows.why}{why}")
+        evidence = over_windows(differences)
+        return replace(evidence, why=f"{evidence.why}{why}")
     pairs = [[unit] for unit in units]
     if pairing.other_method:  # the difference of a head is much the same in every window
         pairs = gathered(units, lambda unit: unit.a[0].head)
     if len(units) == len(windows) or (len(windows) > 1 and len(pairs) < FEWEST):
-        return of_windows
+        return over_windows(differences)
     x, y = zip(*(_ends(pair, statistic) for pair in pairs), strict=True)
     evidence = over_pairs(x, y, statistic)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
     of_heads = f"{len(pairs)} {'pairs of heads' if len(pairs) == len(units) else 'heads'} in "
     why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
-    return replace(evidence, se=of_windows.se, why=why)
+    return replace(evidence, se=standard_error(differences), why=why)
 
 
 def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:

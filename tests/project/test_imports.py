@@ -218,6 +218,22 @@ def test_importing_the_package_is_light():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+PAIRS = """
+import sys
+from attnprobe.compare.runs import compare_runs
+place = {"target": "softmax", "n": 8, "layer": 0, "window": 0, "seed": 0, "source": {}, "status": "ok", "d": 2}
+a, b = ({**place, "method": x, "heads": [*range(6)], "metrics": {"kl": [v] * 6}} for x, v in (("a", 1.0), ("b", 2.0)))
+(row,) = compare_runs([a, b], [a, b], ["kl"], pairs=["a=b"]).rows
+assert row["test"] == "pairs"
+sys.exit("scipy.stats" in sys.modules)
+"""
+
+
+def test_heads_are_tested_without_the_slow_import_of_students_distribution():
+    done = subprocess.run([sys.executable, "-c", PAIRS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_submodule_shares_a_name_with_a_public_one():
     names = [module.name for module in pkgutil.walk_packages(attnprobe.__path__, "attnprobe.")]
     apart = ["attnprobe.__main__", *(["attnprobe.operators.triton_kernels"] if find_spec("triton") is None else [])]
