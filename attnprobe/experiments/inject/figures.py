@@ -136,9 +136,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             axis.errorbar(x, y, yerr=bars, **looks[label], elinewidth=0.8)
         if metric == "kl":
             scale(axis, ends, high=HUGE)
-        axis.set_xlabel(
-            f"MiB of the prompt that a step reads{apart}"
-        )  # of both panels: a title is not read as the label above
+        axis.set_xlabel(f"MiB of the prompt that a step reads{apart}")  # of both panels
         logarithmic(axis, "x")
 
     return Panels(
