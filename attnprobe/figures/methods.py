@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..files import Fields
@@ -14,7 +14,7 @@ from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
 from .kit import logarithmic
-from .looks import CURVE, GREY, POINT, YARDSTICKS, escaped, looks_of, sentence
+from .looks import CURVE, DASHES, GREY, POINT, YARDSTICKS, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
 Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
@@ -22,6 +22,7 @@ CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
 INTERVALS = "Bars: 95 % by Student's test of windows."  # see `half_interval`
+BAD = "hollow, !: bad rows"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
@@ -35,9 +36,8 @@ PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of s
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
-BESIDE = 0.12  # between two points of one x, of the distance to the nearest other x, at most;
-AMONG = 0.5  # between the outermost of them
-ONE_X = 1.03  # values of x within this factor are one
+AMONG, FEW = 0.8, 4  # of a slot, that its points share, as at least so many
+SLOT = "#f3f3f3"  # every second one
 
 
 def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: float = math.inf) -> None:
@@ -95,7 +95,7 @@ def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> di
 def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("reference"):
         return {**look, "marker": None, "linewidth": 1.3}
-    line = "-." if row["d"] is None and look["linestyle"] == "-" else look["linestyle"]
+    line = DASHES[2] if row["d"] is None and method_label(row) not in YARDSTICKS else look["linestyle"]
     return {**look, "linestyle": line, "linewidth": CURVE, "markersize": POINT}
 
 
@@ -182,6 +182,11 @@ def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapp
     order = sorted(looks, key=lambda label: looks[label]["marker"] is None)
     crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
     return {legend_text(label, marked) + notes.get(label, ""): looks[label] for label in order} | crosses
+
+
+def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:
+    """The legend of hollow points, if there are any."""
+    return {BAD: {"color": GREY, "marker": "o", **HOLLOW}} if flagged(rows) else {}
 
 
 def outside(
@@ -300,33 +305,24 @@ def correlated(rho: float | None) -> str:
     return "" if rho is None else f", ρ = {rho:+.2f}".replace("-", "−")
 
 
-def beside(curves: Mapping[str, Iterable[float]]) -> dict[tuple[str, float], float]:
-    """Where the points of curves stand on a logarithmic axis: those of one x side by side, in the order of the curves.
+def slots(axis: Any, names: Sequence[Any], curves: Sequence[str]) -> dict[tuple[str, Any], float]:
+    """A horizontal axis of names, each in a slot in which the points of curves stand side by side.
 
-    Args:
-        curves: the x of the points of each, by its label.
+    A measured x is no name: its points stand at their values.
 
     Returns:
-        By label and x.
-
-    >>> {label: round(place, 2) for (label, _), place in beside({"a": [1], "b": [1, 2]}).items()}
-    {'a': 0.96, 'b': 2.0}
+        The places of points, by curve and name.
     """
-    every = sorted({x for values in curves.values() for x in values})
-    groups: list[list[float]] = []
-    for x in every:
-        if groups and x <= ONE_X * groups[-1][0]:
-            groups[-1].append(x)
-        else:
-            groups.append([x])
-    places = {}
-    for number, group in enumerate(groups):
-        gaps = [math.log2(high[0] / low[-1]) for low, high in pairwise(groups[max(0, number - 1) : number + 2])]
-        there = [(label, x) for label, values in curves.items() for x in dict.fromkeys(values) if x in group]
-        step = min(BESIDE, AMONG / len(there)) * min([1.0, *gaps])
-        for place, (label, x) in enumerate(there):
-            places[label, x] = x * 2 ** ((place - (len(there) - 1) / 2) * step)
-    return places
+    for place in range(1, len(names), 2):
+        axis.axvspan(place - 0.5, place + 0.5, color=SLOT, linewidth=0, zorder=0)
+    axis.set_xticks(range(len(names)), [str(name) for name in names])
+    axis.set_xlim(-0.5, len(names) - 0.5)
+    step = AMONG / max(len(curves), FEW)
+    return {
+        (curve, name): place + (number - (len(curves) - 1) / 2) * step
+        for place, name in enumerate(names)
+        for number, curve in enumerate(curves)
+    }
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:

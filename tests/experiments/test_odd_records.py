@@ -411,7 +411,7 @@ def test_error_of_families_without_yardsticks():
     view, figures, axes = shown("error", records)
     figure = figures["error-output_spectral_relative"]
     assert [title for title, _ in figure.panels] == [f"layer 0, n = 24\nfamily {number}" for number in range(3)]
-    assert list(figure.legend) == ["diverged or failed", "maximum"]
+    assert list(figure.legend) == ["diverged or failed", "p10 – p90", "maximum"]
     assert view.result == "2 tables are ties. Failed or diverged: method7, method7 d = 8."
     assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
 
@@ -595,7 +595,8 @@ def test_inject_decode_draws_bytes_of_policies_that_diverge():
 
     _, figures, _ = shown("inject", map(changed, golden("inject-decode")))
     figure = figures["inject-bytes-n16"]
-    assert list(figure.legend) == ["topk", "window"]
+    legends = [figure.draw(Figure().subplots(), rows) for _, rows in figure.panels]
+    assert [sorted(legend) for legend in legends] == [["topk", "window"], ["topk"]]
     drawn = {name: {(row["method"], row["d"]) for row in rows} for name, rows in figure.panels}
     assert drawn == {
         "KL divergence": {("topk", 3), ("topk", 6), ("window", 6)},

@@ -212,12 +212,12 @@ def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatc
     low, high = axis.get_ylim()
     assert low < 1.0 and high > 90.0
     entries, title, caption = texts_of(sheet)
-    assert entries == ["skyformer !", "V-Mean", "maximum"]
+    assert entries == ["skyformer !", "V-Mean", "p10 – p90", "maximum", "hollow, !: bad rows"]
     assert "median, p10 – p90, maximum" in title and "Points are hollow, and methods have !" in caption
     rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
     sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
     entries, _, caption = texts_of(sheet)
-    assert entries == ["skyformer", "V-Mean", "maximum"] and "!" not in caption
+    assert entries == ["skyformer", "V-Mean", "p10 – p90", "maximum"] and "!" not in caption
 
 
 def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):

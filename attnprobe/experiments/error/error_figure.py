@@ -15,13 +15,13 @@ from ...figures.methods import (
     CROSSES,
     HOLLOW,
     Styles,
-    beside,
     cross_out,
     crossed,
     drawable,
     family_panels,
     flagged,
     has,
+    hollow_legend,
     legend_text,
     lowest,
     marks,
@@ -29,6 +29,7 @@ from ...figures.methods import (
     panel_title,
     scale,
     shared_legend,
+    slots,
     styles_of,
     text_label,
     where,
@@ -48,6 +49,9 @@ DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "An arrow: beyond the axis, which ends at 100 times V-Mean's error; a number is a median beyond it."
+SPREAD = "p10 – p90"
+BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
+BANDS: dict[str, Any] = {"alpha": 0.14, "linewidth": 7}
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -108,8 +112,8 @@ def _dots(
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
-    legend |= {"maximum": MAXIMUM | {"marker": "|"}}
-    legend |= {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
+    legend |= {SPREAD: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
+    legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
         f"error-{name}",
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
@@ -147,7 +151,7 @@ def _lines(
         draw,
         "budget d",
         symbol(name),
-        shared_legend(rows, styles, name, notes) | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
+        shared_legend(rows, styles, name, notes) | _rest(rows, limits, budgets, _are_barred(styles)),
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
     )
@@ -174,7 +178,7 @@ def _families(
             if label not in references
         }
 
-    legend = references | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
+    crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
     title = sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum"
     return Panels(
         f"error-{name}",
@@ -184,7 +188,7 @@ def _families(
         draw,
         "budget d",
         symbol(name),
-        legend | {"maximum": MAXIMUM} | _bound(limits, budgets, name),
+        references | crosses | _rest(rows, limits, budgets, True),
         height=2.3,
     )
 
@@ -212,9 +216,12 @@ def _at(rows: Sequence[Row], row: Row) -> list[Row]:
     return [one for one in rows if _corner(one) == _corner(row)]
 
 
-def _bound(limits: Sequence[Row], budgets: Sequence[int], name: str) -> dict[str, Any]:
-    drawn = any(row["d"] in budgets for row in limits)
-    return {"lower bound, rank d": BOUND} if drawn else {}
+def _rest(rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], barred: bool) -> dict[str, Any]:
+    """The legend of what is drawn beside lines of methods."""
+    upright = {"marker": "|", "markersize": 9, "markeredgewidth": BARS["linewidth"], "linestyle": ""}
+    spread = {SPREAD: LINE | BARS | upright if barred else LINE | BANDS, "maximum": MAXIMUM}
+    bound = {"lower bound, rank d": BOUND} if any(row["d"] in budgets for row in limits) else {}
+    return spread | hollow_legend(rows) | bound
 
 
 def _caption(
@@ -224,7 +231,7 @@ def _caption(
     barred = dots or _are_barred(styles)
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
     lines.append(spread.format("bars" if barred else "bands"))
-    lines += ["Bars of one d stand side by side."] if barred and not dots else []
+    lines += ["Methods of one d stand side by side in its column."] if barred and not dots else []
     lines += marks(rows, name)
     if any(row["d"] in budgets for row in bounds):
         lines.append("Dotted: the error of the best matrix of rank d, where it is not far below all methods.")
@@ -273,19 +280,19 @@ def line_panel(
     bands: bool,
     high: float,
 ) -> dict[str, Any]:
-    """Error against budget: a line per method with its band, or with bars side by side.
+    """Error against budget: a line per method with its band, or with bars side by side in `slots`.
 
     A tick is the maximum. A hollow marker is a row with bad rows. ``high`` is the end of the axis. Returns the line of
     each method.
     """
     from matplotlib.lines import Line2D
 
-    powers_of_two(axis, budgets)
     there = set(map(text_label, rows))
     curves = [label for label, style in styles.items() if style["marker"] and label in there]
-    places = {} if bands else beside(dict.fromkeys(curves, budgets))
-    ends = [*budgets, *places.values()]
-    axis.set_xlim(min(ends) / 1.4, max(ends) * 1.4)
+    if bands:
+        powers_of_two(axis, budgets)
+        axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
+    places = {} if bands else slots(axis, budgets, curves)
     lines: dict[str, Any] = {}
     for group in gathered(rows, text_label):
         label = text_label(group[0])
@@ -301,7 +308,7 @@ def line_panel(
                 for edge in (p10, p90):
                     axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
             else:
-                axis.vlines(d, p10, p90, color=style["color"], alpha=0.4, linewidth=1.8)
+                axis.vlines(d, p10, p90, color=style["color"], **BARS)
             bad = [mark(row) == "!" for row in group if has(row, name)]
             filled = [place for place, one in enumerate(bad) if not one]
             (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
@@ -316,7 +323,9 @@ def line_panel(
                 lines.setdefault(label, Line2D([], [], **style))
                 d = row["d"] or budgets[0]
                 cross_out(axis, places.get((label, d), d), value, style["color"])
-    best = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
+    best = [
+        (row["d"] if bands else budgets.index(row["d"]), _median(row, name)) for row in bounds if row["d"] in budgets
+    ]
     if best:
         axis.plot(*zip(*best, strict=True), **BOUND)
     return lines

@@ -9,13 +9,12 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
+from ...figures.looks import GREY
 from ...figures.methods import (
     HUGE,
     INTERVALS,
     MANY_POINTS,
     Styles,
-    bar_ends,
-    beside,
     correlated,
     family_panels,
     lowest,
@@ -37,6 +36,8 @@ from .rows import inject_points, inject_summary, mean
 Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
+BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
+INTERVAL = {"95 % interval": {"color": GREY, "linestyle": "", "marker": "|", "markersize": 8}}
 COUNTED = ("windows", "repeats")
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
@@ -51,7 +52,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     correlation of each method. More than 6 methods have panels of families. Drifts four decades below the middle,
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
     KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
-    of the loss against the bytes of the prompt that a step reads, where these differ.
+    of the loss against the bytes of the prompt that a step reads, where these differ: points stand at their bytes.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -117,27 +118,24 @@ def _means_so_far(row: Row) -> list[float]:
 
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
-    labels = {text_label(row) for row in rows}
-    looks = {label: {**look, **MANY_POINTS} for label, look in styles.items() if label in labels}
-    places = beside({label: [_read(row) for row in rows if text_label(row) == label] for label in looks})
-    apart = ";\nequal ones side by side" if any(x != place for (_, x), place in places.items()) else ""
-    names = {"kl": "KL divergence", "loss_change": "change of the loss"}
+    groups = family_panels(rows)
+    intervals = any(half_interval(row, "kl") for row in rows)
     divergences = [mean(row, "kl") or 0.0 for row in rows]
-    ends = bar_ends(divergences, [half_interval(row, "kl") or 0.0 for row in rows])
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
 
-    def draw(axis: Any, panel: Sequence[Row]) -> None:
-        metric = panel[0]["drawn"]
-        for group in gathered(panel, text_label):
-            label, ordered = text_label(group[0]), sorted(group, key=_read)
-            x = [places[label, _read(row)] for row in ordered]
-            y = [mean(row, metric) for row in ordered]
-            bars = [half_interval(row, metric) or 0.0 for row in ordered]
-            axis.errorbar(x, y, yerr=bars, **looks[label], elinewidth=0.8)
+    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
+        metric, lines = panel[0]["drawn"], {}
+        for group in gathered(sorted(panel, key=_read), text_label):
+            label = text_label(group[0])
+            look = {**styles[label], **MANY_POINTS}
+            x, y = [_read(row) for row in group], [mean(row, metric) for row in group]
+            bars = [half_interval(row, metric) or 0.0 for row in group]
+            axis.errorbar(x, y, bars, color=look["color"], **BARS)
+            (lines[label + notes[label]],) = axis.plot(x, y, **look)
         if metric == "kl":
-            scale(axis, ends, high=HUGE)
-        axis.set_xlabel(f"MiB of the prompt that a step reads{apart}")  # of both panels
+            scale(axis, divergences, high=HUGE)
         logarithmic(axis, "x")
+        return lines
 
     return Panels(
         stem,
@@ -145,19 +143,21 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         [
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
             "windows, against the bytes of the prompt's keys and values that a step reads: means.",
-            *([INTERVALS] if any(half_interval(row, "kl") for row in rows) else []),
-            *(["Points of one number of bytes stand side by side."] * bool(apart)),
+            *([INTERVALS] if intervals else []),
             where(rows, *COUNTED),
         ],
         [
-            (name, [{**row, "drawn": metric} for row in rows if mean(row, metric) is not None])
-            for metric, name in names.items()
+            ("\n".join(filter(None, [title, name])), known)
+            for metric, title in {"kl": "KL divergence", "loss_change": "change of the loss"}.items()
+            for name, group in groups
+            if (known := [{**row, "drawn": metric} for row in group if mean(row, metric) is not None])
         ],
         draw,
-        y="nats",
-        legend={label + notes[label]: look for label, look in looks.items()},
-        sharing={"sharex": True},
-        columns=1,
+        "MiB that a step reads",
+        "nats",
+        INTERVAL if intervals else {},
+        columns=len(groups),
+        sharing={"sharex": True, "sharey": "row"},
     )
 
 

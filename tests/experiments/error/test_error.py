@@ -293,7 +293,7 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             "features": ["linear", "performer (above: ≥ 1e6)"],
             "Nyström": ["mss", "nystromformer", "skyformer"],
         }
-        assert [text.get_text() for text in page.legends[0].get_texts()] == ["V-Mean", "maximum"]
+        assert [text.get_text() for text in page.legends[0].get_texts()] == ["V-Mean", "p10 – p90", "maximum"]
         low, high = shown["sparse"].get_ylim()
         assert 0 <= low < 0.5 and 1.1 < high < 1e4  # neither end is stretched
         for axis in shown.values():  # no two lines of a panel look the same
@@ -330,7 +330,7 @@ def test_an_axis_of_lines_reaches_every_median_and_names_the_others(tmp_path, pa
     error_figure(*summarise([*records, cell("vmean", None)]), Drawing(), tmp_path)
     assert 1e-5 < pages[0].axes[0].get_ylim()[0] < 2e-4
     names = [text.get_text() for legend in pages[0].legends for text in legend.get_texts()]
-    assert names == ["topk (d ≥ 32 below: ≤ 2e-7)", "performer", "V-Mean", "maximum"]
+    assert names == ["topk (d ≥ 32 below: ≤ 2e-7)", "performer", "V-Mean", "p10 – p90", "maximum"]
 
 
 def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):

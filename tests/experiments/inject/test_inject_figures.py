@@ -1,12 +1,11 @@
 """What the figures of ``attnprobe inject`` draw of given rows."""
 
-import itertools
-
 import pytest
 from matplotlib.figure import Figure
 
 from attnprobe.experiments.inject.figures import inject_figures
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.methods import MOST_IN_PANEL
 from attnprobe.methods import METHODS
 from attnprobe.tables.long import LEAST_RANKED
 
@@ -30,29 +29,25 @@ def figures(rows):
     return {figure.stem: figure for figure in drawing.collected}
 
 
-def test_policies_of_one_number_of_bytes_stand_side_by_side():
-    """Their bars too; a policy that reads more bytes stands where it is."""
-    kept, more = ("window", "h2o", "tova", "knorm"), 3.0
+@pytest.mark.parametrize("count", [2, 8])
+def test_points_and_bars_stand_at_their_bytes(count):
+    """Those of methods that read as many bytes too, and of budgets that are near each other."""
+    methods = ("window", "h2o", "tova", "knorm", "snapkv", "expected", "keydiff", "topk")[:count]
+    budgets = (1.0, 1.02, 2.0)
     rows = [
-        row(method, d, steps={"kl": [0.1]}, read_bytes=d * 2**20, kl=0.2 + place, loss_change=0.1)
-        for place, method in enumerate(kept)
-        for d in (1, 2)
+        row(method, place, steps={"kl": [0.1]}, read_bytes=mib * 2**20, kl=0.2 / (1 + place), loss_change=0.1)
+        for method in methods
+        for place, mib in enumerate(budgets)
     ]
-    rows.append(row("topk", 1, steps={"kl": [0.1]}, read_bytes=more * 2**20, kl=0.1, loss_change=0.1))
     figure = figures(rows)["inject-bytes-n64"]
-    assert "Points of one number of bytes stand side by side." in figure.caption
-    axis = Figure().subplots()
-    figure.draw(axis, figure.panels[0][1])
-    places = [line.get_xdata().tolist() for line in axis.lines]
-    *shared, [alone] = places
-    assert alone == pytest.approx(more)
-    for bytes_, column in zip((1, 2), zip(*shared, strict=True), strict=True):
-        assert all(right > 1.02 * left for left, right in itertools.pairwise(column))
-        assert column[0] * column[-1] == pytest.approx(bytes_**2), "about the number of bytes"
-    bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
-    assert sorted(bars) == pytest.approx(sorted(itertools.chain(*places)))
-    [single] = [one for name, one in figures([rows[0], rows[1]]).items() if "bytes" in name]
-    assert not any("side by side" in line for line in single.caption)
+    for _, panel in figure.panels:
+        axis = Figure().subplots()
+        entries = figure.draw(axis, panel)
+        assert 0 < len(entries) <= MOST_IN_PANEL
+        for line in entries.values():
+            assert line.get_xdata().tolist() == pytest.approx(budgets)
+        bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
+        assert sorted(bars) == pytest.approx(sorted(budgets * len(entries)))
 
 
 @pytest.mark.parametrize("layers", [LEAST_RANKED - 1, LEAST_RANKED])
