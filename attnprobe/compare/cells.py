@@ -13,6 +13,7 @@ from ..files import Fields
 from ..grammar.lists import parts, short_name
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.labels import TELLING
+from ..tables.long import sortable
 from ..tables.numbers import method_label, short_hashes
 
 Key = tuple[Any, ...]
@@ -131,25 +132,29 @@ ARROW = " → "  # between the methods of a pair in the name of a row
 Related = list[dict[str, Any]]
 
 
-def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> tuple[Related, Related]:
+def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> tuple[Related, Related, list[str]]:
     """The cells of the left method of each pair in A, and of the right one in B, under the name of their pair.
 
     A pair is ``LEFT=RIGHT``, each as in ``--method``; options that are not written may have any value, if one method of
     the run fits alone. ``d=N`` among them takes that budget alone, so that two budgets can be compared; a side without
     it takes the budget of the other. A method without a budget is compared with every budget of the other. Skipped
-    records are of no side.
+    records are of no side. Two methods at one budget are compared once, also if a later pair names them, or in one run
+    the same in reverse.
 
     Args:
         a, b: records or rows, with ``method``, ``options`` and ``d``.
 
     Returns:
-        the cells of A and those of B: copies with the name ``pair``, requested, with the budget of their pair.
+        the cells of A and those of B: copies with the name ``pair``, requested, with the budget of their pair; and the
+        pairs of which an earlier one has a budget.
 
     Raises:
         UsageError: a pair that names no method of the run, several, or twice the same cells.
     """
     ours: Related = []
     others: Related = []
+    compared: set[Any] = set()
+    repeated: list[str] = []
     for text in pairs:
         left, right = _sides(text, a, b)
         if a is b and left == right:
@@ -157,12 +162,21 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
         taken = [_cells(rows, side) for rows, side in ((a, left), (b, right))]
         name = f"{left[0]}{ARROW}{right[0]}"
         budgets = [{row["d"] for row in rows} for rows in taken]
+        free = left[1] is not None or right[1] is not None
+        tests: dict[int | None, Any] = {}
+        for d in {None} if free else (budgets[0] | budgets[1]) - {None} or {None}:
+            at = [side[1] if free or of == {None} else d for side, of in zip((left, right), budgets, strict=True)]
+            sides = (left[2], at[0]), (right[2], at[1])
+            tests[d] = frozenset(sides) if a is b else sides
+        again = sorted((d for d, test in tests.items() if test in compared), key=sortable)
+        named = ", ".join(str(d) for d in again if d is not None)
+        repeated += [f"{text} at d={named}" if named else text] if again else []
+        compared.update(tests.values())
         for into, rows, elsewhere in ((ours, taken[0], budgets[1]), (others, taken[1], budgets[0])):
             for row in rows:
-                free = left[1] is not None or right[1] is not None
                 every = [None] if free else elsewhere if row["d"] is None else [row["d"]]
-                into += [{**row, "pair": name, "requested": True, "d": d} for d in every]
-    return ours, others
+                into += [{**row, "pair": name, "requested": True, "d": d} for d in every if d not in again]
+    return ours, others, repeated
 
 
 Side = tuple[str, int | None, str]  # the name that is shown, the budget that is asked for, the method's label

@@ -73,7 +73,9 @@ def certain(se: float | None = None) -> Evidence:
     return Evidence(se=se, certain=True)
 
 
-def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean) -> Evidence:
+def over_pairs(
+    x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean, pairs: Sequence[int] | None = None
+) -> Evidence:
     """The permutation test of paired values: without a change, the two values of a pair are exchangeable.
 
     The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much: of all
@@ -81,39 +83,49 @@ def over_pairs(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
     are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone. Values that
     differ by at most `ROUNDING` of them are equal.
 
+    Args:
+        pairs: the pair of each value, such as a head in several windows: its values are exchanged together. By default
+            each value is a pair.
+
     >>> over_pairs([1.0] * 6, [2.0] * 6).p, over_pairs([1.0, 2.0], [5.0, 5.0]).p
     (0.03125, 0.5)
+    >>> over_pairs([1.0] * 6, [2.0] * 6, pairs=[0, 1, 2, 0, 1, 2]).p
+    0.25
     """
-    if len(x) < 2:
+    _, pair = np.unique(range(len(x)) if pairs is None else pairs, return_inverse=True)
+    sizes = np.bincount(pair).astype(float)
+    if len(sizes) < 2:
         return Evidence(why="one head")
     one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     other = np.where(np.isclose(other, one, rtol=ROUNDING, atol=0.0), one, other)
+    sums = np.bincount(pair, other - one)
 
     def changes(exchanged: np.ndarray) -> np.ndarray:
         if statistic is np.mean:  # linear in the exchanged differences
-            return np.abs((other - one).mean() - 2 / len(one) * (exchanged @ (other - one)))
-        a, b = np.where(exchanged, other, one), np.where(exchanged, one, other)
+            return np.abs((sums.sum() - 2 * (exchanged @ sums)) / len(one))
+        swapped = exchanged[:, pair]
+        a, b = np.where(swapped, other, one), np.where(swapped, one, other)
         return np.abs(statistic(b, axis=-1) - statistic(a, axis=-1))
 
-    observed = changes(np.zeros((1, len(one)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
+    observed = changes(np.zeros((1, len(sizes)), dtype=bool)) * (1 - 1e-12)  # equal up to the order of a sum
     count = reached = 0
-    for exchanged in _exchanges(len(one)):
+    for exchanged in _exchanges(len(sizes)):
         count += len(exchanged)
         reached += int((changes(exchanged) >= observed).sum())
-    means = partial(_means, other - one) if statistic is np.mean else None
-    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(one)), 1 / count), means=means)
+    means = partial(_means, sums, sizes) if statistic is np.mean else None
+    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(sizes)), 1 / count), means=means)
 
 
-def _means(differences: np.ndarray) -> np.ndarray:
-    return np.concatenate([_parts(exchanged, differences) for exchanged in _exchanges(len(differences))], axis=1)
+def _means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([_parts(exchanged, sums, sizes) for exchanged in _exchanges(len(sums))], axis=1)
 
 
-def _parts(exchanged: np.ndarray, differences: np.ndarray) -> np.ndarray:
+def _parts(exchanged: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The smaller and the larger mean of the exchanged and the other differences, unbounded if one part is empty."""
-    count, total = exchanged.sum(1), exchanged @ differences
+    count, total = exchanged @ sizes, exchanged @ sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.sort([total / count, (differences.sum() - total) / (len(differences) - count)], axis=0)
-    parts[:, (count == 0) | (count == len(differences))] = [[-np.inf], [np.inf]]
+        parts = np.sort([total / count, (sums.sum() - total) / (sizes.sum() - count)], axis=0)
+    parts[:, (count == 0) | (count == sizes.sum())] = [[-np.inf], [np.inf]]
     return parts
 
 

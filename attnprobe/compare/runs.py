@@ -108,16 +108,17 @@ def compare_runs(
       methods of which one has several seeds. The means over seeds are paired.
     - ``paired: null``: neither; all cells of each run. ``seeds_a`` and ``seeds_b`` are those of the cells compared.
 
-    ``a`` and ``b`` are the ``statistic`` of the heads where both values are finite: their mean; their median
-    where rounded rows carry the mean (see `fragile_statistics`), or the mean of the heads without any where they carry
-    both. A
-    change counts where it exceeds ``tolerance`` on the metric's own scale (see `Metric`). Whether it may be chance is
-    computed by ``test``, whose p-values are corrected by Holm's method over the rows of a table; ``low`` and ``high``
-    are what it does not refuse of the difference in this row alone (see `Evidence.interval`):
+    ``a`` and ``b`` are the ``statistic`` of the heads where both values are finite: their mean; their median where
+    rounded rows carry the mean (see `fragile_statistics`), or the mean of the heads without any where they carry both.
+    Of these two, a test of windows has the mean over windows of the statistic of each. ``difference`` is ``b - a``, and
+    ``ratio`` is ``b / a``. A change counts where it exceeds ``tolerance`` on the metric's own scale (see `Metric`).
+    Whether it may be chance is computed by ``test``, whose p-values are corrected by Holm's method over the rows of a
+    table; ``low`` and ``high`` are what it does not refuse of the difference in this row alone (see
+    `Evidence.interval`):
 
     - null: both runs read the same cells with the same draws, so nothing differs by chance.
     - ``pairs``: other draws; the permutation test of the values that both runs have of a window, head and seed, or of
-      a window and head if their seeds differ. Of two methods a pair is a head, with its means over windows.
+      a window and head if their seeds differ. Of two methods a pair is a head, in all its windows together.
     - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``), where a
       window has one value, as of a whole model, or no independent pairs (``share_heads``, times, other numbers of
       seeds), or several windows have fewer than `FEWEST` pairs.
@@ -180,7 +181,8 @@ def compare_runs(
         a = timed_cells(a, rows_of_times)
         b = a if one_run else timed_cells(b, rows_of_times)
     if pairs:
-        a, b = related(a, b, pairs)
+        a, b, repeated = related(a, b, pairs)
+        notes += [f"--pair {text} repeats an earlier pair: counted once" for text in repeated]
     runs = [cells_of(records, name, command) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes += of_intervals(*runs)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,6 +169,9 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
             statistic, evidence = "mean", Evidence(why=why)
     ends = _ends(complete or units, STATISTICS[statistic])
     evidence = evidence or _evidence(metric, pairing, complete, STATISTICS[statistic])
+    if evidence.test == "windows" and statistic != "mean":
+        a_of, b_of = zip(*_window_ends(complete, STATISTICS[statistic]), strict=True)
+        ends = fmean(a_of), fmean(b_of)
     return _fields(statistic, ends, len(complete), evidence), evidence, lost
 
 
@@ -184,24 +188,24 @@ def _carried(metric: Metric, values: Sequence[_Value]) -> list[str]:
 
 
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
-    windows = gathered(units, lambda unit: unit.window)
-    ends = (_ends(window, statistic) for window in windows)
-    differences = [y - x for x, y in ends if x is not None and y is not None]
+    windows = {unit.window for unit in units}
+    differences = [y - x for x, y in _window_ends(units, statistic)]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
     if why := _dependent(metric, pairing, units):
         evidence = over_windows(differences)
         return replace(evidence, why=f"{evidence.why}{why}")
-    pairs = [[unit] for unit in units]
+    pairs: Sequence[Any] = range(len(units))
     if pairing.other_method:  # the difference of a head is much the same in every window
-        pairs = gathered(units, lambda unit: unit.a[0].head)
-    if len(units) == len(windows) or (len(windows) > 1 and len(pairs) < FEWEST):
+        pairs = [unit.a[0].head for unit in units]
+    count = len(set(pairs))
+    if len(units) == len(windows) or (len(windows) > 1 and count < FEWEST):
         return over_windows(differences)
-    x, y = zip(*(_ends(pair, statistic) for pair in pairs), strict=True)
-    evidence = over_pairs(x, y, statistic)
+    x, y = zip(*(unit.numbers for unit in units), strict=True)
+    evidence = over_pairs(x, y, statistic, pairs)
     if len(windows) == 1:
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
-    of_heads = f"{len(pairs)} {'pairs of heads' if len(pairs) == len(units) else 'heads'} in "
+    of_heads = f"{count} {'pairs of heads' if count == len(units) else 'heads'} in "
     why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
     return replace(evidence, se=standard_error(differences), why=why)
 
@@ -233,6 +237,8 @@ def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measu
     means = [_window_means(sample, of) for sample in samples]
     evidence = two_samples(means[0], means[1]) if all(means) else certain()
     a_of, b_of = (_of([number for _, number in sample], of) for sample in samples)
+    if statistic != "mean" and all(means):
+        a_of, b_of = fmean(means[0]), fmean(means[1])
     return _fields(statistic, (a_of, b_of), min(map(len, samples)), evidence), evidence, _lost([(a, b)])
 
 
@@ -279,6 +285,12 @@ def _ends(units: Sequence[_Unit], statistic: Statistic) -> tuple[float | None, f
     sides = zip(*(unit.numbers for unit in units), strict=True)
     a, b = (_of([number for number in side if number is not None], statistic) for side in sides)
     return a, b
+
+
+def _window_ends(units: Sequence[_Unit], statistic: Statistic) -> list[tuple[float, float]]:
+    """The statistics of both runs in each window, where both are finite."""
+    ends = (_ends(window, statistic) for window in gathered(units, lambda unit: unit.window))
+    return [(x, y) for x, y in ends if x is not None and y is not None]
 
 
 def _of(numbers: Sequence[float], statistic: Statistic) -> float | None:

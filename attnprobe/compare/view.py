@@ -76,21 +76,35 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     sides = "A, B: the methods left and right of the arrow" if paired else "A, B: the runs"
     judged = "worse, better: the right method, beyond" if paired else "worse, better: B, beyond"
     places = "windows" if of_model else "heads, windows"
-    parts = [f"{sides}, means over {places}, seeds. {judged} the tolerance, and not by chance."]
+    one = {row["statistic"] for row in compared} <= {None, "mean"}
+    parts = [f"{sides}, {'means' if one else 'by the statistic'} over {places}, seeds."]
+    parts.append(f"{judged} the tolerance, and not by chance.")
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: chance may make the difference, or hide it, or bad rows carry it.")
-    if any(row["statistic"] not in (None, "mean") for row in compared):
-        parts.append("statistic: what is judged where rounded rows carry the mean.")
+    if not one:
+        parts.append("statistic: not the mean where rounded rows carry it; in a test of windows its mean over windows.")
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
     if tests:
+        if lacking := _without_interval(compared):
+            parts.append(f"No interval: {' or '.join(lacking)}.")
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        units = "heads (means over windows)" if paired else "heads and windows"
+        units = "heads, each in all windows," if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
     return parts
+
+
+def _without_interval(rows: Sequence[Row]) -> list[str]:
+    """Why tested rows have no interval, in words."""
+    lacking = [row for row in rows if row["test"] is not None and row["low"] is None]
+    medians = [row for row in lacking if row["statistic"] == "median"]
+    return [
+        *(["a median is judged"] if medians else []),
+        *(["the pairs are too few for one"] if len(lacking) > len(medians) else []),
+    ]
 
 
 def missing_lines(rows: Iterable[Row]) -> list[str]:
@@ -153,17 +167,16 @@ def _layers(row: Row) -> str:
     return joined(f"{layers}{head}", f"decoding behind {row['prefix']} tokens" if "prefix" in row else "")
 
 
-def _statistic(row: Row) -> str:
-    """The judged statistic, unless it is the mean."""
-    return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"]
-
-
 def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
     """The columns of both sides, whose headings say the statistic if all rows have one."""
-    statistics = {row["statistic"] for row in rows if row["test"] != "rounds"}
-    if statistics != {"mean"}:
+    statistics = {row["statistic"] for row in rows if row["windows"] is not None}  # bench has one number a cell
+    if not statistics:
+        return VALUES[1:]
+    one = statistics.pop()
+    if statistics or one not in ("mean", "median"):
         return VALUES
-    return [replace(one, heading=f"mean of {one.name}", short=one.name) if one in SIDES else one for one in VALUES]
+    sides = [replace(side, heading=f"{one}\nof {side.name}", short=side.name) for side in SIDES]
+    return [*sides, *VALUES[1 + len(SIDES) :]]
 
 
 def _difference_column(rows: Sequence[Row]) -> Column:
@@ -197,16 +210,16 @@ PLACE: tuple[Column, ...] = (
 )
 SIDES = Column("A", lambda row: significant(row["a"])), Column("B", lambda row: significant(row["b"]))
 VALUES: tuple[Column, ...] = (
-    Column("statistic", _statistic, key=True),
+    Column("statistic", "{statistic}", key=True),
     *SIDES,
     Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
 TESTED: tuple[Column, ...] = (
-    Column("p", lambda row: significant(row["p_adjusted"], 2)),
+    Column("p\n(Holm)", lambda row: significant(row["p_adjusted"], 2), short="p", spare=-1),
     Column("test", _test, spare=3),
 )
-DIFFERENCE = Column("B − A", _difference, short="difference")
-WITH_INTERVAL = Column("B − A [interval]", _interval, short="difference")
-WITH_ERROR = Column("B − A ± 95 %", _difference, short="difference")
+DIFFERENCE = Column("B − A", _difference, short="difference", spare=-1)
+WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]", cell=_interval)
+WITH_ERROR = replace(DIFFERENCE, heading="B − A\n± 95 %")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: _sided(row, "reason")))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-PART = re.compile(r"[^\s:,]*[:,]*\s*")  # of a name: up to a space, a colon or a comma
+PART = re.compile(r"(?:\[[^\]]*\]|[^\s:,])*[:,]*\s*")  # of a name: up to a space, a colon or a comma outside brackets
 
 
 def fold_text(text: str, width: int) -> str:
@@ -68,6 +68,8 @@ def name_parts(name: str) -> list[str]:
 
     >>> name_parts("skyformer:guard=sampled,rtol=0.1 (ref.)")
     ['skyformer:', 'guard=sampled,', 'rtol=0.1 ', '(ref.)']
+    >>> name_parts("0.5 [0.2 – 1.3]")
+    ['0.5 ', '[0.2 – 1.3]']
     """
     return [part for part in PART.findall(name) if part]
 

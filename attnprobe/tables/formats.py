@@ -148,8 +148,7 @@ def github(
     lines = [*above, "", escape(header.first), ""] if header.first else [*above, ""]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
     for table in tables[:MOST_OPEN]:
-        needed = [place for place, column in enumerate(table.columns) if not column.spare]
-        lines += ["", *markdown_table(table.with_columns(needed))]
+        lines += ["", *markdown_table(table.needed)]
     more = f", {len(tables) - MOST_OPEN} more tables" if len(tables) > MOST_OPEN else ""
     lines += ["", f"<details><summary>All columns{more}, legend and provenance</summary>", ""]
     lines += [*(f"- {escape(line)}" for line in header.facts), *_body(tables, legend, header, run), "", "</details>"]

@@ -109,7 +109,7 @@ def latex(
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for number, table in enumerate(tables, 1):
-        shown = table.with_columns([i for i, column in enumerate(table.columns) if whole or not column.spare])
+        shown = table if whole else table.needed
         caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",

@@ -92,7 +92,8 @@ class Column:
         heading: a terminal breaks it at a newline. cell: a row's text, as a format string (see `formatted`), as several
             whose later ones may lack their fields (see `cell_text`), or as a function; a column that is empty in every
             row is not shown. meaning: its entry in the legend, in few words. more: further facts for the full legend.
-        spare: a narrow terminal drops the column with the largest number first, and never a column at 0.
+        spare: a narrow terminal drops the column with the largest number first; where folding is not enough, also the
+            last columns of numbers at 0; never one below 0.
         short: its name in ``--columns`` and in the legend, if not the heading; related columns share one.
         best: the rule for its best row. key: whether it identifies the row; ``--columns`` always keeps it.
     """
@@ -150,7 +151,7 @@ class Table:
     @property
     def spare(self) -> list[str]:
         """Headings that a narrow terminal drops, in this order."""
-        spare = [column for column in self.columns if column.spare]
+        spare = [column for column in self.columns if column.spare > 0]
         return [column.title for column in sorted(spare, key=lambda column: -column.spare)]
 
     @property
@@ -158,6 +159,11 @@ class Table:
         """``l`` for the first column and every one with a word, ``r`` for numbers."""
         wordy = [any(is_word(line[i]) for line in self.lines) for i in range(len(self.columns))]
         return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
+
+    @property
+    def needed(self) -> Table:
+        """The table without its spare columns."""
+        return self.with_columns([place for place, column in enumerate(self.columns) if column.spare <= 0])
 
     def with_columns(self, places: Sequence[int]) -> Table:
         """The table with the columns at these places, in their order."""

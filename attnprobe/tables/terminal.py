@@ -21,6 +21,7 @@ from .numbers import aligned
 from .table import Entry, Table, is_word, legend_of
 
 LEGEND_LINES = 3
+INTERVAL = " ["  # what an interval behind its number begins with
 
 
 def plain_tables(
@@ -37,7 +38,7 @@ def plain_tables(
     Columns of words are on the left, others are aligned at the decimal point. A terminal shows the first word of
     several lines once. A pipe has it on each line, so that lines can be searched. A table that is wider than the
     terminal drops its spare columns, or without spare columns some of the columns of numbers. Then words are wrapped,
-    and numbers are not aligned.
+    intervals stand below their number, and numbers are not aligned.
 
     Args:
         legend: sentences before those on columns. marked: whether a sentence explains signs and bold cells.
@@ -50,11 +51,13 @@ def plain_tables(
     limited = room < UNLIMITED
     layouts = [Layout.of(table, terminal) for table in tables]
     shown = _fitting(layouts, room)
-    wide = [layout.width(columns, True) > room for layout, columns in zip(layouts, shown, strict=True)]
+    wide = [layout.width(columns, layout.words) > room for layout, columns in zip(layouts, shown, strict=True)]
     layouts = [Layout.of(one.table, terminal, aligning=not close) for one, close in zip(layouts, wide, strict=True)]
     drawn = [_drawn(layout, columns, room) for layout, columns in zip(layouts, shown, strict=True)]
     widths = [layout.width(columns) for layout, columns in zip(layouts, shown, strict=True)]
-    least = max((layout.width(columns, True) for layout, columns in zip(layouts, shown, strict=True)), default=0)
+    least = max(
+        (layout.width(columns, layout.least) for layout, columns in zip(layouts, shown, strict=True)), default=0
+    )
     needed = max(least, min(max(widths, default=0), room))
     console = console_of(max(needed, room if limited else 100), terminal)
 
@@ -113,7 +116,8 @@ def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) ->
     options = "--columns" if unexplained else "--columns, --legend"
     hidden = [f"Left out: {', '.join(left_out)} ({options})"] if left_out else []
     named = [f"--legend explains {', '.join(unexplained)}"] if unexplained else []
-    counted = [f"--legend explains {len(unexplained)} more"] if unexplained else []
+    more = "the rest" if unexplained == ["the rest"] else f"{len(unexplained)} more"
+    counted = [f"--legend explains {more}"] if unexplained else []
     line = ". ".join([*hidden, *named])
     return _wrapped([line if cell_len(line) <= width else ". ".join([*hidden, *counted])], width)
 
@@ -150,7 +154,8 @@ class Layout:
         terminal: whether it is drawn on a terminal, else into a pipe. marks, names: of lines, of their first cells.
         wordy: whether a column holds words.
         headings: the lines of each. cells: of each column, numbers aligned. widths: of each column.
-        words: the longest part of each column that can be folded, else its width (see `name_parts`).
+        words: the longest part of each column of words, else its width (see `name_parts`). least: of each column of
+            words or intervals.
     """
 
     table: Table
@@ -162,6 +167,7 @@ class Layout:
     cells: Sequence[Sequence[str]]
     widths: Sequence[int]
     words: Sequence[int]
+    least: Sequence[int]
 
     @classmethod
     def of(cls, table: Table, terminal: bool, aligning: bool = True) -> Layout:
@@ -175,8 +181,11 @@ class Layout:
         headings = [_folded(table, i) for i in every]
         parts = [[*headings[i], *cells[i]] for i in every]
         widths = [max(map(cell_len, part)) for part in parts]
-        words = [min(widths[i], _longest_part(parts[i])) if wordy[i] else widths[i] for i in every]
-        return cls(table, terminal, marks, names, wordy, headings, cells, widths, words)
+        folded = [min(widths[i], _longest_part(parts[i])) for i in every]
+        words = [folded[i] if wordy[i] else widths[i] for i in every]
+        spread = [any(INTERVAL in cell for cell in texts[i]) for i in every]
+        least = [folded[i] if spread[i] else words[i] for i in every]
+        return cls(table, terminal, marks, names, wordy, headings, cells, widths, words, least)
 
     @property
     def every(self) -> Sequence[int]:
@@ -184,18 +193,18 @@ class Layout:
         return range(len(self.table.columns))
 
     def folded(self, columns: Sequence[int], room: int) -> dict[int, int]:
-        """The widths of text columns such that the table fits. The widest are folded, at parts of names only."""
+        """The widths of columns such that the table fits. Words are folded first, the widest first."""
         widths = {i: self.widths[i] for i in columns}
         excess = self.width(columns) - room
-        for i in sorted((i for i in columns if self.wordy[i]), key=lambda i: -self.widths[i]):
-            cut = min(max(excess, 0), self.widths[i] - self.words[i])
+        for i in sorted(columns, key=lambda i: (not self.wordy[i], -self.widths[i])):
+            cut = min(max(excess, 0), self.widths[i] - self.least[i])
             widths[i] -= cut
             excess -= cut
         return widths
 
-    def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
-        """The width of the table with these columns; with folded words if ``wrapped``."""
-        widths = self.words if wrapped else self.widths
+    def width(self, columns: Sequence[int], of: Sequence[int] | None = None) -> int:
+        """The width of the table with these columns; ``of``: the width of each column, not folded by default."""
+        widths = self.widths if of is None else of
         marks = [1] if any(self.marks) else []
         return sum([*marks, *(widths[i] for i in columns)]) + 2 * (len(marks) + len(columns) - 1)
 
@@ -210,9 +219,10 @@ def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
 
 
 def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
-    """Spare columns go first. Then, of more than four, every second column of numbers goes, then the last.
+    """Spare columns go first, then words and intervals are folded, then the last columns of numbers go.
 
-    A table with spare columns then loses its last columns of numbers, but never those that identify a row.
+    Columns that identify a row stay, and those that answer a question (`Column.spare` below 0). Of a table without
+    spare columns, of more than four, every second column of numbers goes, then the last.
     """
     first = alike[0]
     columns: Sequence[int] = first.every
@@ -221,12 +231,14 @@ def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
             return columns
         columns = [i for i in columns if first.table.headings[i] != heading]
     if first.table.spare:
-        others = [i for i in columns if not first.table.columns[i].key and not first.wordy[i]]
-        while len(others) > 1 and any(layout.width(columns, True) > room for layout in alike):
+        of = first.table.columns
+        others = [i for i in columns if not (of[i].key or of[i].spare < 0 or first.wordy[i])]
+        least = 0 if any(of[i].spare < 0 for i in columns) else 1
+        while len(others) > least and any(layout.width(columns, layout.least) > room for layout in alike):
             last = others.pop()
             columns = [i for i in columns if i != last]
         return columns
-    while len(columns) > 4 and any(layout.width(columns, True) > room for layout in alike):
+    while len(columns) > 4 and any(layout.width(columns, layout.least) > room for layout in alike):
         numbers = [i for i in columns if not first.wordy[i]]
         columns = [i for i in columns if i not in numbers[2::2]] if len(numbers) > 5 else columns[:-1]
     return columns

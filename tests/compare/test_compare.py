@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from error_records import cell as a_cell
@@ -339,6 +340,28 @@ def test_what_rounded_rows_carry_is_judged_by_the_median():
     assert (row["statistic"], row["verdict"]) == ("median", "worse")
 
 
+def test_the_windows_that_are_tested_are_those_that_a_and_b_are_means_of():
+    """Heads that share their draws have one difference a window: that of the medians, whose mean is tested."""
+    rows, options = [0] * 5 + [3], {"share_heads": True}
+    a, b = (
+        [
+            cell(
+                [*x, 80.0], window=w, metrics={METRIC: [*x, 80.0], "rounded_rows": rows}, options=options, draws_hash=h
+            )
+            for w, x in enumerate(values)
+        ]
+        for h, values in (
+            ("a", ([1.0, 1.1, 1.2, 1.3, 1.4], [3.0, 3.0, 3.0, 3.0, 3.0], [1.0, 1.0, 1.0, 1.0, 1.0])),
+            ("b", ([2.0, 2.1, 2.2, 2.3, 2.4], [3.5, 3.5, 3.5, 3.5, 3.5], [9.0, 9.0, 9.0, 9.0, 9.0])),
+        )
+    )
+    row = only(a, b)
+    medians = np.array([1.25, 3.0, 1.0]), np.array([2.25, 3.5, 9.0])
+    assert (row["statistic"], row["test"]) == ("median", "windows")
+    assert (row["a"], row["b"]) == (pytest.approx(medians[0].mean()), pytest.approx(medians[1].mean()))
+    assert (row["low"] + row["high"]) / 2 == pytest.approx(row["difference"])
+
+
 def test_where_rounded_rows_carry_the_median_too_the_other_heads_are_judged():
     rows = [0, 0, 3, 3, 3, 3]
     before = rounded([1.0, 1.2, 50.0, 60.0, 70.0, 80.0], rows)
@@ -350,7 +373,7 @@ def test_where_rounded_rows_carry_the_median_too_the_other_heads_are_judged():
     row = only(before, elsewhere)
     assert (row["statistic"], row["paired"], row["verdict"]) == ("mean without rounded rows", None, "undecided")
     assert (row["a"], row["b"]) == (pytest.approx(1.1), pytest.approx(3.1))
-    assert "statistic: what is judged where rounded rows carry the mean." in comparison_legend([row])
+    assert "A, B: the runs, by the statistic over heads, windows, seeds." in comparison_legend([row])
     every = rounded([50.0, 60.0], [3, 3])
     row = only(every, rounded([90.0, 90.0], [3, 3]))
     assert (row["statistic"], row["verdict"]) == ("mean", "undecided")

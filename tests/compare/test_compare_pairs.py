@@ -51,6 +51,58 @@ def test_more_windows_of_the_same_heads_are_no_more_evidence():
     assert p[0] == pytest.approx(p[1]) and p[0][0] > 0.05
 
 
+@pytest.mark.parametrize(
+    "again", ["blr:block=64=blr", "blr=blr:block=64", "blr:d=16=blr:block=64", "blr:block=64,d=16=blr:d=16"]
+)
+def test_a_hypothesis_is_counted_once(again):
+    """In reverse, with its budget or repeated, it was another row, for which Holm's method corrected."""
+    cells = methods(draws_hash=None)
+    comparison = compare_runs(cells, cells, pairs=["blr=blr:block=64", again])
+    (row,) = comparison.rows
+    assert row["p_adjusted"] == row["p"]
+    assert any("repeats an earlier pair: counted once" in note for note in comparison.notes)
+
+
+def test_the_median_that_is_tested_is_that_of_the_table():
+    """Medians over heads and windows, and exchanges of heads in all windows; a median of medians was tested."""
+    rng = np.random.default_rng(3)
+    x, y = rng.lognormal(size=(2, 7)), rng.lognormal(size=(2, 7)) * 2
+    x[:, 6] = 80.0  # of rounded rows, which carry the mean
+    cells = [
+        cell(list(values), window=w, method=name, draws_hash=None, metrics={METRIC: list(values), "rounded_rows": rows})
+        for name, of, rows in (("x", x, [0] * 6 + [3]), ("y", y, [0] * 7))
+        for w, values in enumerate(of)
+    ]
+    (row,) = compare_runs(cells, cells, pairs=["x=y"]).rows
+    assert (row["statistic"], row["test"]) == ("median", "pairs")
+    assert (row["a"], row["b"]) == (np.median(x), np.median(y))
+    observed, reached = np.median(y) - np.median(x), 0
+    for exchanged in itertools.product([False, True], repeat=7):
+        a, b = np.where(exchanged, y, x), np.where(exchanged, x, y)
+        reached += abs(np.median(b) - np.median(a)) >= abs(observed) - 1e-12
+    assert row["p"] == reached / 2**7
+    text = comparison_view([row], Header()).text("table", width=80)
+    assert "median" in text and "No interval: a median is judged." in text
+
+
+def test_a_narrow_terminal_shows_the_verdict_the_effect_and_p(monkeypatch):
+    """Seven columns did not fit 80, and p and the interval were the first to go."""
+    cells = [
+        cell(list(values), method=name, options={}, draws_hash=None, d=d)
+        for name, of in (("skyformer", WORSE), ("nystromformer", BETTER))
+        for d, values in ((16, of), (128, [value / 3 for value in of]))
+    ]
+    rows = compare_runs(cells, cells, pairs=["skyformer=nystromformer"]).rows
+    view = comparison_view(rows, Header())
+    for width in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = view.text("table").splitlines()
+        text = "\n".join(lines)
+        assert all(len(line) <= width for line in lines)
+        assert all(part in text for part in ("verdict", "better", "B − A", "[interval]", "(Holm)", "-0.812", "0.016"))
+        assert ("of A" in text and "of B" in text) == (width == 80)
+
+
 def test_p_values_are_corrected_over_the_budgets_of_a_pair():
     cells = methods(draws_hash=None) + methods(draws_hash=None, d=32)
     rows = compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows
@@ -238,12 +290,13 @@ def test_options_that_could_mean_several_methods_are_asked_for():
 
 def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_worse(command, write):
     write("a", methods(draws_hash=None))
-    code, out, err = command("compare", "a", "--pair", "blr=blr:block=64", "--pair", "blr:block=64=blr")
-    assert code == 1 and "run: a" in out and "B − A [interval]" in out
+    code, out, err = command("compare", "a", "--pair", "blr:block=64=blr", "--pair", "blr=blr:block=64")
+    assert code == 1 and "run: a" in out and "[interval]" in out
     row = f"blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax)"
     assert err.splitlines() == [
+        "attnprobe: --pair blr=blr:block=64 at d=16 repeats an earlier pair: counted once",
         f"attnprobe: worse: {row}: 1.688 on the left, 2.500 on the right",
-        "attnprobe: 2 rows compared: 1 worse, 1 better",
+        "attnprobe: 1 row compared: 1 worse",
     ]
     assert command("compare", "a", "--pair", "blr=blr:block=64")[0] == 0
 
