@@ -211,6 +211,16 @@ def logarithmic(panel: Any, names: str = "xy") -> None:
         log_ticks(getattr(panel, f"{name}axis"))
 
 
+def edge_label(panel: Any, text: str, x: float | None = None, y: float | None = None) -> None:
+    """Name the place of values that a logarithmic axis does not reach: above the panel at x, or right of it at y."""
+    place, offset, frame, looks = (
+        ((x, 1), (0, 2), panel.get_xaxis_transform(), {"ha": "center", "va": "bottom"})
+        if y is None
+        else ((1, y), (3, 0), panel.get_yaxis_transform(), {"ha": "left", "va": "center"})
+    )
+    panel.annotate(text, place, xycoords=frame, xytext=offset, textcoords="offset points", fontsize="small", **looks)
+
+
 def log_ticks(axis: Any) -> None:
     """Ticks of a logarithmic axis at powers of ten, and at 2 and 5 times them where few powers are in its range."""
     from matplotlib import rcParams

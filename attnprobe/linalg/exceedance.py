@@ -8,6 +8,7 @@ hypotheses about the probability p of an exceedance. ``at_most`` is ``p ≤ δ``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log, log1p
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -219,3 +220,19 @@ def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) 
     lower = float(betaincinv(happened, missed + 1, tail)) if happened else 0.0
     upper = float(betaincinv(happened + 1, missed, 1 - tail)) if missed else 1.0
     return lower, upper
+
+
+def least_trials(probability: float, confidence: float = CONFIDENCE) -> int:
+    """The least number of trials without any event whose `clopper_pearson` interval ends at ``probability`` or below.
+
+    It is the least integer N with ``(1 - probability)^N ≤ (1 - confidence)/2``.
+
+    Raises:
+        UsageError: a probability or a confidence outside (0, 1).
+
+    >>> least_trials(0.1), clopper_pearson(0, 35)[1] > 0.1 >= clopper_pearson(0, 36)[1]
+    (36, True)
+    """
+    if not 0 < probability < 1 or not 0 < confidence < 1:
+        raise UsageError(f"probability {probability}, confidence {confidence}: choose numbers above 0 and below 1")
+    return ceil(log((1 - confidence) / 2) / log1p(-probability))

@@ -22,7 +22,6 @@ from ..rng import Streams
 
 VACUOUS, NOT_MET = "vacuous", "assumption not met"
 VERDICTS = HOLDS, VIOLATED, UNDECIDED, VACUOUS, NOT_MET
-EQUAL = 1e-12  # relative, of a share of seeds and 1 - δ
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,8 @@ class Finding:
 
     @property
     def undecided(self) -> Tensor:
-        """Whether the measured value is beyond the bound, but not its entire interval of chance, (h,) bool."""
-        equal = torch.isclose(self.measured, self.bound, rtol=EQUAL, atol=0)
-        return self._beyond(self._eased(self.measured)) & ~equal & ~self.contradicted & (not self.certified)
+        """Whether the interval of chance is beyond the bound in part, (h,) bool."""
+        return self._beyond(self._farthest) & ~self.contradicted & (not self.certified)
 
     @property
     def lost(self) -> Tensor:
@@ -95,7 +93,7 @@ class Finding:
         2. ``vacuous``: every matrix fulfils the promise, or one of zeros does, so a measurement decides nothing;
         3. None: the measurement or its bound is NaN, which is a failure and not a verdict;
         4. ``violated``: the entire measured interval, rounding included, is beyond the bound;
-        5. ``undecided``: the measured value is beyond the bound, but not its entire interval of chance;
+        5. ``undecided``: the interval of chance is beyond the bound in part;
         6. ``holds``.
         """
         words = {NOT_MET: ~self.met, VACUOUS: self.vacuous, None: self.lost}
@@ -106,7 +104,14 @@ class Finding:
     @property
     def _nearest(self) -> Tensor:
         """The end of the measured interval that is nearest to the promise, with its rounding, (h,)."""
-        end = self.lower if self.sense == "at most" else self.upper
+        return self._end(self.lower if self.sense == "at most" else self.upper)
+
+    @property
+    def _farthest(self) -> Tensor:
+        """The other end, (h,)."""
+        return self._end(self.upper if self.sense == "at most" else self.lower)
+
+    def _end(self, end: Tensor | None) -> Tensor:
         return self._eased(self.measured if end is None else end)
 
     def _eased(self, value: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ def test_the_failure_probability_is_a_bound(make_input, sketch):
 
 
 def test_the_jl_verdicts():
-    actual = check("skeinformer-jl", constant(n=64), (2, 48), epsilons=(0.1, 0.5, 2.0))
+    actual = check("skeinformer-jl", constant(n=64), (2, 48), epsilons=(0.1, 0.5, 2.0), seeds=range(36))
     message = {(one.at["sketch"], one.d, one.at["epsilon"]): set(one.verdicts()) for one in actual}
     assert message["gaussian", 2, 0.1] == {"assumption not met"} == message["optimal", 2, 0.1]
     assert message["optimal", 48, 0.5] == {"holds"} == message["uniform", 48, 0.5]
@@ -241,7 +241,7 @@ def test_the_exact_mean_of_the_squared_error(make_input):
 
 def test_proposition_1_holds_where_it_says_something():
     """Nearly equal values: the bounds are below ‖BV‖_F², and both hold; peaked attention makes the quantile vacuous."""
-    actual = check("skeinformer-proposition-1", constant(n=96), (64,))
+    actual = check("skeinformer-proposition-1", constant(n=96), (64,), seeds=range(36))
     assert [set(one.verdicts()) for one in actual] == [{"holds"}, {"holds"}]
     quantile, mean = actual
     assert (quantile.bound > mean.bound).all() and (quantile.slack > 5).all() and (mean.slack >= 1).all()
@@ -269,7 +269,7 @@ def test_the_pilots_needed_are_the_formula():
 
 def test_lemma_1_holds_with_enough_pilots():
     qkv = make(n=64, score=0.05, seed=2)
-    actual = check("skeinformer-lemma-1", qkv, (4, 128))
+    actual = check("skeinformer-lemma-1", qkv, (4, 128), seeds=range(36))
     few, enough = actual
     assert set(few.verdicts()) == {"assumption not met"} and set(enough.verdicts()) == {"holds"}
     assert (enough.details["needed"] <= 128).all() and (enough.details["beta"] >= math.sqrt(1 / 3)).all()
@@ -418,8 +418,8 @@ def test_the_hardest_vector_is_the_one_whose_length_varies_most(monkeypatch):
     assert not nothing.length_errors(nothing.v, "gaussian", 3, setting_for(even(torch.zeros(6, 2)))).any()
 
 
-def by_place(qkv, d=150, epsilon=0.5, **more):
-    actual = check("skeinformer-jl-vector", qkv, (d,), epsilons=(epsilon,), **more)
+def by_place(qkv, d=150, epsilon=0.5, seeds=range(36), **more):
+    actual = check("skeinformer-jl-vector", qkv, (d,), epsilons=(epsilon,), seeds=seeds, **more)
     return {(one.at["sketch"], one.at["of"]): one for one in actual}
 
 

@@ -1,12 +1,12 @@
 """Truncated rows: the identities, the diameter bound, the rule for Gaussian scores; and planted faults."""
 
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 import pytest
 import torch
 from inputs import make
-from scipy.stats import norm
+from scipy.stats import jarque_bera, norm
 from theory_settings import setting_for
 
 from attnprobe.operators import Scaled
@@ -61,10 +61,31 @@ def test_the_rule_for_gaussian_scores_is_met_by_them_and_not_by_heavy_tails():
     flat = qkv.replace(q=q[:, :40] / q[:, :40].norm(dim=-1, keepdim=True) * p**0.5, k=k, v=k)
     [one] = findings_of("topk-gaussian", flat, epsilons=(0.1,))
     assert float(one.measured / one.bound) == pytest.approx(1.0, abs=0.1)
-    assert abs(float(one.details["kurtosis"])) < 0.2
+    assert abs(float(one.details["kurtosis"])) < 0.2 and float(one.details["rejected"]) <= 0.1
+    assert one.verdicts() == ["holds"]
     sharp = flat.replace(k=k * (torch.rand(1, n, 1, generator=g, dtype=F64) < 0.05) * 6)
     [one] = findings_of("topk-gaussian", sharp, epsilons=(0.1,))
-    assert one.verdicts() == ["violated"] or float(one.details["kurtosis"]) > 3
+    assert one.verdicts() == ["assumption not met"] and float(one.details["rejected"]) == 1
+
+
+@pytest.mark.parametrize("spread, verdict", [(1.2, "holds"), (3.0, "assumption not met")])
+def test_the_rule_is_about_many_keys_of_like_weight(spread, verdict):
+    """Where scores spread by 3, a few of 1,000 keys carry a row, and Gaussian rows need 1.6 times the rule's keys."""
+    g = torch.Generator().manual_seed(5)
+    q, k = torch.randn(2, 1, 1000, 64, generator=g, dtype=F64)
+    q = q[:, :200] / q[:, :200].norm(dim=-1, keepdim=True) * 8
+    [one] = findings_of("topk-gaussian", make(n=1000, h=1, p=64).replace(q=spread * q, k=k, v=k), epsilons=(0.2,))
+    assert one.verdicts() == [verdict] and float(one.details["rejected"]) <= 0.1
+    assert float(one.measured / one.bound) == pytest.approx(1 if verdict == "holds" else 1.6, rel=0.15)
+
+
+@pytest.mark.parametrize("by, verdict", [(0.88, "violated"), (0.95, "holds"), (1.05, "holds")])
+def test_a_rule_that_says_too_few_keys_is_violated_beyond_a_tenth(by, verdict, monkeypatch):
+    monkeypatch.setattr("attnprobe.theorems.tzachristas2025.gaussian_keys", lambda *args: by * gaussian_keys(*args))
+    g = torch.Generator().manual_seed(3)
+    q, k = torch.randn(2, 1, 1000, 64, generator=g, dtype=F64)
+    [one] = findings_of("topk-gaussian", make(n=1000, h=1, p=64).replace(q=q[:, :200], k=k, v=k), epsilons=(0.1,))
+    assert one.verdicts() == [verdict], (one.measured, one.bound, one.lower)
 
 
 def test_few_keys_and_impossible_epsilons_are_left_out():
@@ -94,7 +115,7 @@ def test_keys_by_the_rule_are_the_literal_ones(form):
     epsilon, qkv = 0.2, make(n=n).replace(**{**FORMS[form], **sizes})
     [one] = findings_of("topk-gaussian", qkv, epsilons=(epsilon,))
     for head in range(2):
-        needed, ruled, kurtosis = [], [], []
+        needed, ruled, kurtosis, p, variance = [], [], [], [], []
         for row in range(n):
             seen = [j for j in range(n) if not qkv.causal or (j <= row and (form == "causal" or row - j < near))]
             if len(seen) < LEAST_KEYS:
@@ -111,6 +132,11 @@ def test_keys_by_the_rule_are_the_literal_ones(form):
             sigma = float(away.square().mean().sqrt())
             ruled.append(len(seen) * float(norm.sf(sigma + norm.ppf(epsilon))))
             kurtosis.append(float((away**4).mean()) / sigma**4 - 3)
+            p.append(jarque_bera(scores.numpy()).pvalue)
+            variance.append(exp(sigma**2) / len(seen))
         assert float(one.measured[head]) == pytest.approx(sum(needed) / len(needed))
         assert float(one.bound[head]) == pytest.approx(sum(ruled) / len(ruled), rel=1e-9)
         assert float(one.details["kurtosis"][head]) == pytest.approx(sum(kurtosis) / len(kurtosis), rel=1e-9)
+        rejected = sum(value < 0.05 for value in p) / len(p)
+        assert float(one.details["rejected"][head]) == rejected
+        assert float(one.details["variance"][head]) == pytest.approx(sum(variance) / len(variance), rel=1e-9)

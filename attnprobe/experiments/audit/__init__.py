@@ -45,7 +45,7 @@ class AuditRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     methods: tuple[str, ...] = methods_option(
         ("performer",), "Random methods to test; repeatable and comma-separated. [default: performer]"
     )
-    epsilon: tuple[float, ...] = opt((0.05, 0.1), "Promised relative errors ε.", parse=positives)
+    epsilon: tuple[float, ...] = opt((0.1, 0.5, 1.0), "Promised relative errors ε.", parse=positives)
     delta: tuple[float, ...] = opt((0.05,), "Promised probabilities δ of a larger error.", parse=probabilities)
     repeats: int = opt(1000, "Number of seeds: seed … seed+repeats-1. With --stop, at most.", between=(2, MOST))
     confidence: float = opt(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import logarithmic
+from ...figures.kit import edge_label, logarithmic
 from ...figures.looks import COLOURS
 from ...figures.methods import PROMISED, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
@@ -75,6 +75,8 @@ def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequenc
     axis.grid(False, axis="x")
     axis.set_ylim(least / MOST, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
+    if any(row["worst"] == 0 for row in group):
+        edge_label(axis, "0", y=least)
     for place, delta in enumerate(deltas):
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=PROMISED, linewidth=0, zorder=0)

@@ -12,7 +12,7 @@ from ...tables.long import CELL, Row, describe, known, long_rows, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.numbers import method_label
 from ...tables.results import at_budget, in_words, lost, sentences
-from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
+from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .record import METRICS, PER_HEAD, SHAPE
@@ -183,6 +183,13 @@ def audit_result(rows: Sequence[Row]) -> str:
     counts = Counter(known(rows, "verdict"))
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
     share = f"Of {counts.total()} promises, head by head, {in_words(parts)}." if parts else ""
-    biased = list(dict.fromkeys(at_budget(row) for row in rows if row.get("biased")))
+    tested = gathered([row for row in rows if row.get("biased") is not None], at_budget)
+    biased = [f"{at_budget(group[0])} in {_heads(group)}" for group in tested if any(row["biased"] for row in group)]
     which = f"The normaliser is biased: {', '.join(biased)}." if biased else ""
     return sentences(share, which, lost(rows, at_budget))
+
+
+def _heads(rows: Sequence[Row]) -> str:
+    """How many of the heads have a biased normaliser."""
+    heads = {tuple(row[name] for name in ("source", "n", "layer", "window", "head")): row["biased"] for row in rows}
+    return f"{sum(map(bool, heads.values()))} of {len(heads)} heads"

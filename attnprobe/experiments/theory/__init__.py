@@ -29,10 +29,10 @@ def relative_errors(text: str, what: str) -> tuple[float, ...]:
 class TheoryRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
     """Evaluate the papers' theorems on real Q, K and V: check assumptions, and compare bounds with measured values.
 
-    Every statement gets a verdict for each head. *holds*: the measured value satisfies it. *violated*: it is false, by
-    more than the measured interval and rounding. *undecided*: the measured value breaks it, but not the entire
-    interval. *vacuous*: the bound is true of every matrix, or of an approximation by zeros. *assumption not met*: the
-    theorem does not apply. Probabilities are measured over seeds, with a confidence interval.
+    Every statement gets a verdict for each head. *holds*: what was measured satisfies it, with its entire interval.
+    *violated*: the entire interval breaks it. *undecided*: a part does. *vacuous*: the bound is true of every matrix,
+    or of an approximation by zeros. *assumption not met*: the theorem does not apply. Probabilities are measured over
+    seeds, with a 95 % interval.
 
     Gates in a sweep's file may name a theorem, and may have a lower limit:
     gates: [{metric: slack, stat: p10, min: 1, theorem: skyformer-theorem-2}].

@@ -150,6 +150,8 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
     what = f"whose {of} is off by more than ε" if of in ("matrix", "output") else "whose error exceeds ε"
     title = f"Share of seeds and heads {what}"
     looks = {name: every[name] for name in map(_at_budget, points)}
+    deltas = sorted({point["at"]["delta"] for point in points if "delta" in point["at"]})
+    promised = {"color": GREY, "linewidth": 0.8}
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _at_budget):
@@ -160,19 +162,19 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
                 steps = [steps[0] / 2, *steps, steps[-1] * 2]
                 shares = [fmean(sum(x > step for x in errors) / len(errors) for errors in heads) for step in steps]
                 axis.step(steps, shares, where="post", **looks[_at_budget(group[0])])
-        for delta in {point["at"]["delta"] for point in panel if "delta" in point["at"]}:
-            axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
+        for delta in deltas:
+            axis.axhline(delta, zorder=1, **promised)
         logarithmic(axis, "x")
         axis.set_ylim(-0.02, 1.02)
 
     return Panels(
         f"theory-ma-{of}-n{n}",
         title,
-        [f"{title}, relative to its norm. Grey: δ.", where(points)],
+        [f"{title}, relative to its norm.", where(points)],
         draw=draw,
         x="ε",
         y="share of errors above ε",
-        legend=looks,
+        legend=looks | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "layer"),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.kit import logarithmic
+from ...figures.kit import edge_label, logarithmic
 from ...figures.looks import COLOURS, GREY
 from ...figures.methods import HUGE, PROMISED, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures
@@ -58,7 +58,8 @@ def _bounds(rows: Sequence[Row]) -> Panels:
     caption = [
         "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
         "statement.",
-        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points at an edge are 0 or infinite.",
+        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points at an edge that is named are 0 or "
+        "infinite.",
         where(rows),
     ]
     return Panels(
@@ -109,6 +110,8 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=PROMISED, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], *ends)))
+    _edges(axis, "x", [row["bound"] for row in group], ends)
+    _edges(axis, "y", [row["measured"] for row in group], ends)
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
@@ -138,6 +141,8 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     place = {id(row): layers.index(row["layer"]) + _beside((row["head"], row["d"] or 0), spots) for row in group}
     _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], *ends)))
     axis.set_ylim(low, high)
+    measured = [row["measured"] for row in group]
+    _edges(axis, "y", measured if axis.get_yscale() == "log" else [x for x in measured if x], ends)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
     axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
@@ -162,6 +167,13 @@ def _points(
             axis.plot(
                 x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
             )
+
+
+def _edges(axis: Any, name: str, values: Sequence[float], ends: tuple[float, float]) -> None:
+    """Name the edges at which values are drawn that are 0, or infinite."""
+    for text, edge, value in zip(("0", "∞"), ends, (0, math.inf), strict=True):
+        if value in values:
+            edge_label(axis, text, **{name: edge})
 
 
 def _within(low: float, high: float) -> tuple[float, float]:

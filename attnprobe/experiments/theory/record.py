@@ -16,7 +16,7 @@ Reals = list[Real]
 NUMBERS = ("bound", "measured", "lower", "upper", "rounding", "slack")
 PER_HEAD = ("met", "vacuous", "verdict", *NUMBERS)
 STATEMENT = ("d", "at", "assumption", "promise", "sense")
-REQUESTED = ("budgets", "epsilon")
+REQUESTED = ("budgets", "epsilon", "seeds")
 Verdict = Literal["holds", "violated", "undecided", "vacuous", "assumption not met"]
 VERDICTS = get_args(Verdict)
 LOST = "nothing to compare: what was measured or its bound is NaN"
@@ -101,6 +101,7 @@ COLUMNS = {
     "theorem": "the theorem; a cell has a row for each statement and head, and one for each refused budget",
     "budgets": "the list of requested budgets",
     "epsilon": "the list of requested ε",
+    "seeds": "number of draws of a share",
     "at[NAME]": "a parameter of the statement",
     "assumption": "the assumption",
     "promise": "the bound as a formula",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ...linalg.exceedance import least_trials
 from ...tables.labels import at_label, source_heading
 from ...tables.long import CELL, Row, describe, known, long_rows, spread, summarised
 from ...tables.long import FIELDS as LONG
@@ -76,6 +77,7 @@ def _statistics(group: list[Row]) -> Row:
     entry: Row = {
         **{name: group[0].get(name) for name in (*THEOREM, *STATEMENT)},
         "requested": True,
+        "seeds": group[0]["seeds"],
         "cells": len({row["window"] for row in group}),
         "values": len(group),
         "verdicts": {},
@@ -134,8 +136,8 @@ SLACK = "factor between measured and bound, above 1 where the promise holds; non
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
 VERDICTS_IN_WORDS = (
     "the first that applies: assumption not met, so nothing is promised; vacuous, the bound is true of every matrix "
-    "or of an approximation by zeros; violated, beyond the measured interval and its rounding; undecided, the measured "
-    "value is beyond the bound, but not its entire interval; holds"
+    "or of an approximation by zeros; violated, the entire measured interval is beyond the bound, rounding included; "
+    "undecided, a part of it is; holds"
 )
 ENDS = "quantiles, where they differ"
 NUMBER_COLUMNS = (
@@ -183,7 +185,20 @@ def _table(group: Sequence[Row]) -> Table:
     several = [column for name, column in TEXTS.items() if len(texts[name]) > 1]
     heads = counted(group) if any(row["heads"] for row in group) else ""
     caption = joined(f"{first['theorem']} · {first['paper']}", source_heading(first), heads)
-    return table_of(caption, group, [*PLACES, _at(shared), *NUMBER_COLUMNS, *several], notes + reasons(group, _name))
+    notes += [*too_few(group), *reasons(group, _name)]
+    return table_of(caption, group, [*PLACES, _at(shared), *NUMBER_COLUMNS, *several], notes)
+
+
+def too_few(rows: Sequence[Row]) -> list[str]:
+    """A note on undecided probabilities of a few seeds, none of which could be shown to keep its δ."""
+    undecided = [row for row in rows if "undecided" in row["verdicts"] and "delta" in row["at"]]
+    needed = {row["at"]["delta"]: least_trials(row["at"]["delta"]) for row in undecided}
+    return [
+        f"undecided: {row['seeds']} seeds cannot show a probability of at most {delta:g}; choose --repeats {least}"
+        for row in undecided[:1]
+        for delta, least in needed.items()
+        if row["seeds"] < least
+    ]
 
 
 def _shared_at(group: Sequence[Row]) -> dict[str, object]:
