@@ -17,15 +17,16 @@ from .methods import HOLLOW, HUGE
 
 Limits = tuple[float, float]  # the cost of exact attention, and the error of V-Mean, which costs nothing
 
-FRONTIER = {"color": "#222222", "linewidth": 1.0, "alpha": 0.8, "zorder": 1.5}
+FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
 BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": ".", "markersize": 4, "zorder": 1.2}
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 CLEAR = 0.8  # of an error: a method that is clearly better has less
 MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
-SIZE, WIDE, TALL = 0.694, 0.6, 0.75  # of type x-small, of figures' type; width and height of its digits, of its size
+SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
+HALO = 1.5  # points around a number
 RADIUS = 3.0  # points, of a marker
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
@@ -115,9 +116,14 @@ def cloud(
 
 def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]]) -> None:
     """Write d beside the points of a panel whose lines are drawn, and whose axes have their scales and ends."""
+    from matplotlib import rcParams
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=HALO, foreground=rcParams["axes.facecolor"])]
     lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
     for text, point, (x, y) in _numbers(axis, lines):
-        look = {"ha": "center", "va": "baseline", "fontsize": "x-small", "color": styles[point.label]["color"]}
+        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": styles[point.label]["color"]}
+        look |= {"path_effects": halo}
         axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
 
 

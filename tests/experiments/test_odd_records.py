@@ -118,7 +118,7 @@ def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
         *(f"bench-pareto-n{n}-layer1" for n in (16, 32, 64)),
     ]
     assert "forward and gradient" in figures["bench-time-d4-layer0"].caption[-1]
-    assert sorted(figures["bench-time-d4-layer0"].legend) == ["linear", "skyformer"]
+    assert sorted(figures["bench-memory-d4-layer0"].legend) == ["linear", "skyformer"]
     assert {len(line.get_xdata()) for line in axes["bench-time-d4-layer0"][0].get_lines()} == {3}  # of one budget
     assert "V-Mean" not in figures["bench-pareto-n64-layer0"].legend
     assert not any(line.get_color() == "black" for axis in axes["bench-pareto-n64-layer0"] for line in axis.get_lines())

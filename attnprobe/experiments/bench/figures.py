@@ -20,7 +20,7 @@ from .timing import ERROR, FIT_FROM, exponent
 
 COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),
-    "peak_bytes": ("memory", 2.0**-20, "peak memory beyond Q, K, V, MiB"),
+    "peak_bytes": ("memory", 2.0**-20, "peak memory\nbeyond Q, K, V, MiB"),
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
@@ -29,6 +29,7 @@ EXACT_LABEL = "exact attention, fused"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+SPREAD = {"± half of p25 – p75": {"color": GREY, "linestyle": "", "marker": "|", "markersize": 8}}
 GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
 
@@ -86,6 +87,15 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
 
     ends = bar_ends([factor * row[cost] for row in rows], list(map(spread, rows)))
 
+    first, last = (min(exact, key=_length), max(exact, key=_length)) if exact else ({}, {})
+
+    def guide(n: int, power: int) -> float:
+        """A cost that grows with this power of n, and is that of exact attention at its largest."""
+        return factor * last[cost] * (n / last["n"]) ** power
+
+    low = min(ends) / 1.5  # a guide that leaves the axis is not drawn
+    guides = {power: one for power, one in GUIDES.items() if exact and guide(first["n"], power) >= low}
+
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
         """The line of some rows; times have bars."""
         ordered = sorted(group, key=lambda row: row["n"])
@@ -96,32 +106,33 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
         if exact:
-            (first, _), *_, (last, end) = curve(axis, exact, BLACK).get_xydata().tolist()
-            for power, (_, look) in GUIDES.items():
-                axis.plot([first, last], [end * (first / last) ** power, end], **look)
+            curve(axis, exact, BLACK)
+        for power, (_, look) in guides.items():
+            axis.plot([first["n"], last["n"]], [guide(first["n"], power), guide(last["n"], power)], **look)
         if vmean:
             curve(axis, vmean, VMEAN)
         for group in gathered(panel, text_label):
             name = text_label(group[0])
             own[labels[name]] = curve(axis, group, styles[name])
         _log_axes(axis, lengths)
-        axis.set_ylim(min(ends) / 1.5, max(ends) * 1.5)
+        axis.set_ylim(low, max(ends) * 1.5)
         return own if len(panels) > 1 else {}
 
-    what = label.rpartition(",")[0]
+    what = label.rpartition(",")[0].replace("\n", " ")
     title = f"{sentence(what)} against n" + ("" if d is None else f" at d = {d}")
     title += ": median over rounds" if cost == "seconds" else ""
     fitted = any(labels[name] != name for name in labels)
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
-    legend |= {EXACT_LABEL: BLACK, **dict(GUIDES.values())} if exact else {}
+    legend |= {EXACT_LABEL: BLACK, **dict(guides.values())} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
+    legend |= SPREAD if cost == "seconds" else {}
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
         [
             f"{title}, on logarithmic axes. Exact attention is the framework's fused kernel.",
             *(["Bars: the median ± half the range of the quartiles of the rounds."] * (cost == "seconds")),
-            "Dotted and dashed guides through its last point grow as n and as n².",
+            *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
         ],
@@ -132,6 +143,10 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         legend,
         height=2.3,
     )
+
+
+def _length(row: Row) -> int:
+    return row["n"]
 
 
 def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
@@ -155,8 +170,11 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     exact = next((row for row in rows if row["method"] == EXACT), {})
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
+    budgets = {row["d"] for row in points} - {None}
     named, others = prominent((clouds[cost], limits[cost]) for cost in COSTS)
     styles = styles_of(run, [row for row in points if text_label(row) in named])
+
+    alone = f", d = {min(budgets)}" if len(budgets) == 1 else ""
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, limits[cost])
@@ -167,14 +185,15 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         logarithmic(axis)
         axis.set_ylim(ends)
         axis.set_xlabel(COSTS[cost][2])
-        numbers(axis, clouds[cost], styles)
+        if len(budgets) > 1:
+            numbers(axis, clouds[cost], styles)
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
-        f"Output error against cost at n = {rows[0]['n']}: medians",
+        f"Output error against cost at n = {rows[0]['n']}{alone}: medians",
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
-            "A line joins the budgets of a method, whose d stand at its points.",
+            *(["A line joins the budgets of a method, whose d stand at its points."] * (len(budgets) > 1)),
             *(["Grey: methods that others beat at every cost."] * (len(others) > 1)),
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),

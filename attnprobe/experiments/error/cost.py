@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.costs import Point, cloud, numbers, prominent
+from ...figures.costs import FRONTIER, Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     flagged,
+    hollow_legend,
     legend_text,
     lowest,
     marks,
@@ -56,6 +58,7 @@ AXES = {  # of a metric: statistic, factor, label
 }
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
+MOST_ABSENT = 2  # methods that the legend names as without a cost
 NOTHING = {"linestyle": "", "marker": ""}
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
@@ -232,7 +235,9 @@ def cost_figure(
     if len(points) < 2:
         return []
     costs = [name for name in AXES if any(name in _prices(row) for row in points)]
-    places = [(title, group) for title, group in panels_of(shown, panel_title) if any(row in points for row in group)]
+    budgets = sorted({row["d"] for row in points if row["d"] is not None})
+    titles = partial(panel_title, budgets=budgets if len(budgets) == 1 else ())
+    places = [(title, group) for title, group in panels_of(shown, titles) if any(row in points for row in group)]
     alone = len(places) == 1
     panels = [("" if alone else title, (name, group)) for title, group in places for name in costs]
     references = [row for row in shown if row.get("reference")]
@@ -248,6 +253,8 @@ def cost_figure(
     styles = styles_of(rows, [row for row in points if text_label(row) in named])
     yardsticks = styles_of(rows, references)
     errors = _errors(records, metric) if _are_many(records) else {}
+    if errors:
+        others = {f"{name}, at 95 %" if look is FRONTIER else name: look for name, look in others.items()}
 
     def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:
         if not errors:
@@ -269,27 +276,33 @@ def cost_figure(
         axis.grid(axis="x")
         logarithmic(axis, "x")
         axis.set_xlabel(AXES[name][2])
-        numbers(axis, drawn, styles)
+        if len(budgets) > 1:
+            numbers(axis, drawn, styles)
 
     flags = flagged(shown)
     notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
-    absent = [
-        f"{label}: states no {words}"
-        for words, labels in _unstated(shown).items()
-        for label in labels
-        if label in styles or words == "cost"
-    ]
+    absent = []
+    for words, labels in _unstated(shown).items():
+        missing = [label for label in labels if label in styles or words == "cost"]
+        who = ", ".join(missing) if len(missing) <= MOST_ABSENT else f"{len(missing)} methods"
+        absent += [f"no {words}: {who}"] * bool(missing)
     drawn = {point.label for _, (name, group) in panels for point in _points(group, name, metric)}
     absent += [label + note for label, note in notes.items() if note and label not in drawn]
     legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
-        _caption(shown, metric),
+        _caption(shown, metric, len(budgets) > 1),
         panels,
         draw,
         y=symbol(metric),
-        legend={**legend, **others, EXACT_LABEL: EXACT_LINE, **dict.fromkeys(absent, NOTHING)},
+        legend={
+            **legend,
+            **others,
+            EXACT_LABEL: EXACT_LINE,
+            **hollow_legend(shown),
+            **dict.fromkeys(absent, NOTHING),
+        },
         width=1.6,
         height=2.3,
         columns=len(costs),
@@ -298,12 +311,12 @@ def cost_figure(
     return draw_figures([figure], drawing, out_dir)
 
 
-def _caption(rows: Sequence[Fields], metric: str) -> list[str]:
+def _caption(rows: Sequence[Fields], metric: str, several: bool) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
-        "A line joins the budgets d of a method, which stand at its points where they do not hide each other.",
+        *(["A line joins the budgets d of a method, which stand at its points where there is room."] * several),
         "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
         *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",

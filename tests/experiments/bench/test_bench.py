@@ -658,6 +658,23 @@ def test_times_of_a_figure_have_the_spread_of_their_table(cost):
     assert any(line.startswith("Bars") for line in figure.caption) == (cost == "seconds")
 
 
+@pytest.mark.parametrize("n, names", [((64, 80), ["∝ n", "∝ n²"]), ((64, 4096), ["∝ n"])])
+def test_guides_lie_within_the_axis(n, names):
+    """Times of exact attention grow as n here, so that the square leaves the axis."""
+    records = [one for length in n for one in benched(n=length)]
+    for one in records:
+        one["metrics"]["seconds"] = [one["n"] * 1e-3 for _ in one["metrics"]["seconds"]]
+        if "exact_seconds" in one["metrics"]:
+            one["metrics"]["exact_seconds"] = one["metrics"]["seconds"]
+    rows = timed_rows(records)
+    figure = figures._growth(rows, rows, "seconds", 8, "")
+    assert [name for name in figure.legend if "∝" in name] == names
+    axis = Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    low, high = axis.get_ylim()
+    assert all(low <= y <= high for line in axis.lines for y in line.get_ydata())
+
+
 def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
     measured(tmp_path, "a", n=(64,))
     assert run("error", "--qkv", qkv, "--d", 8, "--no-matrix", "--out", "e")[0] == 0

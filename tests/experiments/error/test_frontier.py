@@ -165,7 +165,7 @@ def test_the_figure_names_methods_that_state_one_of_two_costs(monkeypatch, tmp_p
     records = [*reads, *cells("cheap", 0.1, 0.5), *cells("softmax", 1.0, 0.001, None), *VMEAN]
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
     (figure,) = figures
-    assert [name for name in figure.legend if "states" in name] == ["cheap: states no keys and values read"]
+    assert "no keys and values read: cheap" in figure.legend and "no entries visited: cheap" not in figure.legend
     assert "Not drawn where they state no keys and values read: cheap." in figure.caption
 
 
@@ -183,7 +183,8 @@ def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
     (figure,) = figures
-    assert "silent: states no cost" in figure.legend and "silent" not in figure.legend
+    assert "no cost: silent" in figure.legend and "silent" not in figure.legend
+    assert "frontier, at 95 %" in figure.legend, "the steps of the table"
 
     figure.draw(Figure().subplots(), figure.panels[0][1])
     (table,) = frontier_tables(records)
@@ -217,10 +218,10 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
         figures[0].draw(axis, panel)
         uprights[title, panel[0]] = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
     assert uprights == {
-        ("layer 0, 1, n = 64", "visited_fraction"): [80.0],
-        ("layer 0, 1, n = 64", "kv_read"): [],
-        ("layer 0, 1, n = 32", "visited_fraction"): [],
-        ("layer 0, 1, n = 32", "kv_read"): [],
+        ("layer 0, 1, n = 64, d = 8", "visited_fraction"): [80.0],
+        ("layer 0, 1, n = 64, d = 8", "kv_read"): [],
+        ("layer 0, 1, n = 32, d = 8", "visited_fraction"): [],
+        ("layer 0, 1, n = 32, d = 8", "kv_read"): [],
     }
 
 
