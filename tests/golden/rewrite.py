@@ -115,7 +115,7 @@ CASES = {  # of keys alone, by command
         f"{FILE} --d 4 --theorem shift-bound --quadrature --repeats 2 --scale-inputs 0.5",
     ],
     "audit": [
-        f"{FILE} --d 4",
+        f"{FILE} --d 4 --epsilon 0.05,0.1",
         f"{FILE} --d 4 --method bigbird,skeinformer --epsilon 0.2 --delta 0.1,0.3 --repeats 5 --confidence 0.9 --stop "
         "--rows --no-matrix --seed 3 --head 1",
     ],
