@@ -211,14 +211,17 @@ def logarithmic(panel: Any, names: str = "xy") -> None:
         log_ticks(getattr(panel, f"{name}axis"))
 
 
-def edge_label(panel: Any, text: str, x: float | None = None, y: float | None = None) -> None:
-    """Name the place of values that a logarithmic axis does not reach: above the panel at x, or right of it at y."""
-    place, offset, frame, looks = (
-        ((x, 1), (0, 2), panel.get_xaxis_transform(), {"ha": "center", "va": "bottom"})
-        if y is None
-        else ((1, y), (3, 0), panel.get_yaxis_transform(), {"ha": "left", "va": "center"})
-    )
-    panel.annotate(text, place, xycoords=frame, xytext=offset, textcoords="offset points", fontsize="small", **looks)
+def edge_label(panel: Any, text: str, x: float | None = None, y: float | None = None, inside: bool = False) -> None:
+    """Name the place of values that a logarithmic axis does not reach: above the panel at x, or at its right end at y.
+
+    Args:
+        inside: whether the name of y stands left of the end.
+    """
+    place, frame = ((x, 1), panel.get_xaxis_transform()) if y is None else ((1, y), panel.get_yaxis_transform())
+    looks: dict[str, Any] = {"xytext": (0, 2), "ha": "center", "va": "bottom"}
+    if y is not None:
+        looks = {"xytext": (-3 if inside else 3, 0), "ha": "right" if inside else "left", "va": "center"}
+    panel.annotate(text, place, xycoords=frame, textcoords="offset points", fontsize="small", **looks)
 
 
 def log_ticks(axis: Any) -> None:

@@ -76,7 +76,7 @@ def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequenc
     axis.set_ylim(least / MOST, MOST)
     axis.set_xlim(-0.5, len(deltas) - 0.5)
     if any(row["worst"] == 0 for row in group):
-        edge_label(axis, "0", y=least)
+        edge_label(axis, "0", y=least, inside=True)
     for place, delta in enumerate(deltas):
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=PROMISED, linewidth=0, zorder=0)

@@ -184,8 +184,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     shown = [row for row in rows if row.get("profile")]
     if all(row.get("reference") for row in shown):
         return []
-    lengths = len({row["d"] for row in shown if row["d"] is not None})
-    groups = _parts(shown, lengths > 1)
+    groups = _parts(shown)
     styles = styles_of(rows, shown)
     flags = flagged(shown)
     names = [name for name in PANELS if _has(shown, name)]
@@ -225,7 +224,7 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
     return draw_figures([figure], drawing, out_dir)
 
 
-def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
+def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
     groups = []
     places = panels_of(rows, _place)
@@ -235,7 +234,7 @@ def _parts(rows: Sequence[Row], with_d: bool) -> list[tuple[str, list[Row]]]:
             of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
             split = parts(of_budget, MOST_IN_PANEL)
             for number, part in enumerate(split, 1):
-                words = [*([f"d = {d}"] * with_d), *([f"methods {number} of {len(split)}"] * (len(split) > 1))]
+                words = [*([f"d = {d}"] * (d is not None)), *([f"methods {number} of {len(split)}"] * (len(split) > 1))]
                 groups.append(("\n".join(filter(None, [place * (len(places) > 1), ", ".join(words)])), part))
     return groups
 

@@ -142,7 +142,7 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], *ends)))
     axis.set_ylim(low, high)
     measured = [row["measured"] for row in group]
-    _edges(axis, "y", measured if axis.get_yscale() == "log" else [x for x in measured if x], ends)
+    _edges(axis, "y", measured if axis.get_yscale() == "log" else [x for x in measured if x], ends, inside=True)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
     axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
@@ -169,11 +169,11 @@ def _points(
             )
 
 
-def _edges(axis: Any, name: str, values: Sequence[float], ends: tuple[float, float]) -> None:
+def _edges(axis: Any, name: str, values: Sequence[float], ends: tuple[float, float], inside: bool = False) -> None:
     """Name the edges at which values are drawn that are 0, or infinite."""
     for text, edge, value in zip(("0", "∞"), ends, (0, math.inf), strict=True):
         if value in values:
-            edge_label(axis, text, **{name: edge})
+            edge_label(axis, text, **{name: edge}, inside=inside)
 
 
 def _within(low: float, high: float) -> tuple[float, float]:
