@@ -26,7 +26,6 @@ MOST_NAMED = 16  # points of a panel that all have their d beside them; of more,
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
-HALO = 1.5  # points around a number
 RADIUS = 3.0  # points, of a marker
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
@@ -117,13 +116,12 @@ def cloud(
 def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]]) -> None:
     """Write d beside the points of a panel whose lines are drawn, and whose axes have their scales and ends."""
     from matplotlib import rcParams
-    from matplotlib.patheffects import withStroke
 
-    halo = [withStroke(linewidth=HALO, foreground=rcParams["axes.facecolor"])]
+    box = {"facecolor": rcParams["axes.facecolor"], "linewidth": 0, "alpha": 0.7, "pad": 0.3}  # over lines
     lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
     for text, point, (x, y) in _numbers(axis, lines):
         look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": styles[point.label]["color"]}
-        look |= {"path_effects": halo}
+        look |= {"bbox": box}
         axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
 
 

@@ -31,6 +31,7 @@ from .kit import (
 Rows = Sequence[Mapping[str, Any]]
 Looks = Mapping[str, Mapping[str, Any]]  # of a legend, by label
 PAD = 0.3  # inches around the panels
+SCALE = 1.3  # inches of a colour scale with its label, at least
 SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
 TALL = 0.3  # of the height of such an axis, that its legend may have
 
@@ -81,7 +82,8 @@ class Panels:
         one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
         title = f"{self.title} ({one})" if one else self.title
         looks = self._looks([rows for _, rows in page])
-        tall = self.height * shape[0] + PAD + legend_inches([*looks], inches, size)
+        least = SCALE if self.scale else 0.0
+        tall = max(self.height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
         sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: Sequence[Mapping[str, Any]] = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, heat_map, logarithmic
+from ...figures.kit import EMPTY, Scale, heat_map, letters, logarithmic
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
@@ -41,6 +41,7 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS = 5  # budgets of a figure
 MAP = 2.1  # inches of a map at a single budget
+LINE = 0.15  # inches of a line of a map's title
 WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
@@ -98,7 +99,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             f"{sentence(place_words)}.",
         ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
-        across = min(ACROSS, drawing.sizes.across(0.5 + 0.1 * max(len(heads), 7)))
+        across = min(ACROSS, drawing.sizes.across(0.3 + 0.085 * max(len(heads), 7)))
         for part in chunks(budgets, across):
             figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
@@ -143,12 +144,14 @@ def _heads(
     panels = []
     for method, d in cells:
         values = maps.get((method, d), missing)
-        title = ("\n" if several else ", ").join([method] + [f"d = {d}"] * (d is not None))
+        title = ", ".join([method] + [f"d = {d}"] * (d is not None))
         panels.append((title + beyond(values.flat, scale.low, scale.high), values))
+    lines = math.ceil(max(len(title) for title, _ in panels) / letters(wide, drawing.sizes.size))
 
     def draw(axis: Any, values: Any) -> None:
         positive = np.where(np.isfinite(values), np.maximum(values, scale.low), math.nan)  # zero has no logarithm
         heat_map(axis, positive, layers, heads, linewidth=0.3, **scale.look)
+        axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
 
     return Panels(
         stem,
@@ -160,7 +163,7 @@ def _heads(
         "layer",
         width=min(1.3, wide),
         legend={MISSING: BLANK} if any(np.isnan(values).any() for _, values in panels) else {},
-        height=(0.65 if several else 0.5) + cell * len(layers),
+        height=0.34 + LINE * lines + cell * len(layers),
         columns=columns,
         sharing={},
         scale=scale,

@@ -39,6 +39,8 @@ WIDTH = 2.2  # inches of a panel
 BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
 INTERVAL = {"95 % interval": {"color": GREY, "linestyle": "", "marker": "|", "markersize": 8}}
 COUNTED = ("windows", "repeats")
+MOST_LAYERS = 10  # that an axis names
+APART, MARGIN = 0.05, 0.05  # between layers and all, and beside them, of their number
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -82,13 +84,16 @@ def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     every = [value for row in rows for value in _means_so_far(row)]
     notes = outside(rows, _means_so_far, lowest(every))
 
-    def draw(axis: Any, panel: Sequence[Row]) -> None:
+    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
+        lines = {}
         for place, row in enumerate(panel):
-            kl = _means_so_far(row)
+            kl, label = _means_so_far(row), text_label(row)
             every_step = markers(len(kl), place, len(panel))
-            axis.plot(range(prefix, prefix + len(kl)), kl, markevery=every_step, **looks[text_label(row)])
+            steps = range(prefix, prefix + len(kl))
+            (lines[label + notes[label]],) = axis.plot(steps, kl, markevery=every_step, **looks[label])
         scale(axis, every)
         axis.xaxis.get_major_locator().set_params(integer=True)
+        return lines
 
     return Panels(
         stem,
@@ -98,11 +103,12 @@ def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             f"text's own tokens behind {prefix} tokens that exact attention read. A point is the mean over the steps "
             f"up to it; the last one is the mean that the table has. {where(rows, *COUNTED)}"
         ],
-        _panels([("", rows)]),
+        _panels(family_panels(rows)),
         draw,
         "token that the step reads",
         "KL so far, nats",
-        {label + notes[label]: look for label, look in looks.items()},
+        width=WIDTH,
+        columns=_columns(family_panels(rows)),
     )
 
 
@@ -169,7 +175,9 @@ def _read(row: Row) -> float:
 def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """The drift of each layer alone, and of all layers."""
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
-    spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
+    end, every = (1 + APART) * len(layers), -(-len(layers) // MOST_LAYERS)
+    looks = {label: {**style, **MANY_POINTS} for label, style in styles.items()} if every > 1 else styles
+    spots = {layer: place for place, layer in enumerate(layers)} | {None: end}
 
     def plot(axis: Any, group: Sequence[Row], style: Mapping[str, Any]) -> tuple[str, Any]:
         alone = sorted((spots[row["layer"]], _drift(row)) for row in group if row["layer"] is not None)
@@ -180,10 +188,10 @@ def _profile(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         return "", line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        axis.set_xticks([*spots.values()], [*map(str, layers), "all"])
-        axis.axvline(len(layers) - 0.35, color="#cccccc", linewidth=0.8, zorder=0)
-        axis.set_xlim(-0.4, len(layers) + 0.7)
-        return _drawn(axis, panel, rows, styles, plot)
+        axis.set_xticks([*range(0, len(layers), every), end], [*map(str, layers[::every]), "all"])
+        axis.axvline((len(layers) - 1 + end) / 2, color="#cccccc", linewidth=0.8, zorder=0)
+        axis.set_xlim(-MARGIN * (1 + end), MARGIN + (1 + MARGIN) * end)
+        return _drawn(axis, panel, rows, looks, plot)
 
     return Panels(
         stem,

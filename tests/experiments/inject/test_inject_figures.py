@@ -86,3 +86,18 @@ def test_a_row_of_panels_has_the_budgets_of_a_family(style, budgets, across):
     ]
     for figure in figures(rows).values():
         assert figure._across(Drawing(style)) == across and len(figure.panels) % budgets == 0
+
+
+@pytest.mark.parametrize("count, shown", [(6, 6), (30, 10)])
+def test_an_axis_of_layers_names_about_ten(count, shown):
+    rows = [row("window", 8, layer, drift=0.1, local_error=0.1) for layer in [*range(count), None]]
+    figure, axis = figures(rows)["inject-layers-n64"], Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    assert [text.get_text() for text in axis.get_xticklabels()] == [*map(str, range(0, count, count // shown)), "all"]
+
+
+def test_a_panel_of_steps_has_at_most_six_methods():
+    rows = [row(f"m{place}", 8, steps={"kl": [0.1, 0.2]}, kl=0.1) for place in range(10)]
+    figure = figures(rows)["inject-steps-n64"]
+    legends = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
+    assert sum(map(len, legends)) == 10 and max(map(len, legends)) <= MOST_IN_PANEL
