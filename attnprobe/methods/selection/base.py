@@ -206,6 +206,13 @@ def last_of_blocks(count: int, size: int, qkv: QKV) -> Tensor:
     return (torch.arange(1, count + 1, device=qkv.device) * size - 1).clamp(max=qkv.n_k - 1)
 
 
+def pages_seen(qkv: QKV, page: int, position: Tensor) -> float:
+    """The number of pages of keys that queries at these positions see, summed: the scores of a selector of pages."""
+    if qkv.causal:
+        return float((position // page + 1).sum())
+    return float(len(position) * -(-qkv.n_k // page))
+
+
 def of_block_rows(qkv: QKV, pages: Tensor, page: int) -> tuple[Tensor, int]:
     """``index`` and ``group`` of the keys of the pages (h, block rows, m) of each block of queries.
 

@@ -13,6 +13,7 @@ from .base import (
     observed,
     of_block_rows,
     page_means,
+    pages_seen,
     row_pages,
     selector,
 )
@@ -43,7 +44,7 @@ def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", b
         block: the number of tokens of a block of queries, and of a block of keys.
 
     Shapes: index (h, ⌈n_q/b⌉, u), weights (h, n_q, u), u ≤ d + b; output (h, n_q, p_v). Deterministic; cost ``n d (p +
-    p_v) + (n/b)² p``, memory O(n d). ``scored`` is the number of pairs of blocks.
+    p_v) + (n/b)² p``, memory O(n d). ``scored`` is the number of pairs of blocks that see each other.
 
     Raises:
         Unsupported: d above n_k. UsageError: ``block`` below 1.
@@ -54,4 +55,4 @@ def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", b
     last = last_of_blocks(queries.shape[1], block, qkv)
     pages = row_pages(qkv, d, block, queries, last, lambda q: q @ means)
     index, group = of_block_rows(qkv, pages, block)
-    return attend(qkv, Selection(index, group, float(queries.shape[1] * means.shape[2])))
+    return attend(qkv, Selection(index, group, pages_seen(qkv, block, last)))

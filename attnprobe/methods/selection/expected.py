@@ -105,15 +105,12 @@ def expected(
             scores[:, :first] = float("-inf")
         return scores.softmax(-1) * lengths[:, :end]
 
-    def cost(end: int) -> float:
-        return float(end * (qkv.p + 1))
-
     return subset(
         numbers,
         d,
         score,
         every=every,
-        scored=cost,
+        scored=lambda observed, end: float(end * (qkv.p + 1)),
         first=first,
         observe=observe if rope is None else None,
         sets=sets,

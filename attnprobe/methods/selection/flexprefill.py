@@ -16,7 +16,18 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, attend, check_positive, keys_of_pages, last_queries, observed, page_means, selector
+from .base import (
+    Selection,
+    attend,
+    check_positive,
+    keys_of_pages,
+    last_of_blocks,
+    last_queries,
+    observed,
+    page_means,
+    pages_seen,
+    selector,
+)
 from .diagonals import columns_and_diagonals
 
 
@@ -92,10 +103,11 @@ def flexprefill(
     has_blocks = _distance(true, of_probe) < tau
     pages = _pooled_blocks(given, means, d, block, mass)
     keys = keys_of_pages(pages, block, qkv.n_k)[:, qkv.query_positions // block]
+    rows = last_of_blocks(pages.shape[1], block, qkv)
     width = max(lines.shape[2], keys.shape[2])
     lines, keys = (pad(x, (0, width - x.shape[2]), value=-1) for x in (lines, keys))
     index = torch.where(has_blocks[:, None, None], keys, lines)
-    return attend(qkv, Selection(index, 1, float(probe.entries + pages.shape[1] * means.shape[1])))
+    return attend(qkv, Selection(index, 1, float(probe.entries) + pages_seen(qkv, block, rows)))
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:

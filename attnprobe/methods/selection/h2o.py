@@ -71,7 +71,7 @@ def h2o(
     if streaming and qkv.causal:
         return streamed(numbers, d, d // 2, accumulate=True, sets=sets)
     total, kept = numbers.q.new_zeros(qkv.h, qkv.n_k), Kept(qkv, "h2o")
-    done = 0
+    done, counted = 0, 0.0  # queries whose weights are summed, and their scores
 
     def score(observed: QKV, end: int) -> Tensor:
         nonlocal done
@@ -81,8 +81,10 @@ def h2o(
         sums = total if observe is None else _column_sums(observed)
         return sums[:, :end] / _queries_that_saw(observed, end) if average else sums[:, :end]
 
-    def cost(end: int) -> float:
-        return float(end * (min(every, end) if observe is None else min(observe, end)))
+    def cost(observed: QKV, end: int) -> float:
+        nonlocal counted
+        before, counted = counted, float(observed.entries) if observe is None else 0.0
+        return observed.entries - before
 
     return subset(
         numbers,

@@ -55,4 +55,4 @@ def keydiff(
         mean = functional.normalize(unit[:, :end].mean(1, keepdim=True), dim=-1)  # (h_kv, 1, p)
         return -repeated((unit[:, :end] @ mean.mT)[..., 0], qkv.h)
 
-    return subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
+    return subset(numbers, d, score, every=every, allocation=allocation, layers=layers)

@@ -52,4 +52,4 @@ def knorm(
     def score(observed: QKV, end: int) -> Tensor:
         return -norms[:, :end]
 
-    return subset(numbers, d, score, every=every, scored=float, allocation=allocation, layers=layers)
+    return subset(numbers, d, score, every=every, allocation=allocation, layers=layers)

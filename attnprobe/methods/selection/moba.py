@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, attend, check_positive, keys_of_pages, page_means, row_pages, selector, working
+from .base import Selection, attend, check_positive, keys_of_pages, page_means, pages_seen, row_pages, selector, working
 
 
 def _caution(d: int, *, block: int) -> str | None:
@@ -45,5 +45,5 @@ def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: 
     numbers = working(qkv)
     means = page_means(numbers.k, block).mT  # (h, p, blocks)
     chosen = row_pages(qkv, d, block, numbers.q, qkv.query_positions, lambda q: q @ means)
-    blocks = qkv.query_positions // block + 1 if qkv.causal else means.shape[2] + 0 * qkv.query_positions
-    return attend(qkv, Selection(keys_of_pages(chosen, block, qkv.n_k), 1, float(blocks.sum())))
+    scored = pages_seen(qkv, block, qkv.query_positions)
+    return attend(qkv, Selection(keys_of_pages(chosen, block, qkv.n_k), 1, scored))

@@ -11,7 +11,18 @@ from torch import Tensor
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, Share, attend, check_positive, keys_of_pages, row_pages, selector, shared, working
+from .base import (
+    Selection,
+    Share,
+    attend,
+    check_positive,
+    keys_of_pages,
+    pages_seen,
+    row_pages,
+    selector,
+    shared,
+    working,
+)
 
 
 @selector(
@@ -59,6 +70,5 @@ def quest(
         return shared(q.clamp(min=0) @ high + q.clamp(max=0) @ low, qkv, share)
 
     chosen = row_pages(qkv, d, page, numbers.q, qkv.query_positions, bounds)
-    seen = qkv.query_positions // page + 1 if qkv.causal else torch.full((qkv.n_q,), pages, device="cpu")
     index = keys_of_pages(chosen, page, qkv.n_k)
-    return attend(qkv, Selection(index, 1, 2 * float(seen.sum())))
+    return attend(qkv, Selection(index, 1, 2 * pages_seen(qkv, page, qkv.query_positions)))

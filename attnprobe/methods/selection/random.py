@@ -56,5 +56,5 @@ def random(
     def score(observed: QKV, end: int) -> Tensor:
         return scores[:, :end].to(qkv.device)
 
-    selection = subset(working(qkv), d, score, every=every, scored=float, first=first, sets=sets)
+    selection = subset(working(qkv), d, score, every=every, first=first, sets=sets)
     return replace(selection, draws={"scores": scores})

@@ -55,7 +55,7 @@ def snapkv(
         layers: the number of the model's layers, for ``pyramid``.
 
     Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
-    the ``scored`` scores, ``observe`` times the keys before each segment; memory O(n d).
+    the ``scored`` scores, those of ``observe`` queries before each segment; memory O(n d).
 
     Raises:
         Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least; an even
@@ -72,7 +72,7 @@ def snapkv(
         d,
         score,
         every=every,
-        scored=lambda end: float(end * min(observe, end)),
+        scored=lambda observed, end: float(observed.entries),
         last=observe,
         observe=observe,
         sets=sets,

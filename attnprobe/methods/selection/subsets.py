@@ -138,6 +138,11 @@ def check_subset(method: str, *names: str) -> Callable[..., None]:
     return check
 
 
+def one_each(observed: QKV, end: int) -> float:
+    """One score for each key."""
+    return float(end)
+
+
 @full_precision()
 def subset(
     qkv: QKV,
@@ -145,7 +150,7 @@ def subset(
     score: Score,
     *,
     every: int,
-    scored: Callable[[int], float],
+    scored: Callable[[QKV, int], float] = one_each,
     first: int = 0,
     last: int = 0,
     observe: int | None = 0,
@@ -161,7 +166,7 @@ def subset(
         score: ``(observed, end) -> (h, end)``, the scores of the keys ``0 … end - 1``; those with the largest are
             selected. ``observed`` are the inputs with the observed queries. ``end`` grows from call to call.
         every: the largest s. A segment has at most half of the budget: ``s = min(every, ⌈d/2⌉)``.
-        scored: ``end ->`` the number of scores of a selection among ``end`` keys.
+        scored: the number of scores that ``score`` computes for a head, with the same arguments.
         first, last: the numbers of first and of last keys before the segment that are selected for any scores. Last
             keys have at most half of the room.
         observe: the number of observed queries before the segment; None is all of them.
@@ -186,7 +191,7 @@ def subset(
         if observe is not None:
             observed = _queries(given, torch.arange(max(0, given.n_q - observe), given.n_q, device="cpu"))
         scores = joint(score(observed, qkv.n_k), qkv, sets)
-        return Selection(best(scores, d)[:, None], qkv.n_q, scored(qkv.n_k))
+        return Selection(best(scores, d)[:, None], qkv.n_q, scored(observed, qkv.n_k))
     size = min(every, -(-d // 2))
     position = qkv.query_positions.cpu()
     numbers = (position // size).unique().tolist()
@@ -204,8 +209,9 @@ def subset(
                 f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given: "
                 f"{NOT_GIVEN}"
             )
-        scores = joint(score(_queries(given, rows), end), qkv, sets)
-        cost += scored(end)
+        observed = _queries(given, rows)
+        scores = joint(score(observed, end), qkv, sets)
+        cost += scored(observed, end)
         selected.append(best(scores, d - size))
     width = max(d, size + max(keys.shape[1] for keys in selected))
     index = torch.full((qkv.h, len(numbers), width), -1, device=qkv.device)

@@ -60,4 +60,4 @@ def tova(
     def score(observed: QKV, end: int) -> Tensor:
         return exact(observed).rows(0, 1)[:, 0, :end]
 
-    return subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets)
+    return subset(numbers, d, score, every=every, observe=1, sets=sets)

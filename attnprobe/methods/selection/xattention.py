@@ -15,7 +15,7 @@ from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import ROWS, Selection, attend, check_positive, observed, of_block_rows, selector
+from .base import ROWS, Selection, attend, check_positive, observed, of_block_rows, pages_seen, selector
 
 
 def _check(target: str, *, stride: int, block: int, mass: float) -> None:
@@ -63,7 +63,8 @@ def xattention(
         mass: the estimated mass of the selected blocks. With 1 all blocks that fit in d are selected.
 
     Shapes: index (h, ⌈n_q/block⌉, u), weights (h, n_q, u), u ≤ d + 2 block; output (h, n_q, p_v). Deterministic; cost
-    ``n² p/s`` for the estimate and ``n d (p + p_v)``, memory O(n d). ``scored`` counts inner products of p numbers.
+    ``n² p/s`` for the estimate and ``n d (p + p_v)``, memory O(n d). ``scored`` is one inner product of p numbers for
+    each query and cell of keys that it sees.
 
     Raises:
         Unsupported: d above 2 n_k. UsageError: an option out of its range.
@@ -79,7 +80,7 @@ def xattention(
     if qkv.causal:
         selected &= order <= row[:, None]
     index, group = of_block_rows(qkv, order.masked_fill(~selected, -1), block)
-    return attend(qkv, Selection(index, group, float(given.n_q * given.n_k / stride)))
+    return attend(qkv, Selection(index, group, pages_seen(given, stride, given.query_positions)))
 
 
 @full_precision()

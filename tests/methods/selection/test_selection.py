@@ -62,10 +62,10 @@ def test_sizes_and_costs_are_those_of_the_sets(name, causal):
 
 
 SCORED = {  # scores of all 31 rows, causal and not; 11 pages of three keys; segments end at 6, 12, 18, 24 and 30
-    "block-topk": (11 * 11, 11 * 11),
+    "block-topk": (66, 11 * 11),
     "dsa-oracle": (31 * 32 / 2, 31 * 31),
     "expected": (90 * 9, 31 * 9),  # 8 products for the covariance, one for the mean
-    "flexprefill": (29 + 30 + 31 + 11 * 11, 3 * 31 + 11 * 11),
+    "flexprefill": (29 + 30 + 31 + 66, 3 * 31 + 11 * 11),
     "h2o": (0, 31 * 31),
     "keydiff": (90, 31),
     "knorm": (90, 31),
@@ -73,11 +73,11 @@ SCORED = {  # scores of all 31 rows, causal and not; 11 pages of three keys; seg
     "nsa": (3 * 45 + 10, 31 * 11),
     "quest": (2 * (3 * 55 + 11), 2 * 31 * 11),  # two bounds of a page
     "random": (90, 31),
-    "snapkv": (90 * 3, 31 * 3),
+    "snapkv": (90 * 3 - 15, 31 * 3),
     "topp": (31 * 32 / 2, 31 * 31),
     "tova": (0, 31),
     "vertical-slash": (29 + 30 + 31, 3 * 31),
-    "xattention": (31 * 31 / 2, 31 * 31 / 2),
+    "xattention": (2 * (15 * 16 / 2) + 16, 31 * 16),  # 16 cells of two keys
 }
 
 
@@ -87,6 +87,12 @@ def test_the_scores_of_a_choice_are_counted(name):
         qkv = make(n=31, h=2).replace(causal=causal)
         actual = approximate(name, qkv, 12, **get(name).small).diagnostics["scored"] * 31
         assert actual.tolist() == pytest.approx([expected] * 2), causal
+
+
+@pytest.mark.parametrize("observe, expected", [(None, 30 * 31 / 2), (3, 90 * 3 - 15)])
+def test_the_scores_of_observed_queries_are_those_of_the_keys_that_they_see(observe, expected):
+    approx = approximate("h2o", make(n=31, h=2).replace(causal=True), 12, streaming=False, observe=observe)
+    assert (approx.diagnostics["scored"] * 31).tolist() == pytest.approx([expected] * 2)
 
 
 @every_selector
