@@ -122,6 +122,8 @@ INJECT = (  # of `attnprobe inject`, of a whole model
     cosine("embedding_cosine"),
     Metric("local_error"),
     Metric("realised_d", None),
+    Metric("bad_rows"),
+    Metric("guarded_rows"),
     Metric("row_error"),
     Metric("spectral_error"),
     Metric("residual_error"),

@@ -344,7 +344,7 @@ def test_times_of_two_methods_of_one_bench_are_compared():
 
 
 def test_error_says_which_of_two_methods_is_better(command, write):
-    line = "blr:block=64 against blr, by the mean over heads and windows: better at d = 16 (-0.812 [-1."
+    line = "blr:block=64 against blr, by the mean error over heads and windows: better at d = 16 (-0.812 [-1."
     two = methods(draws_hash=None)
     skipped = [one | {"status": "skipped", "reason": "no form", "metrics": {}} for one in methods(d=32)[:2]]
     part = methods(d=32)[2:] + skipped  # at d = 32 one of the two has no errors
@@ -392,7 +392,7 @@ def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
     best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
     far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
     [line], bold = below(best + other)
-    assert line.startswith("mss against blr, by the mean over heads and windows: better at d = 16 (-0.081")
+    assert line.startswith("mss against blr, by the mean error over heads and windows: better at d = 16 (-0.081")
     assert line.endswith("], p = 0.039)") and bold == {"mss"}
     [line], bold = below(best + other + far)
     assert "undecided at d = 16" in line and line.endswith("p = 0.078)") and bold == set()
@@ -414,6 +414,6 @@ def test_the_best_method_of_each_budget_is_the_subject():
     many += run([0.2] * 8, method="blr", draws_hash=None, d=32)
     lines, _ = below(few + many)
     assert [line.partition(" (")[0] for line in lines] == [
-        "blr against mss, by the mean over heads and windows: better at d = 16",
-        "mss against blr, by the mean over heads and windows: better at d = 32",
+        "blr against mss, by the mean error over heads and windows: better at d = 16",
+        "mss against blr, by the mean error over heads and windows: better at d = 32",
     ]

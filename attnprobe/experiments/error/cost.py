@@ -198,11 +198,16 @@ def _columns(metric: str) -> list[Column]:
         Column(
             "ratio to the line above,\nmean of heads [95 %]",
             _of_above,
-            "geometric mean, head by head",
+            "geometric mean of the ratios of single heads",
             short="ratio",
             spare=2,
         ),
-        Column("as good", _ties, "cost less than the next line, and are neither better nor worse", spare=1),
+        Column(
+            "as good",
+            _ties,
+            "cost less than the next line; the 95 % interval of their ratio to this line holds 1",
+            spare=1,
+        ),
     ]
 
 

@@ -1,24 +1,19 @@
-"""The best methods of ``attnprobe error`` in sentences: the result of a run, and lines below its tables."""
+"""The best methods of ``attnprobe error`` in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...files import Fields
+from ...tables.duels import left_out
 from ...tables.long import Row
-from ...tables.methods import ROUNDING, competes, is_sound, label, mark, mean_of, rivals, statistic, within_budget
+from ...tables.methods import label, mean_of, rivals, statistic
 from ...tables.numbers import OPEN, is_fragile, significant
 from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
 from ...tables.table import Tested, grouped_by, is_worse
 from .columns import MEAN, RELATIVE
 
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
-CORRECTED = (
-    "p: corrected over the pairs of a best method and another in this table (`compare --pair`: over the budgets of one "
-    "pair); differences are of the first less the second, [intervals] of this pair and d alone"
-)
-OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
 
 def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
@@ -36,19 +31,7 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
         at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
         winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
         text = led(winners, "the smallest mean error at the largest d")
-    return sentences(text, *_left_out(rows), lost(rows, lambda row: at_budget(row, label)))
-
-
-def _left_out(rows: Sequence[Row]) -> list[str]:
-    """Sentences on the methods with rows that do not compete, and why; none of a single method."""
-    if len({label(row) for row in rows if not row["reference"]}) == 1:
-        return []
-    why = {
-        "have bad rows": [row for row in rows if mark(row) == "!"],
-        "use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
-    }
-    named = {words: list(dict.fromkeys(map(label, of))) for words, of in why.items()}
-    return [f"Left out where they {words}: {in_words(names)}." for words, names in named.items() if names]
+    return sentences(text, *left_out(rows), lost(rows, lambda row: at_budget(row, label)))
 
 
 class Winners(NamedTuple):
@@ -114,34 +97,3 @@ def _budgets(rows: Sequence[Row]) -> list[int | None]:
 def _at(rows: Sequence[Row], d: int | None) -> dict[str, Row]:
     """The methods at a budget, and those without one."""
     return {label(row): row for row in rows if not row["reference"] and row["d"] in (None, d)}
-
-
-def duels(rows: Sequence[Row], tested: Tested | None) -> list[str]:
-    """Sentences on the best method and the next one at each budget, from the test behind the bold cells of `MEAN`.
-
-    Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
-    rounding are not compared.
-    """
-    if tested is None:
-        return []
-    sound = [row for row in rows if competes(row)]
-    two = len({label(row) for row in sound}) == 2
-    parts: dict[str, list[str]] = {}
-    for leaders in MEAN.leaders(sound, (lambda row: row["d"]) if two else rivals, tested):
-        place, compared = leaders.second or (0, None)
-        best, other = sound[leaders.places[0]], sound[place]
-        if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
-            continue
-        parts.setdefault(f"{label(best)} against {label(other)}", []).append(_of_the_best(compared))
-    lines = [f"{pair}, by the mean over heads and windows: {'; '.join(every)}" for pair, every in parts.items()]
-    return [*lines, *([CORRECTED] if lines else [])]
-
-
-def _of_the_best(other: Fields) -> str:
-    """The comparison of another method with the best one, as one of the best with it."""
-    at = "" if other["d"] is None else f" at d = {other['d']}"
-    ends = [] if other["low"] is None else [-other["high"], -other["low"]]
-    interval = f" [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
-    p = "" if other["p_adjusted"] is None else f", p = {significant(other['p_adjusted'], 2)}"
-    verdict = OF_THE_BEST.get(other["verdict"], other["verdict"])
-    return f"{verdict}{at} ({significant(-other['difference'], 3)}{interval}{p})"

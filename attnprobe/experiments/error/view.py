@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
+from ...tables.duels import duels
 from ...tables.long import (
     CELL,
     STATISTICS,
@@ -30,14 +31,14 @@ from ...tables.metrics import ERROR
 from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, RELATIVE, error_columns, row_columns
+from .columns import COLUMNS, KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
 from .cost import cost_figure, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
 from .maps_figure import map_figures
 from .papers import METRIC, paper_figure, reference_rows
 from .record import PER_HEAD, SHAPE
-from .result import PLACE, duels, error_result
+from .result import PLACE, error_result
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -296,7 +297,7 @@ def error_tables(
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        lines = [*notes(group), *duels(group, tested)]
+        lines = [*notes(group), *duels(group, MEAN, tested, "mean error over heads and windows")]
         tables.append(table_of(caption(group), group, columns, lines, every, rivals, tested))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]

@@ -22,7 +22,7 @@ from ...replacement import EXACT, Replacement
 from ...run.cells import Result
 from ...run.limits import with_smaller_blocks
 from ...sources import AttentionCall
-from .drift import Local, Outputs, local_errors, local_metrics, model_drift
+from .drift import STATED, Local, Outputs, local_errors, local_metrics, model_drift
 from .language import LanguageModel, Predictions, Reading, batch_of
 from .plan import InjectWork
 
@@ -130,10 +130,12 @@ class Bench:
         if place not in self.local:
             call = self.calls[layer]
             own = call.output()
-            used: dict[int, list[float]] = {}
+            stated: dict[int, dict[str, list[float]]] = {}
 
             def observe(row: int, made: Approximation) -> None:
-                used.setdefault(row, []).extend(made.diagnostics.get("realised_d", torch.empty(0)).tolist())
+                known = stated.setdefault(row, {})
+                for name in STATED:
+                    known.setdefault(name, []).extend(made.diagnostics.get(name, torch.empty(0)).tolist())
 
             request = work.request
             got = Replacement(get(request.entry), work.budget, work.seed, EXACT, {**request.options}, observe)(call)
@@ -148,7 +150,7 @@ class Bench:
                 )
                 spectral = self._spectral(work, layer, row) if self.matrices else None
                 of_heads = None if spectral is None else [spectral[head] for head in heads]
-                found.append(replace(errors, spectral=of_heads, used=used.get(row, ())))
+                found.append(replace(errors, spectral=of_heads, stated=stated.get(row, {})))
             self.local[place] = found
         return self.local[place]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
 
@@ -30,6 +30,8 @@ DRIFT_METRICS = {
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
     "realised_d": "the mean number of keys or landmarks of a row that were used, mean over heads and layers",
+    "bad_rows": "rows of all heads and layers whose sum of weights is ≤ 0 or lost to rounding, before a guard",
+    "guarded_rows": "rows that the method replaced; of methods with a guard",
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, each layer beside its own "
@@ -45,6 +47,7 @@ DRIFT_METRICS = {
     "needle_loss_change": "the same less the unmodified model's",
     "needle_rank": "the mean place of these tokens among all words by p~, from 1",
 }
+STATED = ("realised_d", "bad_rows", "guarded_rows")  # diagnostics of heads: a mean and two sums
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
 CHUNK = 2**18  # numbers of logits that are compared at once in float64: they stay in the cache
 KEPT = 2**22  # numbers of logits whose distributions are kept, for all methods
@@ -133,7 +136,7 @@ class Local:
         weighted: ``together`` beside the geometric mean of the layer's stream and the last layer's.
         lost: with --phase decode, the share of the exact weights that no kept key has, of each head, mean over rows.
         spectral: ``‖B − B~‖₂ / ‖B‖₂`` of each head; None if it was not asked for, or the method has no matrix.
-        used: ``realised_d`` of each head, of methods that state it.
+        stated: the `STATED` diagnostics of each head, of methods that have them.
     """
 
     error: list[float]
@@ -143,7 +146,7 @@ class Local:
     lost: list[float] | None = None
     weighted: float | None = None
     spectral: list[float] | None = None
-    used: Sequence[float] = ()
+    stated: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def local_errors(own: Tensor, got: Tensor, block: Block | None, heads: Sequence[int]) -> Local:
@@ -169,8 +172,9 @@ def local_metrics(local: Sequence[Local]) -> dict[str, float]:
     sizes = [error for errors in local for error in errors.error]
     rows = [error for errors in local for error in errors.rows]
     metrics = {"local_error": sum(sizes) / len(sizes), "row_error": sum(rows) / len(rows)}
-    if used := [keys for errors in local for keys in errors.used]:
-        metrics["realised_d"] = sum(used) / len(used)
+    for name in STATED:
+        if values := [value for errors in local for value in errors.stated.get(name, ())]:
+            metrics[name] = sum(values) / (len(values) if name == "realised_d" else 1)
     lost = [share for errors in local for share in errors.lost or ()]
     if lost and all(share == share for share in lost):
         metrics["lost_mass"] = sum(lost) / len(lost)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
+from ...tables.duels import duels, left_out
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
-from ...tables.methods import YARDSTICKS, budget, budget_used, mean_of, reach, smallest, within_budget
+from ...tables.methods import YARDSTICKS, budget, budget_used, marked, mean_of, reach, rivals, smallest
 from ...tables.numbers import method_label, significant
 from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
@@ -78,13 +80,19 @@ def _nearest_to_one(name: str) -> Best:
 
 
 def _rivals(row: Row) -> Hashable | None:
-    """Methods are compared at one budget and the same layers; yardsticks are not, nor are rows beyond their budget."""
-    d = "of a file" if row["budgets"] else row["d"]
-    competes = row["status"] == "ok" and row["method"] not in YARDSTICKS and within_budget(row)
-    return (d, _place(row)) if competes else None
+    """Methods are compared at one budget and the same layers."""
+    key = rivals(row)
+    return None if key is None else (*key, _place(row))
 
 
 DRIFT = smallest("drift")
+KL = Column(
+    "KL",
+    "{metrics[kl][mean]:3}",
+    "mean KL(p ‖ p~) of predictions, nats",
+    more="a causal model predicts no word at the last token",
+    best=smallest("kl"),
+)
 LOSS_CHANGE = Column(
     "loss change", "{metrics[loss_change][mean]:3}", "nats over the model's own", best=smallest("loss_change")
 )
@@ -92,7 +100,7 @@ OVER_WINDOWS = "95 % by Student's test of windows, each paired with exact attent
 LOSS_ERROR = Column("± of loss", partial(reach, metric="loss_change"), OVER_WINDOWS)
 
 DRIFTS: tuple[Column, ...] = (
-    Column("method", method_label, key=True),
+    Column("method", lambda row: marked(row, method_label(row)), key=True),
     Column("d\n(used)", _budget_used, "budget (mean of what was used)", short="d", key=True),
     Column("layer", _place, key=True),
     Column(
@@ -134,14 +142,7 @@ DRIFTS: tuple[Column, ...] = (
         more="where words are predicted",
         best=smallest("logits_drift"),
     ),
-    Column(
-        "KL",
-        "{metrics[kl][mean]:3}",
-        "mean KL(p ‖ p~) of predictions, nats",
-        spare=1,
-        more="a causal model predicts no word at the last token",
-        best=smallest("kl"),
-    ),
+    replace(KL, spare=1),
     Column(
         "top-1",
         "{metrics[top1_agreement][mean]:share}",
@@ -187,7 +188,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
     Column("layer", _place, key=True),
-    Column("KL", "{metrics[kl][mean]:3}", "mean KL(p ‖ p~) of predictions, nats", best=smallest("kl")),
+    KL,
     Column("± of KL", partial(reach, metric="kl"), OVER_WINDOWS),
     LOSS_CHANGE,
     LOSS_ERROR,
@@ -297,9 +298,13 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
         counts = counted(group, "windows"), _measured(group)
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
-        drifts, notes = of_layers(group), _notes(group)
-        tables.append(table_of(f"drift · {where}", drifts, DRIFTS, notes, rivals=_rivals, tested=tested))
-        if group[0]["prefix"] is not None:
+        drifts, decoding = of_layers(group), group[0]["prefix"] is not None
+        best = duels(drifts, DRIFT, tested, "mean drift over windows", _place, lambda row: row["layer"] is None)
+        elsewhere = {column.name for column in PROMPTS if not column.key} if decoding else ()
+        columns = [column for column in DRIFTS if column.name not in elsewhere]
+        notes = [*_notes(group), *best]
+        tables.append(table_of(f"drift · {where}", drifts, columns, notes, rivals=_rivals, tested=tested))
+        if decoding:
             done = [row for row in of_layers(group) if row["status"] == "ok"]
             notes = _unknown_mass(done)
             caption = f"words after the prompt · {where}"
@@ -380,14 +385,15 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     """
     together = [row for row in rows if row["layer"] is None and _rivals(row) is not None and DRIFT.value(row)]
     leaders = [_leaders(group, tested) for group in grouped_by(together, "source", "n")]
+    apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows, at_budget))
     if len(leaders) != 1:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
-        return sentences(led(winners, "the smallest drift in all layers"), _yardsticks(rows), lost(rows, at_budget))
+        return sentences(led(winners, "the smallest drift in all layers"), _yardsticks(rows), apart)
     (first, *alike), certain = leaders[0]
     names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
     text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
-    return sentences(text, _yardsticks(rows, mean(first, "drift")), lost(rows, at_budget))
+    return sentences(text, _yardsticks(rows, mean(first, "drift")), apart)
 
 
 def _yardsticks(rows: Sequence[Row], drift: float | None = None) -> str:

@@ -18,6 +18,7 @@ from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, 
 
 from attnprobe import approximate, capture, exact, injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments import read_run
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
@@ -334,6 +335,29 @@ def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
     assert not actual
 
 
+def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, texts):
+    """Its rows were compared with those of sound methods, without a mark."""
+    methods = "skyformer,skyformer:guard=sampled,nystromformer"
+    code, out, _ = inject("bert", "--method", methods, "--windows", 3, "--d", 20, "--out", "r")
+    assert code == 0 and "!  skyformer" in out and "!: bad rows" in out and out.count("!  ") == 1
+    assert "nystromformer against skyformer:guard=sampled, by the mean drift over windows: " in out
+    result = inject_view.inject_result(inject_rows(read_run("r").records))
+    assert "Left out where they have bad rows: skyformer." in result
+    first = json.loads(Path("r/records.jsonl").read_text().splitlines()[0])
+    calls = {call.number: call for call in capture(opened(models["bert"]), {"input_ids": ids_of(texts)}).values()}
+    made = [approximate("skyformer", call.qkv(), 20, seed=first["seed"]) for call in calls.values()]
+    assert metrics(first)["bad_rows"] == sum(int(one.diagnostics["bad_rows"].sum()) for one in made) > 0
+
+
+def test_a_number_stands_in_one_table_of_decoding(inject):
+    """KL and the change of the loss stood in both."""
+    arguments = ("--method", "window,h2o", "--d", 8, "--phase", "decode", "--steps", 8, "--windows", 3, "--out", "r")
+    code, out, _ = inject("llama", *arguments)
+    drifts, words = out.split("words after the prompt")
+    assert code == 0 and "KL" not in drifts and "loss change" not in drifts and "± of loss" not in drifts
+    assert all(name in words for name in ("KL", "loss change", "± of KL", "± of loss"))
+
+
 @pytest.mark.parametrize(("model", "method"), [("bert", "skyformer"), ("llama", "window:causal=true")])
 def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
     settings = {"text": "lines", "methods": (method,), "lines": True, "windows": 4}
@@ -352,7 +376,7 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
     assert record["predicts"] is None
-    local = {"local_error", "realised_d", "row_error", "residual_error", "residual_heads", "residual_sum"}
+    local = {"local_error", "realised_d", "bad_rows", "row_error", "residual_error", "residual_heads", "residual_sum"}
     assert {"drift", "embedding_cosine", *local} == record["metrics"].keys()
 
 
@@ -851,7 +875,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)[0]
-    of_layers = {"local_error", "realised_d", "row_error", "spectral_error"}
+    of_layers = {"local_error", "realised_d", "bad_rows", "guarded_rows", "row_error", "spectral_error"}
     of_layers |= {"residual_error", "residual_heads", "residual_sum"}
     of_prompt = {
         "lost_mass",

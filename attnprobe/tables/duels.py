@@ -1,0 +1,76 @@
+"""Sentences on the best method against the next one, from the test behind bold cells, and on methods left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from ..files import Fields
+from .methods import ROUNDING, YARDSTICKS, competes, is_sound, label, mark, within_budget
+from .numbers import significant
+from .results import in_words
+from .table import Best, Tested
+
+BRACKETS = (
+    "in brackets: the difference of these means, the first less the second; its [interval], of this pair and d alone; "
+    "p, corrected over the pairs of a best method and another in this table (`compare --pair`: over the d of one pair)"
+)
+OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
+
+
+def duels(
+    rows: Sequence[Any],
+    best: Best,
+    tested: Tested | None,
+    words: str,
+    place: Callable[[Any], Hashable] = lambda row: None,
+    said: Callable[[Any], bool] = lambda row: True,
+) -> list[str]:
+    """Sentences on the best method and the next one at each budget.
+
+    Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
+    rounding are not compared.
+
+    Args:
+        words: the mean of the column. place: what rivals share besides d. said: whether a best row has a sentence.
+    """
+    if tested is None:
+        return []
+    sound = [row for row in rows if competes(row)]
+    two = len({label(row) for row in sound}) == 2
+
+    def key(row: Any) -> Hashable | None:
+        return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
+
+    parts: dict[str, list[str]] = {}
+    for leaders in best.leaders(sound, key, tested):
+        at, compared = leaders.second or (0, None)
+        first, other = sound[leaders.places[0]], sound[at]
+        if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
+            continue
+        if said(first):
+            parts.setdefault(f"{label(first)} against {label(other)}", []).append(_of_the_best(compared))
+    lines = [f"{pair}, by the {words}: {'; '.join(every)}" for pair, every in parts.items()]
+    return [*lines, *([BRACKETS] if lines else [])]
+
+
+def _of_the_best(other: Fields) -> str:
+    """The comparison of another method with the best one, as one of the best with it."""
+    at = "" if other["d"] is None else f" at d = {other['d']}"
+    ends = [] if other["low"] is None else [-other["high"], -other["low"]]
+    interval = f" [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
+    p = "" if other["p_adjusted"] is None else f", p = {significant(other['p_adjusted'], 2)}"
+    verdict = OF_THE_BEST.get(other["verdict"], other["verdict"])
+    return f"{verdict}{at} ({significant(-other['difference'], 3)}{interval}{p})"
+
+
+def left_out(rows: Sequence[Any]) -> list[str]:
+    """Sentences on the methods with rows that do not compete, and why; none of a single method."""
+    if len({label(row) for row in rows if not row.get("reference")}) == 1:
+        return []
+    why = {
+        "have bad rows": [row for row in rows if mark(row) == "!"],
+        "use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
+    }
+    named = {words: list(dict.fromkeys(map(label, of))) for words, of in why.items()}
+    return [f"Left out where they {words}: {in_words(names)}." for words, names in named.items() if names]
