@@ -27,6 +27,7 @@ def shard_of_command() -> str | None:
     return None if ctx is None else ctx.params.get("shard")
 
 
+MOST_FIGURES = 4  # of a kind that are named one by one
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
@@ -124,9 +125,11 @@ def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     with scratch(folder) as place:
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
-    for path in paths:
-        if path.suffix == FILES[0]:
-            note(f"figure: {path}, and {', '.join(FILES[1:])}")
+    drawings = [path for path in paths if path.suffix == FILES[0]]
+    several = f"{len(drawings)} figures: {folder / 'figures' / figure.stem}*{FILES[0]}"
+    names = [f"figure: {path}" for path in drawings] if len(drawings) <= MOST_FIGURES else [several]
+    for name in names:
+        note(f"{name}, and {', '.join(FILES[1:])}")
     if not paths and named:
         note(f"no figure: {figure.nothing}")
     if paths and figure.remark:

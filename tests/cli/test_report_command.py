@@ -382,6 +382,20 @@ def test_runs_of_one_name_have_folders_of_their_own(tmp_path):
     assert report._folders(runs[:1], tmp_path) == [tmp_path]
 
 
+@pytest.mark.parametrize("count, lines", [(output.MOST_FIGURES, output.MOST_FIGURES), (40, 1)])
+def test_many_figures_of_a_kind_are_counted_in_one_line(tmp_path, capsys, count, lines):
+    def pages(folder):
+        paths = [folder / f"maps-{number}{ending}" for number in range(count) for ending in (".svg", ".png")]
+        for path in paths:
+            path.write_text("any")
+        return paths
+
+    assert len(output._drawn(Figure("maps", pages, ""), tmp_path, named=True)) == 2 * count
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == lines
+    assert lines > 1 or said == [f"attnprobe: 40 figures: {tmp_path}/figures/maps*.svg, and .png, .pdf, .txt"]
+
+
 def test_an_older_figure_that_may_be_the_users_stays(tmp_path, capsys):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures/kind-old.svg").write_text("of anyone")
