@@ -21,6 +21,9 @@ Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
 CROSS = "diverged or failed"
 HOLLOWED = "Points are hollow, and methods have ! in the legend,"
 CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
+SHADE = 0.14  # opacity of bands
+QUANTILES = "p10 – p90"
+INTERVAL = "95 % interval"
 INTERVALS = "Bars: 95 % by Student's test of windows."  # see `half_interval`
 BAD = "hollow, !: bad rows"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
@@ -187,6 +190,12 @@ def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapp
 def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:
     """The legend of hollow points, if there are any."""
     return {BAD: {"color": GREY, "marker": "o", **HOLLOW}} if flagged(rows) else {}
+
+
+def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
+    """The legend of upright bars around points, or of bands along lines."""
+    band = {"linewidth": 7, "alpha": SHADE}
+    return {label: {"color": GREY, **(band if banded else {"linestyle": "", "marker": "|", "markersize": 8})}}
 
 
 def outside(

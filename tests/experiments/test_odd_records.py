@@ -279,7 +279,7 @@ def test_condition_of_methods_with_a_matrix_of_one_name():
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert [label.rpartition("  ")[2] for label in labels] == ["skyformer", "mine.py:core"] * 2
     assert labels[2].startswith("K\\_1  ")
-    assert list(figures[f"condition-n24-{of_file}"].legend) == ["not inverted", "singular: on its range"]
+    assert list(figures[f"condition-n24-{of_file}"].legend) == ["not inverted", "singular: on its range", "median"]
     crosses = [line for line in axis.get_lines() if line.get_marker() == "x"]
     assert not crosses  # a matrix without a range has none
     iterations = figures[f"condition-iterations-n24-{of_file}"]

@@ -11,7 +11,7 @@ from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import bar_ends, family_panels, styles_of, text_label, where
+from ...figures.methods import bar_ends, family_panels, spread_legend, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -29,7 +29,6 @@ EXACT_LABEL = "exact attention, fused"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
-SPREAD = {"± half of p25 – p75": {"color": GREY, "linestyle": "", "marker": "|", "markersize": 8}}
 GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
 
@@ -125,7 +124,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK, **dict(guides.values())} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
-    legend |= SPREAD if cost == "seconds" else {}
+    legend |= spread_legend("± half of p25 – p75") if cost == "seconds" else {}
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,

@@ -11,7 +11,17 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import CURVE, GREY, escaped
-from ...figures.methods import PROMISED, Styles, correlated, styles_of, text_label, where
+from ...figures.methods import (
+    PROMISED,
+    QUANTILES,
+    SHADE,
+    Styles,
+    correlated,
+    spread_legend,
+    styles_of,
+    text_label,
+    where,
+)
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
@@ -104,6 +114,7 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     legend = {"exact, or inverted by the method": dot} if True in kinds else {}
     legend |= {"not inverted": dot | {"markerfacecolor": "white"}} if False in kinds else {}
     legend |= {"singular: on its range": dot | {"marker": "x"}} if singular else {}
+    legend |= {"median": {**spread_legend("")[""], "markeredgewidth": 2.4}}
     title = f"Condition numbers{budget}, head by head; bar: median"
     panels, height = panels_of(rows, "layer {layer}".format_map), 0.21 * len(labels) + 0.8
     return Panels(
@@ -195,7 +206,7 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
             low, middle, high = ([_drawn(x) for x in row["residuals"][name]] for name in ("p10", "median", "p90"))
             steps = range(len(middle))
             if row["inverted"]:
-                axis.fill_between(steps, low, high, color=look(row)["color"], alpha=0.12, linewidth=0)
+                axis.fill_between(steps, low, high, color=look(row)["color"], alpha=SHADE, linewidth=0)
             axis.plot(steps, middle, markevery=(number * every // len(panel), every), **look(row))
         logarithmic(axis, "y")
         axis.set_ylim(least / 3, 30)
@@ -205,6 +216,10 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
         words = {"fontsize": "small", "color": GREY, "ha": "right", "va": "bottom", "rotation": 90}
         axis.text(SIX, 0.03, "six steps", transform=axis.get_xaxis_transform(), **words)
 
+    empty = {"not inverted": {"color": GREY, "marker": "o", "markersize": 4, **NOT_INVERTED}}
+    legend = {_label(row, row["matrix"] == "A_S" and not several): look(row) for row in rows}
+    legend |= spread_legend(QUANTILES, banded=True) if any(row["inverted"] for row in rows) else {}
+    legend |= {} if all(row["inverted"] for row in rows) else empty
     return Panels(
         f"condition-iterations-{tag}",
         f"Residual of the Schulz iteration{budget}: median and p10 – p90 over heads",
@@ -213,7 +228,7 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
         draw,
         "step t",
         r"$\|I-MZ_t\|_F\,/\,\sqrt{d}$",
-        {_label(row, row["matrix"] == "A_S" and not several): look(row) for row in rows},
+        legend,
     )
 
 

@@ -14,6 +14,8 @@ from ...figures.methods import (
     CROSS,
     CROSSES,
     HOLLOW,
+    QUANTILES,
+    SHADE,
     Styles,
     cross_out,
     crossed,
@@ -30,6 +32,7 @@ from ...figures.methods import (
     scale,
     shared_legend,
     slots,
+    spread_legend,
     styles_of,
     text_label,
     where,
@@ -49,9 +52,7 @@ DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "An arrow: beyond the axis, which ends at 100 times V-Mean's error; a number is a median beyond it."
-SPREAD = "p10 – p90"
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
-BANDS: dict[str, Any] = {"alpha": 0.14, "linewidth": 7}
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -112,7 +113,7 @@ def _dots(
 
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
-    legend |= {SPREAD: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
+    legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
         f"error-{name}",
@@ -218,8 +219,7 @@ def _at(rows: Sequence[Row], row: Row) -> list[Row]:
 
 def _rest(rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], barred: bool) -> dict[str, Any]:
     """The legend of what is drawn beside lines of methods."""
-    upright = {"marker": "|", "markersize": 9, "markeredgewidth": BARS["linewidth"], "linestyle": ""}
-    spread = {SPREAD: LINE | BARS | upright if barred else LINE | BANDS, "maximum": MAXIMUM}
+    spread = spread_legend(QUANTILES, not barred) | {"maximum": MAXIMUM}
     bound = {"lower bound, rank d": BOUND} if any(row["d"] in budgets for row in limits) else {}
     return spread | hollow_legend(rows) | bound
 
@@ -304,7 +304,7 @@ def line_panel(
             d = [places.get((label, budget), budget) for budget, _ in points]
             p10, middle, p90 = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
             if bands and len(d) > 1:
-                axis.fill_between(d, p10, p90, color=style["color"], alpha=0.14, linewidth=0)
+                axis.fill_between(d, p10, p90, color=style["color"], alpha=SHADE, linewidth=0)
                 for edge in (p10, p90):
                     axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
             else:

@@ -21,6 +21,7 @@ from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
+    INTERVAL,
     INTERVALS,
     cross_out,
     crossed,
@@ -29,6 +30,7 @@ from ...figures.methods import (
     outside,
     scale,
     shared_legend,
+    spread_legend,
     styles_of,
     text_label,
     where,
@@ -228,8 +230,8 @@ def paper_figure(
     caption = [
         f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
     ]
-    if any(half_interval(row, metric) for row in rows):
-        caption.append(INTERVALS)
+    intervals = spread_legend(INTERVAL) if any(half_interval(row, metric) for row in rows) else {}
+    caption += [INTERVALS] * bool(intervals)
     caption += marks(rows, metric, "Points and methods have !")
     caption += [f"{sentence(note)}." for note in reference_notes(rows, references)]
     caption.append(where(rows, "heads", "windows", "repeats"))
@@ -258,7 +260,7 @@ def paper_figure(
                 draw,
                 "budget d",
                 f"{symbol(metric)}, mean",
-                shared_legend(rows, styles, metric, notes) | ({PAPER: HOLLOW_LINE} if papers else {}),
+                shared_legend(rows, styles, metric, notes) | intervals | ({PAPER: HOLLOW_LINE} if papers else {}),
                 width=WIDTH,
                 columns=len(part),
                 sharing={"sharey": "row"},

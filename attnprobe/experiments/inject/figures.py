@@ -9,9 +9,9 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import GREY
 from ...figures.methods import (
     HUGE,
+    INTERVAL,
     INTERVALS,
     MANY_POINTS,
     Styles,
@@ -21,6 +21,7 @@ from ...figures.methods import (
     markers,
     outside,
     scale,
+    spread_legend,
     styles_of,
     text_label,
     where,
@@ -37,7 +38,6 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
-INTERVAL = {"95 % interval": {"color": GREY, "linestyle": "", "marker": "|", "markersize": 8}}
 COUNTED = ("windows", "repeats")
 MOST_LAYERS = 10  # that an axis names
 APART, MARGIN = 0.05, 0.05  # between layers and all, and beside them, of their number
@@ -161,7 +161,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         draw,
         "MiB that a step reads",
         "nats",
-        INTERVAL if intervals else {},
+        spread_legend(INTERVAL) if intervals else {},
         columns=len(groups),
         sharing={"sharex": True, "sharey": "row"},
     )

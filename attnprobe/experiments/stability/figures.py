@@ -10,7 +10,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import sentence
-from ...figures.methods import HUGE, MANY_POINTS, markers, styles_of, text_label
+from ...figures.methods import HUGE, MANY_POINTS, SHADE, markers, spread_legend, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -81,7 +81,8 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
         [(PANELS.get(name, name), name) for name in names],
         draw,
         "step",
-        legend={stability_label(row).replace("$", r"\$"): look(row) for row in rows},
+        legend={stability_label(row).replace("$", r"\$"): look(row) for row in rows}
+        | (spread_legend("range over seeds", banded) if seeds > 1 else {}),
         width=3.0,
         columns=2,
         sharing={},
@@ -117,7 +118,7 @@ def _line(
     if len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
         if banded:
-            axis.fill_between(steps, low, high, color=style["color"], alpha=0.14, linewidth=0)
+            axis.fill_between(steps, low, high, color=style["color"], alpha=SHADE, linewidth=0)
         else:
             place, count = turn
             every = min(count, max(1, len(steps) // 2))
