@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.cli import main
+from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.append import RecordWriter
 
 os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # no test depends on what another has captured
@@ -62,6 +63,12 @@ def pytest_collection_modifyitems(items):
 def no_columns():
     """A pipe has no width, whatever the process that runs the tests exports."""
     os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_full_size(monkeypatch):
+    """A test in which memory runs out makes no blocks of later ones smaller."""
+    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -212,7 +212,6 @@ def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
 
 
 def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run, config, monkeypatch):
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     good, left = METHODS["performer"].function, [3]
 
     def hungry(*args, **options):

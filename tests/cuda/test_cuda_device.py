@@ -84,7 +84,6 @@ def test_a_block_is_a_share_of_the_free_memory(gpu):
 
 def test_out_of_memory_makes_smaller_blocks(gpu, monkeypatch):
     """Of a process that may have a quarter of a block more than it has, and is told that the whole device is free."""
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     block = BLOCK_MEMORY.bytes(gpu.device)
     qkv = make(h=1, n=int((block // 4) ** 0.5), dtype=F32)  # the matrix fills a block
     there = gpu.sent(qkv)
@@ -113,7 +112,6 @@ def test_a_cell_that_needs_more_than_there_is_fails_and_the_run_goes_on(run, qkv
     pytest.importorskip("pydantic")
     from attnprobe.records.read import read_records
 
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     (tmp_path / "greedy.py").write_text(GREEDY)
     arguments = ("--method", "./greedy.py:greedy,nystromformer", "--d", "8", "--out", "r")
     code, _, err = run("error", "--qkv", qkv, "--device", command_place.device.type, *arguments)

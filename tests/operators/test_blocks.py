@@ -54,8 +54,7 @@ def test_a_block_of_half_the_numbers_has_twice_the_rows():
     assert rows[torch.bfloat16] == blocks.UNTOLD // 2000
 
 
-def test_halving_makes_smaller_blocks_down_to_one_row_but_not_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
+def test_halving_makes_smaller_blocks_down_to_one_row_but_not_on_a_cpu():
     before = block_rows(On((1, 1, 1), AWAY), 1000, cpu=64)
     BLOCK_MEMORY.halve()
     assert block_rows(On((1, 1, 1), AWAY), 1000, cpu=64) in (before // 2, before // 2 + 1)

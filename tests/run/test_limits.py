@@ -115,7 +115,6 @@ def test_a_limit_that_is_none_is_refused(seconds):
 def test_a_device_out_of_memory_gets_another_try_with_smaller_blocks(run, qkv, monkeypatch, command, place):
     module = import_module(f"attnprobe.experiments.{command}.measure")
     good, left = getattr(module, place), [2]
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
 
     def hungry(*args, **options):
         if left[0]:

@@ -15,7 +15,6 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.experiments.theory.setting import question_of
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
-from attnprobe.operators.blocks import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
@@ -362,7 +361,6 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(here, file, tmp
 
 
 def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     tries = []
 
     def hungry(qkv, setting):
