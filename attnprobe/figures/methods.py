@@ -1,19 +1,18 @@
-"""Methods in figures: looks, marks of bad rows, crosses, axes of errors."""
+"""Methods in figures: looks, marks of bad rows, crosses, legends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
 from ..files import Fields
 from ..tables.labels import source_heading
-from ..tables.methods import ROUNDING, family, mark
+from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
-from .kit import logarithmic
 from .looks import CURVE, DASHES, GREY, POINT, YARDSTICKS, escaped, looks_of, sentence
 
 R = TypeVar("R", bound=Fields)
@@ -29,51 +28,15 @@ BAD = "hollow, !: bad rows"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
-DEEP = 1e4  # from the largest value on an axis of errors to the least, where all are small
-STEEP = 20  # from the largest value to the least on a logarithmic axis, at least
 MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
-DEEPEST = 10.0  # how far an axis follows a bar below its value
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
 AMONG, FEW = 0.8, 4  # of a slot, that its points share, as at least so many
 SLOT = "#f3f3f3"  # every second one
-
-
-def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: float = math.inf) -> None:
-    """Make an error axis logarithmic if the values span more than a factor of `STEEP`; else it starts at zero.
-
-    Values above ``high``, and those below the `floor` of all others, do not stretch it. With a finite ``high``, equal
-    values give equal axes.
-    """
-    inside = _inside(values, high)
-    kept = [value for value in inside if value >= floor(inside)]
-    bounded = math.isfinite(high)
-    set_ends = panel.set_xlim if dots else panel.set_ylim
-    panel.grid(False, axis="y" if dots else "x")
-    if not kept or max(kept) <= STEEP * min(kept):
-        set_ends(0, (1.1 if bounded else 1.06) * max(kept, default=1.0))
-        return
-    logarithmic(panel, "x" if dots else "y")
-    if bounded or len(kept) < len(inside):
-        set_ends(min(kept) / 1.5, max(kept) * 1.5)
-
-
-def lowest(values: Iterable[float | None], high: float = math.inf) -> float:
-    """The least value that the axis of `scale` reaches."""
-    return floor(_inside(values, high))
-
-
-def floor(values: Iterable[float]) -> float:
-    """The least value that is more than the rounding of exact methods: `ROUNDING`, or less if all values are small."""
-    return min(ROUNDING, max(values, default=0.0) / DEEP)
-
-
-def _inside(values: Iterable[float | None], high: float) -> list[float]:
-    return [value for value in map(drawable, values) if 0 < value <= high and value < HUGE]
 
 
 def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> dict[str, dict[str, Any]]:
@@ -198,81 +161,6 @@ def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
     return {label: {"color": GREY, **(band if banded else {"linestyle": "", "marker": "|", "markersize": 8})}}
 
 
-def outside(
-    rows: Sequence[R],
-    values: Callable[[R], Sequence[float | None]],
-    low: float,
-    high: float = math.inf,
-    by: str = "d",
-) -> dict[str, str]:
-    """What a legend adds to the names of methods, by `text_label`: which rows lie outside the axis, and by how much.
-
-    Args:
-        values: of a row; it is outside if all of them are. low, high: the ends of the axis. by: the field that tells
-            the rows of a method apart.
-    """
-    notes = {}
-    for group in gathered(rows, text_label):
-        parts = []
-        for ends in ((low, math.inf), (0.0, high)):
-            out = [row for row in group if beyond(values(row), *ends)]
-            parts += [_which(group, out, by) + _side([x for row in out for x in values(row)], *ends)] if out else []
-        notes[text_label(group[0])] = f" ({'; '.join(parts)})" if parts else ""
-    return notes
-
-
-def _which(group: Sequence[Fields], out: Sequence[Fields], by: str) -> str:
-    """Which rows of a method are out, in words: none for all; ``some`` if other rows of these budgets are not."""
-    lost = set(map(id, out))
-    inside = {row[by] for row in group if id(row) not in lost}
-    if not inside:
-        return ""
-    outside = {row[by] for row in out}
-    some = "some " if inside & outside else ""
-    budgets = sorted((inside | outside) - {None})
-    left = [d for d in budgets if d in outside]
-    if len(left) > 1 and left == budgets[-len(left) :]:
-        return f"{some}{by} ≥ {left[0]} "
-    if len(left) > 1 and left == budgets[: len(left)]:
-        return f"{some}{by} ≤ {left[-1]} "
-    return f"{some}{by} = {', '.join(map(str, left))} " if left else some
-
-
-def beyond(values: Iterable[float | None], low: float, high: float = math.inf) -> str:
-    """What a legend adds to the name of a curve that lies outside its panel.
-
-    >>> beyond([2e-9, 1e-8, None], 0.01), beyond([7.66, 9], 0.01, 5), beyond([0.1], 0.01)
-    (' (below: ≤ 1e-8)', ' (above: ≥ 7)', '')
-    """
-    side = _side(values, low, high)
-    return f" ({side})" if side else ""
-
-
-def _side(values: Iterable[float | None], low: float, high: float) -> str:
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    if known and max(known) < low:
-        return f"below: ≤ {_digit(max(known), math.ceil)}" if max(known) else "below: 0"
-    return f"above: ≥ {_digit(min(known), math.floor)}" if known and min(known) > high else ""
-
-
-def _digit(value: float, towards: Callable[[float], int]) -> str:
-    """One digit, rounded by `math.ceil` or `math.floor`, with a short exponent where there are many zeros."""
-    step = 10.0 ** math.floor(math.log10(value))
-    rounded = towards(round(value / step, 6)) * step
-    digits, _, exponent = f"{rounded:{'g' if 1e-3 <= rounded < 1e4 else '.0e'}}".partition("e")
-    return f"{digits}e{int(exponent)}" if exponent else digits
-
-
-def bar_ends(values: Sequence[float], halves: Sequence[float]) -> list[float]:
-    """The ends of bars around positive values, by which a logarithmic axis ends; it follows none far below its value.
-
-    >>> bar_ends([2.0, 2.0], [1.0, 3.0])
-    [3.0, 5.0, 1.0, 0.2]
-    """
-    pairs = list(zip(values, halves, strict=True))
-    return [value + half for value, half in pairs] + [max(value - half, value / DEEPEST) for value, half in pairs]
-
-
 def verdicts_legend(
     looks: Mapping[str, Mapping[str, Any]],
     by: str,
@@ -387,11 +275,6 @@ def marks(rows: Iterable[Fields], name: str, bad: str = HOLLOWED) -> list[str]:
 def rank_of(d: int | None, budgets: Sequence[int]) -> float:
     """The rank of a budget among all, from 0 to 1; 1 for a single one."""
     return 1.0 if d is None or len(budgets) < 2 else budgets.index(d) / (len(budgets) - 1)
-
-
-def drawable(value: float | None) -> float:
-    """The value clipped to the drawable range; NaN for null."""
-    return math.nan if value is None else min(value, HUGE)
 
 
 def has(row: Fields, name: str) -> bool:

@@ -22,6 +22,7 @@ from attnprobe.figures import files as files_module
 from attnprobe.figures.background import turned_over
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.figures.drawing import STYLES, Drawing, check_style
+from attnprobe.figures.ends import floor, lowest, outside, scale
 from attnprobe.figures.kit import (
     canvas,
     folded,
@@ -32,7 +33,7 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.methods import cross_out, floor, lowest, outside, scale, slots
+from attnprobe.figures.methods import cross_out, slots
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")

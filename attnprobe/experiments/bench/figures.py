@@ -9,9 +9,10 @@ from typing import Any
 
 from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
+from ...figures.ends import bar_ends
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import bar_ends, family_panels, spread_legend, styles_of, text_label, where
+from ...figures.methods import family_panels, spread_legend, styles_of, text_label, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row

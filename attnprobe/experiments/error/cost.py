@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...figures.costs import FRONTIER, Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
+from ...figures.ends import lowest, outside, scale
 from ...figures.kit import logarithmic
 from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
@@ -18,11 +19,8 @@ from ...figures.methods import (
     flagged,
     hollow_legend,
     legend_text,
-    lowest,
     marks,
-    outside,
     panel_title,
-    scale,
     styles_of,
     text_label,
     where,

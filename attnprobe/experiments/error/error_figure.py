@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.ends import drawable, lowest, outside, scale
 from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
@@ -19,17 +20,13 @@ from ...figures.methods import (
     Styles,
     cross_out,
     crossed,
-    drawable,
     family_panels,
     flagged,
     has,
     hollow_legend,
     legend_text,
-    lowest,
     marks,
-    outside,
     panel_title,
-    scale,
     shared_legend,
     slots,
     spread_legend,

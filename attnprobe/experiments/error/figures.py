@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...figures.drawing import Drawing
+from ...figures.ends import beyond, lowest, outside, scale
 from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale, heat_map, letters, logarithmic
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
     MOST_IN_PANEL,
-    beyond,
     flagged,
     legend_text,
-    lowest,
-    outside,
     panel_title,
     parts,
-    scale,
     styles_of,
     text_label,
     where,

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import UsageError, nearest
 from ...figures.drawing import Drawing
+from ...figures.ends import lowest, outside, scale
 from ...figures.files import chunks
 from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
@@ -25,10 +26,7 @@ from ...figures.methods import (
     INTERVALS,
     cross_out,
     crossed,
-    lowest,
     marks,
-    outside,
-    scale,
     shared_legend,
     spread_legend,
     styles_of,

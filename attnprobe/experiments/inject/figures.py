@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.ends import lowest, outside, scale
 from ...figures.kit import logarithmic
 from ...figures.methods import (
     HUGE,
@@ -17,10 +18,7 @@ from ...figures.methods import (
     Styles,
     correlated,
     family_panels,
-    lowest,
     markers,
-    outside,
-    scale,
     spread_legend,
     styles_of,
     text_label,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
+from ...figures.ends import lowest, outside, scale
 from ...figures.looks import GREY, escaped, looks_of
-from ...figures.methods import lowest, outside, rank_of, scale, where
+from ...figures.methods import rank_of, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import source_heading
 from ...tables.long import Row
