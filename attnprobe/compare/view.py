@@ -19,10 +19,10 @@ TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
 SIGNS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}  # of reasons; others have a dash
 TESTS = {
-    "pairs": "pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
-    "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these, "
-    "if the differences are normal",
-    "two samples": "two samples: Welch's test of window means, as the runs share no window",
+    "pairs": "p, pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
+    "windows": "p, windows: Student's test of their differences, which are one more than its degrees of freedom, for "
+    "texts like these, if the differences are normal",
+    "two samples": "p, two samples: Welch's test of window means, as the runs share no window",
 }
 
 
@@ -90,7 +90,7 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: the differences that the test of this row alone does not refuse.")
-        units = "heads, each in all windows," if paired else "heads and windows"
+        units = "heads in all windows" if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")

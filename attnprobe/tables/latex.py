@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..grammar.foreign import one_line
 from .console import Header
 from .marks import marks_legend
-from .table import Column, Table
+from .table import Column, Table, legend_of
 
 TEXT = {
     "\\": r"\textbackslash{}",
@@ -23,7 +24,6 @@ TEXT = {
     "^": r"\textasciicircum{}",
     "|": r"\textbar{}",
     "[": "{[}",
-    "–": "--",
 }
 SYMBOLS = {
     "<": "<",
@@ -66,24 +66,26 @@ SYMBOLS = {
 }
 BAR = "\u0304"  # above the letter before it
 GREEK = "α-ωΔΣ"
-MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Zkqv])"
+MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Zkmqv])"
 ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
 NUMBER = r"(?:∞|\d+(?:\.\d+)*(?:e[+-]?\d+)?)"
 TERM = rf"[−+-]?(?:(?:{ATOM})+|{NUMBER})"
 RUN = rf"(?:[<>≤≥] ?)?{TERM}(?:(?:·| ?[=+−/<>≤≥±] ?){TERM})*"
-NORM = r"‖[A-Za-z~∂⁻¹/_ −]+‖(?:₂²?|_?F)?"
+NORM = r"‖[A-Za-z~∂⁻¹/_ −·]+‖(?:₂|_?F)?²?"
 ALONE = "".join(symbol for symbol in SYMBOLS if len(symbol) == 1)
 MATH = re.compile(
     "|".join(
         [
             rf"{NORM}(?: ?/ ?(?:{NORM}|√d))?",
             r"\|[A-Za-z0-9~/ −]+\|",
-            rf"(?<![\w.'’:-]){RUN}(?![\w'’:-]|\.\w)",  # not in names of files, nor in V-Mean
+            rf"(?<![\w.'’:-]){RUN}(?![\w'’-]|[:.]\w)",  # not in names of files, nor in V-Mean
             f"[{ALONE}]",
         ]
     )
 )
 AT_MOST_A_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+WORD = re.compile(r"[^\s,:;()\[\]]+")
+NAMES = re.compile(r"[^.:]{1,60}(?=: )")  # what a sentence of a legend explains
 PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
 
 
@@ -96,9 +98,12 @@ def latex(
     title: str = "",
     whole: bool = False,
 ) -> str:
-    """Tables as LaTeX to be pasted: a caption of one line, the columns of an answer, and the rest as comments.
+    """Tables as LaTeX to be pasted: a caption with the marks, the columns of an answer and a note on them.
+
+    The notes of tables and further facts on columns are comments. Needs T1 or UTF-8 input, as LaTeX has since 2018.
 
     Args:
+        legend: sentences before those on columns; one that begins with names, ``A, B: …``, stands where they do.
         label: what the tables' labels begin with, ``tab:LABEL-1`` and so on.
         title: what is measured, in words; captions begin with it and with the source, whose layers, n and heads the
             captions of the tables have. whole: whether all columns are shown.
@@ -109,7 +114,7 @@ def latex(
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for number, table in enumerate(tables, 1):
-        shown = table if whole else table.needed
+        shown = _with_values(table if whole else table.needed)
         caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",
@@ -125,20 +130,36 @@ def latex(
             *_lines(shown),
             r"\bottomrule",
             r"\end{tabular}}",
+            *_note(shown, legend),
             r"\end{table}",
             *(f"% {one_line(note)}" for note in table.notes),
         ]
-    return "\n".join([*lines, *(f"% {one_line(text)}" for text in legend)])
+    entries = legend_of((column for table in tables for column in table.columns), full=True)
+    return "\n".join([*lines, *(f"% {one_line(entry.text)}" for entry in entries)])
+
+
+def _note(table: Table, legend: Sequence[str]) -> list[str]:
+    """The sentences of the legend that a table needs, as a note below it."""
+    texts = [*(column.title for column in table.columns), *(cell for line in table.lines for cell in line)]
+    there = {word for text in texts for word in WORD.findall(text)}
+    needed = [text for text in legend if not (names := NAMES.match(text)) or there & {*WORD.findall(names[0])}]
+    note = " ".join([*needed, *(entry.text for entry in legend_of(table.columns))])
+    return [rf"\par\smallskip{{\footnotesize\raggedright {tex(note)}\par}}"] if note else []
+
+
+def _with_values(table: Table) -> Table:
+    """The table without the rows that have no value."""
+    values = [i for i, column in enumerate(table.columns) if not column.key]
+    kept = [place for place, line in enumerate(table.lines) if not values or any(line[i] for i in values)]
+    best = [(kept.index(place), i) for place, i in table.best if place in kept]
+    return replace(table, lines=[table.lines[place] for place in kept], best=best)
 
 
 def _lines(table: Table) -> list[str]:
-    """The rows of one table that have a value, the best in bold."""
+    """The rows of one table, the best in bold."""
     best = {*table.best}
-    values = [i for i, column in enumerate(table.columns) if not column.key]
     lines = []
     for place, line in enumerate(table.lines):
-        if values and not any(line[i] for i in values):
-            continue
         cells = [_bold(tex(cell)) if (place, i) in best else tex(cell) for i, cell in enumerate(line)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return lines
@@ -179,7 +200,8 @@ def tex(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(TEXT.get(character, character) for character in text)
+    letters = "".join(TEXT.get(character, character) for character in text)
+    return letters.replace("--", "-{}-").replace("–", "--")  # two hyphens of an option would be a dash
 
 
 def _math(text: str) -> str:

@@ -93,13 +93,8 @@ class View:
     @property
     def full_legend(self) -> list[str]:
         """The legend of marks, of the command, and of each column, in sentences."""
-        return [*marks_legend(self.tables), *self.explained]
-
-    @property
-    def explained(self) -> list[str]:
-        """The legend without the marks."""
         columns = [column for table in self.tables for column in table.columns]
-        return [*self.legend, *(entry.text for entry in legend_of(columns, full=True))]
+        return [*marks_legend(self.tables), *self.legend, *(entry.text for entry in legend_of(columns, full=True))]
 
     def text(
         self,
@@ -137,7 +132,7 @@ class View:
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
             label = f"{Path(self.run or self.beside or '').name}-{self.command}"
-            return latex(chosen.tables, chosen.explained, chosen.header, chosen.run, label, self.title, bool(columns))
+            return latex(chosen.tables, chosen.legend, chosen.header, chosen.run, label, self.title, bool(columns))
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:

@@ -260,7 +260,8 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
         r"< > - \| \leq \geq \preceq \approx \pm \times \cdot \times \surd \infty \partial \nabla \bullet \frac12 "
         r"\beta \gamma \delta \varepsilon \eta \lambda \rho \sigma \tau \Delta \Sigma _1 _2 ^2 ^3 ^\top \to"
     )
-    assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}--"
+    assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}"
+    assert tex("0.1 – 0.3 (--legend)") == r"0.1 -- 0.3 (-{}-legend)"
 
 
 def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
@@ -278,6 +279,25 @@ def test_latex_headings_have_the_lines_of_a_terminal_and_arrows_are_mathematics(
     text = View("error", Header(), [], [table]).text("latex")
     assert r"method & \shortstack[r]{median / \\ V-Mean's} & max \\" in text
     assert r"$\to$" in text and "→" not in text
+
+
+def test_latex_explains_below_a_table_what_the_table_uses():
+    """The legend was a comment: A, B and undecided stood unexplained, and skipped was explained where no line is."""
+    columns = [Column("method", "{m}", key=True), Column("verdict", "{v}"), Column("d", "{d}", "budget", key=True)]
+    rows = [{"m": "topk", "v": "undecided", "d": 8}, {"m": "– svd", "v": "", "d": 8}]
+    legend = ["A, B: the runs.", "undecided: chance may make it.", "missing: in one run only.", "Heads of layer 0."]
+    table = table_of("", rows, columns)
+    text = View("compare", Header(), [], [table], legend).text("latex")
+    below = r"{\footnotesize\raggedright undecided: chance may make it. Heads of layer 0. $d$: budget.\par}"
+    assert below in text and "skipped" not in text and "missing" not in text
+
+
+def test_latex_has_no_letter_that_needs_a_package():
+    files = [path for path in SHOWN.rglob("*.tex")]
+    assert len(files) > 15
+    for path in files:
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("%")]
+        assert all(line.isascii() for line in lines), path
 
 
 def test_small_numbers_fit_a_narrow_terminal():

@@ -56,7 +56,7 @@ CONDITIONS = (
     Column("at m/2", "{cond_at_half:brief}", "σ₁/σ_{m/2}", 5, more="without the smaller half of the values"),
     Column("repeated", "{duplicates:g}", "equal rows, median", 4),
     Column("error", "{error:3}", "‖E‖₂/‖BV‖₂ of the method"),
-    Column("ρ", _rho, "Spearman's, of cond and error (heads)"),
+    Column("ρ", _rho, "Spearman's, of cond and error (heads); – of too few"),
 )
 CHANGE = "relative, per relative change of Q and K"
 CHANGES = (
