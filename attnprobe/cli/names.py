@@ -15,7 +15,15 @@ from ..environment import plugins
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
-from ..grammar.lists import SELECTION, available_ones, check_device, file_and_function, is_file_of_text, parts
+from ..grammar.lists import (
+    SELECTION,
+    available_ones,
+    check_device,
+    file_and_function,
+    is_file_of_text,
+    parts,
+    refuse_colons,
+)
 from ..run.topics.reading import Reading, Tensors
 from ..run.topics.running import RunRequest
 
@@ -115,6 +123,7 @@ def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[s
     """
     method = "all"
     for item in (item.strip() for text in texts for item in text.split(",")):
+        refuse_colons(item)
         name, options = parts(item)
         if "=" in item and options is None:
             options = item

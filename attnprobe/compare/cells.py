@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
-from ..grammar.lists import parts, short_name
+from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.labels import TELLING
 from ..tables.long import sortable
@@ -193,6 +193,10 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
     if not places:
         raise UsageError(f"--pair {text}: write two methods, LEFT=RIGHT, such as skyformer=nystromformer")
     if not found:
+        for place in places:
+            sides = with_commas(text[:place]), with_commas(text[place + 1 :])
+            if _found(sides[0], a) and _found(sides[1], b):
+                raise UsageError(f"--pair {text}: join options by commas: {sides[0]}={sides[1]}")
         known = [", ".join(dict.fromkeys(method_label(row) for row in run if _counts(row))) for run in (a, b)]
         where = known[0] if known[0] == known[1] else f"{known[0]} in A; {known[1]} in B"
         unwritten = ", without options at their defaults" if ":" in text else ""

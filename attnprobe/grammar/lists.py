@@ -11,6 +11,7 @@ from ..errors import UsageError, unknown
 
 SELECTION = "selection:"  # starts the names of methods that are sets of keys in a file
 
+JOINT = re.compile(r":(?=[A-Za-z_]\w*=)")  # a colon in the place of a comma between options
 SPELLING = re.compile(r"(?P<name>(?:torch|selection):[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
 
 
@@ -23,6 +24,30 @@ def parts(text: str) -> tuple[str, str | None]:
     match = SPELLING.fullmatch(text)
     assert match is not None  # the pattern takes every text
     return match["name"].strip(), match["options"] if match["colon"] else None
+
+
+def with_commas(text: str) -> str:
+    """A method whose options are joined by commas, also where colons join them.
+
+    >>> with_commas("skyformer:guard=sampled:d=8"), with_commas("./mine.py:fn:width=4"), with_commas("window:d=8")
+    ('skyformer:guard=sampled,d=8', './mine.py:fn:width=4', 'window:d=8')
+    >>> with_commas("guard=sampled:ridge=0.1")  # behind an earlier option
+    'guard=sampled,ridge=0.1'
+    """
+    name, options = parts(text)
+    if options is None:
+        return text
+    return name + ("," if "=" in name else ":") + JOINT.sub(",", options)
+
+
+def refuse_colons(item: str) -> None:
+    """Refuse colons between the options of an item, which has no comma itself.
+
+    Raises:
+        UsageError: it has the item with commas.
+    """
+    if "," in (joined := with_commas(item)):
+        raise UsageError(f"{item}: join options by commas: {joined}")
 
 
 def file_and_function(name: str) -> tuple[str, str] | None:

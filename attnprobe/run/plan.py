@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Unsupported, UsageError
 from ..files import Fields, JsonObject
 from ..grammar.foreign import message
-from ..grammar.lists import parts
+from ..grammar.lists import parts, refuse_colons
 from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records.file import LOWER_BOUND, cell_key
@@ -82,6 +82,7 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
         name, rest = parts(item)
         if not item:
             raise UsageError("an empty method name; write --method NAME or NAME,NAME")
+        refuse_colons(item)
         if "=" in item and rest is None:
             if not named:
                 raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")

@@ -208,6 +208,7 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
         ("blr:block=64=blr:block=64", "both sides are the same cells"),
         ("blr:d=8=blr", "no two methods of the runs"),
         ("blr:block=32=blr:block=64", "they have blr, blr:block=64, without options at their defaults$"),
+        ("blr:block=64:d=16=blr", "join options by commas: blr:block=64,d=16=blr$"),
         ("lower-bound=blr:block=64", "no two methods of the runs; they have blr, blr:block=64"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnprobe.cli.names import check_methods
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment, read_run
 from attnprobe.experiments.error import ErrorRequest, measure_errors
@@ -55,6 +56,20 @@ def test_methods_take_options_lists_and_repeats():
     assert names(["skyformer:sampler=iid,share_heads=true,vmean", "svd"]) == expected
     twice = names(["skyformer,skyformer:sampler=wor,skyformer"])
     assert twice == [("skyformer", {}), ("skyformer", {"sampler": "wor"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("skyformer:guard=sampled:inverse=pinv", "skyformer:guard=sampled,inverse=pinv"),
+        ("vmean,skyformer:sampler=iid,guard=none:gamma=2", "guard=none,gamma=2"),
+        ("./mine.py:fn:k=4:b=2", "./mine.py:fn:k=4,b=2"),
+    ],
+)
+def test_colons_between_options_are_answered_with_commas(text, joined):
+    for parse in (check_methods, partial(parse_methods, target="softmax")):
+        with pytest.raises(UsageError, match=f"join options by commas: {joined}$"):
+            parse([text])
 
 
 def test_an_option_at_its_default_is_not_an_option():
