@@ -177,7 +177,7 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     assert [path.name for path in paths] == files_of("heads-output_spectral-n64")
     maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_title()]
     titles = [axis.get_title() for axis in maps]
-    assert titles[:2] == ["skyformer\nd = 16", "skyformer\nd = 32"] and titles[-1] == "V-Mean" and len(titles) == 7
+    assert titles[:2] == ["skyformer, d = 16", "skyformer, d = 32"] and titles[-1] == "V-Mean" and len(titles) == 7
     drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 8)
     for row, layer in enumerate((0, 2)):
         for head in range(6):
@@ -243,7 +243,15 @@ def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):
             assert (pytest.approx(100 * metrics["visited_fraction"]["mean"]), error) in points
     assert {text.get_text() for text in visited.texts} == {"d = 16", "16", "32"}  # d stands at the points
     legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
-    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean", "frontier", "exact attention"]
+    assert legend == [
+        "skyformer !",
+        "nystromformer",
+        r"mine_%\$&.py:fn",
+        "V-Mean",
+        "frontier",
+        "exact attention",
+        "hollow, !: bad rows",
+    ]
     assert [list(line.get_xdata()) for line in visited.lines if line.get_color() == "black"] == [[100.0, 100.0]]
 
 
