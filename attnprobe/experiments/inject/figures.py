@@ -38,7 +38,7 @@ WIDTH = 2.2  # inches of a panel
 BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
 COUNTED = ("windows", "repeats")
 MOST_LAYERS = 10  # that an axis names
-APART, MARGIN = 0.05, 0.05  # between layers and all, and beside them, of their number
+APART, MARGIN = 0.05, 0.05  # between layers and all, of their number, and beside all points, of their range
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -124,21 +124,23 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
     groups = family_panels(rows)
     intervals = any(half_interval(row, "kl") for row in rows)
+    low, high = min(map(_read, rows)), max(map(_read, rows))
     divergences = [mean(row, "kl") or 0.0 for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         metric, lines = panel[0]["drawn"], {}
-        for group in gathered(sorted(panel, key=_read), text_label):
-            label = text_label(group[0])
+        for group in gathered(panel, text_label):
+            label, ordered = text_label(group[0]), sorted(group, key=_read)
             look = {**styles[label], **MANY_POINTS}
-            x, y = [_read(row) for row in group], [mean(row, metric) for row in group]
-            bars = [half_interval(row, metric) or 0.0 for row in group]
+            x, y = [_read(row) for row in ordered], [mean(row, metric) for row in ordered]
+            bars = [half_interval(row, metric) or 0.0 for row in ordered]
             axis.errorbar(x, y, bars, color=look["color"], **BARS)
             (lines[label + notes[label]],) = axis.plot(x, y, **look)
         if metric == "kl":
             scale(axis, divergences, high=HUGE)
         logarithmic(axis, "x")
+        axis.set_xlim(low / (high / low) ** MARGIN, high * (high / low) ** MARGIN)
         return lines
 
     return Panels(
