@@ -11,7 +11,7 @@ from ..tables.long import Row
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key
-from .samples import per_head
+from .samples import per_head, with_bad_rows
 from .verdicts import TABLE
 
 COSTS = {  # factor, unit
@@ -90,9 +90,24 @@ def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key,
                 parts.append(f"{left:.3g} against {right:.3g} {unit}")
         if parts:
             first = sides[0][0]
-            at = "" if first["d"] is None else f" d={first['d']}"
-            differing.append(f"{first.get('pair') or method_label(first)}{at}, n={first['n']}: {', '.join(parts)}")
+            differing.append(f"{_named(first)}, n={first['n']}: {', '.join(parts)}")
     return [f"costs differ: {'; '.join(differing)}"] if differing else []
+
+
+def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
+    """A line on the compared rows of each run, or side of a pair, with bad rows, which `error` leaves out."""
+    notes = []
+    for rows, run, side in ((a, "in A", "on the left"), (b, "in B", "on the right")):
+        bad = [[*rows[key].values()] for key in a if key in b and any(map(with_bad_rows, rows[key].values()))]
+        if names := dict.fromkeys(_named(cells[0]) for cells in bad):
+            where = side if "pair" in bad[0][0] else run
+            notes.append(f"bad rows {where} count as they are: {', '.join(names)}")
+    return notes
+
+
+def _named(cell: Fields) -> str:
+    """The method, or the pair, of a cell with its budget."""
+    return (cell.get("pair") or method_label(cell)) + ("" if cell["d"] is None else f" d={cell['d']}")
 
 
 def unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, Fields]]) -> list[str]:

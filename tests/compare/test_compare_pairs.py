@@ -85,6 +85,17 @@ def test_the_median_that_is_tested_is_that_of_the_table():
     assert "median" in text and "No interval: a median is judged." in text
 
 
+def test_bad_rows_that_do_not_decide_are_named_too():
+    """Below `error` the method is left out; an undecided row of `compare` did not say so."""
+    bad = {"bad_rows": [0, 2, 0, 0, 0, 0, 0, 0]}
+    cells = run(WORSE, method="x", draws_hash=None) + run(WORSE, method="y", draws_hash=None)
+    cells[0]["metrics"] |= bad
+    notes = compare_runs(cells, cells, pairs=["x=y"]).notes
+    assert notes == ["bad rows on the left count as they are: x → y d=16"]
+    cells[0]["metrics"] |= {"guarded_rows": bad["bad_rows"]}
+    assert compare_runs(cells, cells, pairs=["x=y"]).notes == []
+
+
 def test_a_narrow_terminal_shows_the_verdict_the_effect_and_p(monkeypatch):
     """Seven columns did not fit 80, and p and the interval were the first to go."""
     cells = [
