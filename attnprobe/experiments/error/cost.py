@@ -303,7 +303,7 @@ def cost_figure(
             **legend,
             **others,
             EXACT_LABEL: EXACT_LINE,
-            **hollow_legend(shown),
+            **hollow_legend([row for row in points if text_label(row) in named]),
             **dict.fromkeys(absent, NOTHING),
         },
         width=1.6,
