@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from ..errors import UsageError
 from ..experiments.base import Experiment
 from ..run.option import GROUPS, Option, options_of
-from ..run.topics.showing import NO_FIGURE
+from ..run.topics.showing import ALL
 from ..timings import Timings
 from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
@@ -195,7 +195,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     check_given(request)
     if not experiment.timed:  # before torch is imported: threads that wait for one another sleep and do not spin
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    kinds = kinds_from(output.plots, (*experiment.plots, NO_FIGURE))
+    kinds = kinds_from(output.plots, experiment.plots)
     check_shown(output, lambda: experiment.columns, lambda: experiment.fields)
     if getattr(output, "listing", False):
         answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
@@ -224,7 +224,7 @@ def measure_and_show(
     """
     timings = Timings()
     # an older picture is drawn again
-    keeps = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
+    keeps = {kind: kind in kinds or ALL in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
         announced: list[str] = []
 

@@ -13,7 +13,7 @@ from ..environment import OWN, PREFIX, variable
 from ..errors import near, unknown
 from ..experiments.base import Experiment
 from ..run.option import Option, built, options_of
-from ..run.topics.showing import Output
+from ..run.topics.showing import ALL, NO_FIGURE, Output
 from .names import complete_methods, complete_models
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -30,7 +30,8 @@ def click_settings(option: Option) -> dict[str, Any]:
     elif option.parse is None:
         settings |= {"type": option.kind}
     if option.kinds:
-        settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": f"[{'|'.join(option.kinds)}]"}
+        named = option.kinds if len(option.kinds) == 1 else (*option.kinds, ALL)
+        settings |= {"is_flag": False, "flag_value": option.kinds[0], "metavar": f"[{'|'.join(named)}]"}
     if option.complete:
         settings["shell_complete"] = complete_methods
     elif option.name == "model":
@@ -137,11 +138,11 @@ def as_shown(output: Output) -> dict[str, Any]:
 
 
 def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:
-    """The kinds of figures that ``--plot`` names."""
+    """The kinds of figures that ``--plot`` names: of those that are known, or all, or none."""
     kinds = [kind.strip() for text in plots for kind in text.split(",")]
     for kind in kinds:
-        if kind not in known:
-            raise unknown("plot", kind, known)
+        if kind not in (*known, ALL, NO_FIGURE):
+            raise unknown("plot", kind, [*known, ALL, NO_FIGURE])
     return kinds
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
+from ..run.topics.showing import ALL, Output
 from .options import as_shown
 from .streams import answer, echo, note
 
 if TYPE_CHECKING:
     from ..files import Fields
     from ..gates.check import GateResult
-    from ..run.topics.showing import Output
     from ..tables.view import Figure, View
 
 
@@ -106,7 +106,7 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
         return []
     paths = []
     for kind, figure in view.figures.items():
-        if kind in kinds or "all" in kinds:
+        if kind in kinds or ALL in kinds:
             paths += _drawn(figure, folder, named=kind in kinds)
     return paths
 

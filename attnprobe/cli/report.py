@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..experiments import plot_kinds
+from ..run.topics.showing import ALL
 from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def report(
     from .streams import note
 
     output = output_of(**shown)
-    kinds = kinds_from(plots or ("all",), (*plot_kinds(), "all", "none"))
+    kinds = kinds_from(plots or (ALL,), plot_kinds())
     writes = output.format_ == "table" or bool(plots) or out is not None
     names = [one.name for one in ERROR]
     if metric is not None and metric not in names:

@@ -26,6 +26,7 @@ from ...figures.methods import (
     INTERVALS,
     cross_out,
     crossed,
+    flagged,
     marks,
     shared_legend,
     spread_legend,
@@ -49,6 +50,7 @@ WEIGHTS = {"initialized": ("initialized-qkv", "initialized")}
 ACROSS = 4  # panels in a row, at most
 WIDTH = 1.7  # inches of a panel
 PAPER = "hollow: paper"
+BAD_ROWS = {"bad rows": {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}}
 HOLLOW_LINE = {"color": GREY, "marker": "o", "markerfacecolor": "white", "linestyle": ":", "linewidth": 1.0}
 
 
@@ -229,6 +231,7 @@ def paper_figure(
         f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
     ]
     intervals = spread_legend(INTERVAL) if any(half_interval(row, metric) for row in rows) else {}
+    others = intervals | (BAD_ROWS if flagged(rows) else {}) | ({PAPER: HOLLOW_LINE} if papers else {})
     caption += [INTERVALS] * bool(intervals)
     caption += marks(rows, metric, "Points and methods have !")
     caption += [f"{sentence(note)}." for note in reference_notes(rows, references)]
@@ -258,7 +261,7 @@ def paper_figure(
                 draw,
                 "budget d",
                 f"{symbol(metric)}, mean",
-                shared_legend(rows, styles, metric, notes) | intervals | ({PAPER: HOLLOW_LINE} if papers else {}),
+                shared_legend(rows, styles, metric, notes) | others,
                 width=WIDTH,
                 columns=len(part),
                 sharing={"sharey": "row"},

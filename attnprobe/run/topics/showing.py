@@ -10,7 +10,7 @@ from ...figures.drawing import Drawing, check_style
 from ...grammar.lists import words
 from ..option import GATES, OUTPUT, check_fields, opt
 
-NO_FIGURE = "none"  # what --plot takes beside kinds of figures
+ALL, NO_FIGURE = "all", "none"  # what --plot takes beside kinds of figures
 shown, gate = partial(opt, group=OUTPUT), partial(opt, group=GATES)
 
 
