@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import click
@@ -562,7 +563,13 @@ def test_what_was_told_before_is_not_told_again(run, qkv, monkeypatch):
 def test_plot_takes_the_kinds_of_figures_of_the_command_and_nothing_else(command, run):
     code, _, err = run(command, "--plot", "steps")
     kinds = experiment(command).plots
-    assert code == 2 and err.strip() == f"attnprobe: unknown plot 'steps'; choose from {', '.join(kinds)}, none"
+    assert code == 2 and err.strip() == f"attnprobe: unknown plot 'steps'; choose from {', '.join(kinds)}, all, none"
+
+
+def test_plot_all_draws_every_kind_that_has_numbers(run, qkv):
+    code, _, err = run("error", "--qkv", qkv, "--d", "4", "--method", "topk", "--plot", "all", "--out", "r")
+    stems = {path.name.partition("-")[0] for path in Path("r/figures").glob("*.svg")}
+    assert code == 0 and stems == {"error", "maps"} and "no figure" not in err, (stems, err)
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
