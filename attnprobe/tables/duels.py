@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ..files import Fields
+from ..records.file import LOWER_BOUND
 from .methods import ROUNDING, YARDSTICKS, competes, is_sound, label, mark, within_budget
 from .numbers import significant
 from .results import in_words
@@ -13,7 +14,7 @@ from .table import Best, Tested
 
 BRACKETS = (
     "in brackets: the difference of these means, the first less the second; its [interval], of this pair and d alone; "
-    "p, corrected over the pairs of a best method and another in this table (`compare --pair`: over the d of one pair)"
+    "p, corrected over {count} of a best method and another in this table (`compare --pair`: over the d of one pair)"
 )
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
@@ -26,7 +27,7 @@ def duels(
     place: Callable[[Any], Hashable] = lambda row: None,
     said: Callable[[Any], bool] = lambda row: True,
 ) -> list[str]:
-    """Sentences on the best method and the next one at each budget.
+    """Sentences on the best method and the next one at each budget, and on what takes no part.
 
     Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
     rounding are not compared.
@@ -43,7 +44,9 @@ def duels(
         return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
 
     parts: dict[str, list[str]] = {}
+    count = 0
     for leaders in best.leaders(sound, key, tested):
+        count += leaders.rivals - 1
         at, compared = leaders.second or (0, None)
         first, other = sound[leaders.places[0]], sound[at]
         if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
@@ -51,7 +54,8 @@ def duels(
         if said(first):
             parts.setdefault(f"{label(first)} against {label(other)}", []).append(_of_the_best(compared))
     lines = [f"{pair}, by the {words}: {'; '.join(every)}" for pair, every in parts.items()]
-    return [*lines, *([BRACKETS] if lines else [])]
+    pairs = "1 pair" if count == 1 else f"{count} pairs"
+    return [*lines, *([BRACKETS.format(count=pairs)] if lines else []), *left_out(rows)]
 
 
 def _of_the_best(other: Fields) -> str:
@@ -66,11 +70,14 @@ def _of_the_best(other: Fields) -> str:
 
 def left_out(rows: Sequence[Any]) -> list[str]:
     """Sentences on the methods with rows that do not compete, and why; none of a single method."""
-    if len({label(row) for row in rows if not row.get("reference")}) == 1:
+    methods = [row for row in rows if not row.get("reference") and row["method"] != LOWER_BOUND]
+    labels = {label(row) for row in methods}
+    if len(labels) == 1:
         return []
     why = {
-        "have bad rows": [row for row in rows if mark(row) == "!"],
-        "use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
+        "where they have bad rows": [row for row in rows if mark(row) == "!"],
+        "where they use more than d": [row for row in rows if is_sound(row) and not within_budget(row)],
+        "as yardsticks": [row for row in methods if is_sound(row) and row["method"] in YARDSTICKS and len(labels) > 2],
     }
     named = {words: list(dict.fromkeys(map(label, of))) for words, of in why.items()}
-    return [f"Left out where they {words}: {in_words(names)}." for words, names in named.items() if names]
+    return [f"Left out {words}: {in_words(names)}." for words, names in named.items() if names]

@@ -54,12 +54,13 @@ def half_interval(row: Fields, metric: str) -> float | None:
 
 
 def reach(row: Fields, metric: str) -> str:
-    """`half_interval` as what stands after ±; empty of one window.
+    """`half_interval` as what stands after ±, with `OPEN` where it is not reproducible; empty of one window.
 
     >>> reach({"windows": 2, "metrics": {"kl": {"se": 0.01}}}, "kl")
     '0.13'
     """
-    return significant(half_interval(row, metric), 2)
+    text = significant(half_interval(row, metric), 2)
+    return OPEN + text if text and is_fragile(row, metric, "se") else text
 
 
 def family(row: Fields) -> str:
@@ -195,7 +196,9 @@ def notes(rows: Iterable[Fields]) -> list[str]:
 def _remarks(row: Fields) -> list[tuple[str, str]]:
     remarks = []
     if row["status"] != "ok":
-        remarks.append((mark(row), row.get("reason") or row["status"]))
+        known, values = statistic(row, "output_spectral_relative", "count"), row.get("values")
+        some = f"; numbers are of {known} of {values} values" if known and values and known < values else ""
+        remarks.append((mark(row), (row.get("reason") or row["status"]) + some))
     elif why := row.get("matrix_skipped"):
         remarks.append(("–", f"matrix errors skipped: it {why}"))
     if row.get("fragile"):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..files import Fields
 from ..records.file import strict_json
 from .marks import OF_STATUS
-from .numbers import cell_text
+from .numbers import OPEN, cell_text
 from .results import Value, best_of
 
 MOST_NAMES = 8  # of rows that share a note
@@ -51,7 +51,10 @@ class Best:
         groups = gathered(competing, lambda place: rivals(rows[place]))
         if tested is None or self.metric is None:
             best = [best_of({place: values[place] for place in group}) for group in groups]
-            return [Leaders(places, len(places) == len(group)) for places, group in zip(best, groups, strict=True)]
+            return [
+                Leaders(places, len(places) == len(group), len(group))
+                for places, group in zip(best, groups, strict=True)
+            ]
         ordered = [sorted(group, key=lambda place: values[place].value) for group in groups]
         pairs = [(rows[group[0]], rows[other]) for group in ordered for other in group[1:]]
         compared = iter(tested(self.metric, pairs))
@@ -61,7 +64,8 @@ class Best:
             worse = {place for place, row in judged.items() if is_worse(row)}
             places = [group[0], *takewhile(lambda place, worse=worse: place not in worse, judged)]
             certain = bool(worse) or None not in judged.values()
-            leaders.append(Leaders(places, len(places) == len(group), certain, next(iter(judged.items()), None)))
+            every = len(places) == len(group)
+            leaders.append(Leaders(places, every, len(group), certain, next(iter(judged.items()), None)))
         return leaders
 
 
@@ -74,12 +78,13 @@ def is_worse(compared: Fields | None) -> bool:
 class Leaders:
     """The places of the best row of some rivals and of those like it, the best first.
 
-    ``every``: all rivals are among them. ``tested``: a test was possible, or none was needed. ``second``: the place of
-    the second best row, with its comparison with the best.
+    ``every``: all rivals are among them. ``rivals``: how many there are. ``tested``: a test was possible, or none was
+    needed. ``second``: the place of the second best row, with its comparison with the best.
     """
 
     places: list[int]
     every: bool
+    rivals: int
     tested: bool = True
     second: tuple[int, Fields | None] | None = None
 
@@ -194,7 +199,7 @@ def table_of(
     rivals: Callable[[T], Hashable | None] | None = None,
     tested: Tested | None = None,
 ) -> Table:
-    """The table of rows, without columns that are empty in all of them.
+    """The table of rows, without columns that are empty in all of them, and without notes on ≈ where no cell has it.
 
     Args:
         among: the rows that decide which columns are shown, if several tables share them.
@@ -207,6 +212,8 @@ def table_of(
     deciding = rows if among is None else among
     shown = [column for column in columns if any(column.text(row) for row in deciding)]
     lines = [[column.text(row) for column in shown] for row in rows]
+    if not any(OPEN in text for line in lines for text in line):
+        notes = [note for note in notes if not note.startswith(OPEN)]
     table = Table(caption, shown, lines, notes, tested=tested is not None)
     return table if rivals is None else _with_best(table, rows, rivals, tested)
 

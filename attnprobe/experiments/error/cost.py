@@ -135,14 +135,20 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
 def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float | None, float]:
     """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval.
 
-    Rows without a common place have no mean, and an interval of all numbers.
+    The interval is Student's over heads, each with its mean logarithm over windows, as the ratio of a head is much the
+    same in each window. Of a single head it is over windows. Rows without a common place have no mean, and an interval
+    of all numbers.
     """
     ours, theirs = errors[_key(row)], errors[_key(other)]
-    logs = [math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)) for place in ours if place in theirs]
+    logs: dict[tuple[Any, ...], list[float]] = {}
+    for layer, window, head in ours.keys() & theirs.keys():
+        place = layer, window, head
+        logs.setdefault((layer, head), []).append(math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)))
     if not logs:
         return 0.0, None, math.inf
-    low, high = mean_interval(logs) or (-math.inf, math.inf)
-    return math.exp(low), math.exp(math.fsum(logs) / len(logs)), math.exp(min(high, 700.0))
+    means = [math.fsum(of_head) / len(of_head) for of_head in logs.values()]
+    low, high = mean_interval(means if len(means) > 1 else sum(logs.values(), [])) or (-math.inf, math.inf)
+    return math.exp(low), math.exp(math.fsum(means) / len(means)), math.exp(min(high, 700.0))
 
 
 def _errors(records: Sequence[ErrorRecord], metric: str) -> dict[tuple[Any, ...], Errors]:
@@ -196,7 +202,7 @@ def _columns(metric: str) -> list[Column]:
         Column(
             "ratio to the line above,\nmean of heads [95 %]",
             _of_above,
-            "geometric mean of the ratios of single heads",
+            "geometric mean of the ratios of single heads; interval over heads",
             short="ratio",
             spare=2,
         ),

@@ -12,9 +12,9 @@ from ...records.file import SCHEMA
 from ...tables.duels import duels, left_out
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
-from ...tables.methods import YARDSTICKS, budget, budget_used, marked, mean_of, reach, rivals, smallest
+from ...tables.methods import budget, budget_used, marked, mean_of, reach, rivals, smallest
 from ...tables.numbers import method_label, significant
-from ...tables.results import UNTESTED, Value, at_budget, beside, in_words, led, lost, sentences, student_reach
+from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -388,20 +388,12 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows, at_budget))
     if len(leaders) != 1:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
-        return sentences(led(winners, "the smallest drift in all layers"), _yardsticks(rows), apart)
+        return sentences(led(winners, "the smallest drift in all layers"), apart)
     (first, *alike), certain = leaders[0]
     names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
     text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
-    return sentences(text, _yardsticks(rows, mean(first, "drift")), apart)
-
-
-def _yardsticks(rows: Sequence[Row], drift: float | None = None) -> str:
-    """Which yardsticks a result leaves out, of a smaller drift than this one if it is known."""
-    whole = [row for row in rows if row["layer"] is None and row["method"] in YARDSTICKS and DRIFT.value(row)]
-    less = [row for row in whole if drift is None or (mean(row, "drift") or 0) < drift]
-    names = list(dict.fromkeys(method_label(row) for row in less if row["status"] == "ok"))
-    return f"Left out, since they read all scores: {in_words(names)}." if names else ""
+    return sentences(text, apart)
 
 
 def _leaders(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], bool]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import t as student
 
 from attnprobe.experiments.error import cost
 from attnprobe.experiments.error.view import pooled
@@ -103,11 +105,30 @@ def test_rows_are_compared_in_the_heads_that_both_have():
     """Without one, or with one alone, nothing is known about which is better."""
     row, other = cells("a", 0.3, 2.0)[0], cells("b", 0.3, 1.0)[0]
     ours, theirs = cost._key({**row, "source": ""}), cost._key({**other, "source": ""})
-    errors = {ours: {0: 2.0, 1: 6.0, 2: 9.0}, theirs: {0: 1.0, 1: 3.0, 3: 0.1}}
+    a, b, c, d = ((0, 0, head) for head in range(4))
+    errors = {ours: {a: 2.0, b: 6.0, c: 9.0}, theirs: {a: 1.0, b: 3.0, d: 0.1}}
     both = ({**row, "source": ""}, {**other, "source": ""})
     assert cost.ratio(errors, *both) == pytest.approx((2.0, 2.0, 2.0))
-    assert cost.ratio({**errors, ours: {0: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
-    assert cost.ratio({**errors, ours: {2: 9.0}}, *both) == (0.0, None, math.inf)
+    assert cost.ratio({**errors, ours: {a: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
+    assert cost.ratio({**errors, ours: {c: 9.0}}, *both) == (0.0, None, math.inf)
+
+
+@pytest.mark.parametrize("windows", [1, 10])
+def test_windows_that_repeat_a_head_make_no_interval_narrower(windows):
+    """Twelve heads of ratio exp(N(0, 0.3²)), in each window the same: Student's interval with 11 degrees of freedom."""
+    row, other = ({**cells(name, 0.3, 1.0)[0], "source": ""} for name in "ab")
+    logs = np.random.default_rng(0).normal(0, 0.3, 12)
+    places = [(0, window, head) for window in range(windows) for head in range(12)]
+    errors = {
+        cost._key(row): {place: math.exp(logs[place[2]]) for place in places},
+        cost._key(other): dict.fromkeys(places, 1.0),
+    }
+    reach = student.ppf(0.975, 11) * logs.std(ddof=1) / 12**0.5
+    expected = np.exp([logs.mean() - reach, logs.mean(), logs.mean() + reach])
+    assert cost.ratio(errors, row, other) == pytest.approx(expected)
+    of_one = [{place: x for place, x in of.items() if place[2] == 0} for of in errors.values()]
+    (low, middle, _) = cost.ratio(dict(zip(errors, of_one, strict=True)), row, other)
+    assert middle == pytest.approx(math.exp(logs[0])) and low == (pytest.approx(middle) if windows > 1 else 0.0)
     left, right = cells("left", 0.2, 0.3, layers=(0,)), cells("right", 0.3, 0.2, layers=(1,))
     (table,) = frontier_tables([*FIVE, *VMEAN, *left, *right])
     assert names(table) == ["V-Mean (ref.)", "cheap", "left", "dear"] and "right d = 8" in table.lines[2][-1]
