@@ -13,7 +13,7 @@ LEVEL = 0.05  # two-sided, of all rows of a table together
 FEWEST = 6  # pairs whose exchanges can decide a row at `LEVEL`
 EXACT = 16  # pairs whose exchanges are all counted
 RESAMPLES = 9999  # exchanges of more pairs, besides the identity
-ROUNDING = 1e-6  # of a value; a smaller difference is that of sums in another order
+EQUAL = 1e-6  # of a value; a smaller difference is that of sums in another order
 AT_ONCE = 2**19  # exchanged values of one part, which stay in the cache
 Statistic = Callable[..., np.ndarray]
 
@@ -25,8 +25,8 @@ class Evidence:
     Attributes:
         test: ``pairs``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
             no test applies.
-        p: the two-sided p-value. least: the smallest that the test can give. freedom: degrees of freedom of Student's
-            distribution. se: the standard error.
+        p: the two-sided p-value. least: the smallest that the test can give. freedom, se: the degrees of freedom and
+            the standard error of a test of windows.
         noise: a difference up to here is noise.
         certain: nothing differs by chance between the runs, so every difference is of the program.
         why: in words, what the test rests on, or why there is none.
@@ -69,10 +69,6 @@ class Evidence:
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def certain(se: float | None = None) -> Evidence:
-    return Evidence(se=se, certain=True)
-
-
 def over_pairs(
     x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean, pairs: Sequence[int] | None = None
 ) -> Evidence:
@@ -81,7 +77,7 @@ def over_pairs(
     The p-value is the share of exchanges after which the statistics of y and of x differ by at least as much: of all
     2^m exchanges of m pairs up to `EXACT`, of `RESAMPLES` fixed ones and the identity beyond. It rests on draws that
     are independent from pair to pair, on no distribution, and holds for the inputs of these pairs alone. Values that
-    differ by at most `ROUNDING` of them are equal.
+    differ by at most `EQUAL` of them are equal.
 
     Args:
         pairs: the pair of each value, such as a head in several windows: its values are exchanged together. By default
@@ -97,7 +93,7 @@ def over_pairs(
     if len(sizes) < 2:
         return Evidence(why="one head")
     one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    other = np.where(np.isclose(other, one, rtol=ROUNDING, atol=0.0), one, other)
+    other = np.where(np.isclose(other, one, rtol=EQUAL, atol=0.0), one, other)
     sums = np.bincount(pair, other - one)
 
     def changes(exchanged: np.ndarray) -> np.ndarray:
@@ -140,10 +136,14 @@ def _exchanges(pairs: int) -> list[np.ndarray]:
     return [np.zeros((1, pairs), dtype=bool), *drawn]
 
 
-def over_windows(differences: Sequence[float]) -> Evidence:
+def over_windows(differences: Sequence[float], why: str = "") -> Evidence:
     """Student's test that the mean of the windows' differences is 0, with one degree of freedom less than windows.
 
     Rests on windows whose differences are independent and near to normal; the heads of a window may share their draws.
+    Equal differences have no variance, so there is no test.
+
+    Args:
+        why: words behind the number of windows: why these are tested.
 
     >>> evidence = over_windows([0.5, 1.5])
     >>> round(evidence.se, 12), evidence.freedom, round(evidence.p, 3)
@@ -153,14 +153,15 @@ def over_windows(differences: Sequence[float]) -> Evidence:
 
     count, se = len(differences), standard_error(differences)
     if se is None:
-        return Evidence(why="one text window")
-    mean = math.fsum(differences) / count
-    p = 2 * float(t.sf(abs(mean) / se, count - 1)) if se else float(mean == 0)
-    return Evidence("windows", p, freedom=count - 1, se=se, why=f"{count} windows")
+        return Evidence(why=f"one text window{why}")
+    if not se:
+        return Evidence(why=f"equal differences in {count} windows: no variance to test by")
+    p = 2 * float(t.sf(abs(math.fsum(differences) / count) / se, count - 1))
+    return Evidence("windows", p, freedom=count - 1, se=se, why=f"{count} windows{why}")
 
 
 def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
-    """Welch's test of the window means of two runs that share no window.
+    """Welch's test of the window means of two runs that share no window; none if neither run's means vary.
 
     >>> evidence = two_samples([1.0, 3.0], [2.0, 8.0, 5.0])
     >>> round(evidence.se, 12), round(evidence.freedom, 3), round(evidence.p, 3)
@@ -174,7 +175,7 @@ def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
     se = math.hypot(*ses)
     change = math.fsum(y) / len(y) - math.fsum(x) / len(x)
     if not se:
-        return Evidence("two samples", float(change == 0), se=se, why="other windows")
+        return Evidence(why="equal values in the windows of each run: no variance to test by")
     shares = (ses[0] / se) ** 4 / (len(x) - 1) + (ses[1] / se) ** 4 / (len(y) - 1)
     freedom = 1 / shares
     p = 2 * float(t.sf(abs(change) / se, freedom))
@@ -187,8 +188,15 @@ def within_rounds(noise: float | None) -> Evidence:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """The standard error of the mean of independent values; None for fewer than 2."""
-    return None if len(values) < 2 else float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    """The standard error of the mean of independent values; None for fewer than 2, 0 for values within `EQUAL`.
+
+    >>> standard_error([0.75 - 0.5, 0.7 - 0.45])
+    0.0
+    """
+    if len(values) < 2:
+        return None
+    equal = np.ptp(values) <= EQUAL * np.max(np.abs(values))
+    return 0.0 if equal else float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def holm(p: Iterable[float]) -> list[float]:

@@ -124,7 +124,8 @@ def compare_runs(
       seeds), or several windows have fewer than `FEWEST` pairs.
     - ``two samples``: Welch's test of the window means, of runs that share no window.
 
-    ``se`` is the standard error of the difference over windows, null of one. The verdict is
+    ``se`` is the standard error of a difference that has a test of windows, null otherwise; ``difference_in_se`` is
+    the difference by it. The verdict is
 
     - ``worse``: worse by more than is tolerated, and not by chance (no test needed, or p_adjusted ≤ ``level``); or
       values that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.

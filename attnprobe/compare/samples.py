@@ -17,7 +17,7 @@ from ..tables.long import Row, fragile_statistics, sortable
 from ..tables.metrics import METRICS, Metric
 from ..tables.table import gathered
 from .cells import Key
-from .chance import FEWEST, Evidence, certain, over_pairs, over_windows, standard_error, two_samples
+from .chance import FEWEST, Evidence, over_pairs, over_windows, two_samples
 from .verdicts import Draft, blank, numbers, statuses_in_words
 
 Statistic = Callable[..., Any]
@@ -159,7 +159,7 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
     units = _units(a, b, pairing.kind)
     lost = _lost([(unit.a, unit.b) for unit in units] if pairing.kind == "cells" else [(a, b)])
     complete = [unit for unit in units if None not in unit.numbers]
-    evidence = None if complete else certain()
+    evidence = None if complete else Evidence(certain=True)
     if statistic == SOUND:
         sound = [unit for unit in complete if not unit.doubtful]
         if sound:
@@ -191,10 +191,9 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     windows = {unit.window for unit in units}
     differences = [y - x for x, y in _window_ends(units, statistic)]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
-        return certain(standard_error(differences))
+        return Evidence(certain=True)
     if why := _dependent(metric, pairing, units):
-        evidence = over_windows(differences)
-        return replace(evidence, why=f"{evidence.why}{why}")
+        return over_windows(differences, why)
     pairs: Sequence[Any] = range(len(units))
     if pairing.other_method:  # the difference of a head is much the same in every window
         pairs = [unit.a[0].head for unit in units]
@@ -207,7 +206,7 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
         return replace(evidence, why=evidence.why or f"{len(units)} heads of one window")
     of_heads = f"{count} {'pairs of heads' if count == len(units) else 'heads'} in "
     why = f"{of_heads if len(units) > len(windows) else ''}{len(windows)} windows"
-    return replace(evidence, se=standard_error(differences), why=why)
+    return replace(evidence, why=why)
 
 
 def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
@@ -235,7 +234,7 @@ def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measu
     ]
     of = STATISTICS[statistic]
     means = [_window_means(sample, of) for sample in samples]
-    evidence = two_samples(means[0], means[1]) if all(means) else certain()
+    evidence = two_samples(means[0], means[1]) if all(means) else Evidence(certain=True)
     a_of, b_of = (_of([number for _, number in sample], of) for sample in samples)
     if statistic != "mean" and all(means):
         a_of, b_of = fmean(means[0]), fmean(means[1])

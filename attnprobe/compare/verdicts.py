@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from ..records.file import strict_json
 from ..tables.long import Row
 from ..tables.metrics import BENCH, METRICS, Metric
 from ..tables.numbers import significant
-from .chance import Evidence, certain, holm, within_rounds
+from .chance import EQUAL, Evidence, holm, within_rounds
 
 BENCHED = tuple(metric.name for metric in BENCH)
 TOLERANCE = 0.05  # of the value of A: smaller differences are the same
@@ -120,7 +121,9 @@ def _may_exceed(draft: Draft, tolerated: float, level: float) -> bool:
     if evidence.certain or evidence.test == "rounds":
         return False
     interval = evidence.interval(difference, level)
-    return bool(difference) if interval is None else max(map(abs, interval)) > tolerated
+    if interval is None:
+        return not math.isclose(draft.row["a"], draft.row["b"], rel_tol=EQUAL)
+    return max(map(abs, interval)) > tolerated
 
 
 def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> tuple[str, str | None]:
@@ -131,7 +134,8 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
         return "same", None
     change, tolerated = metric.cost(b) - metric.cost(a), metric.tolerated(a, tolerance)
     if abs(change) <= tolerated:
-        return ("undecided", WIDE) if _may_exceed(draft, tolerated, level) else ("same", None)
+        why = evidence.why if p is None else WIDE
+        return ("undecided", why) if _may_exceed(draft, tolerated, level) else ("same", None)
     verdict = "worse" if change > 0 else "better"
     if evidence.certain:
         return verdict, None
@@ -278,7 +282,7 @@ def timed_drafts(a: Fields, b: Fields, metrics: Iterable[str]) -> list[Draft]:
             continue
         row = {**timed_place(a), **numbers(a[metric], b[metric])}
         row |= {"metric": metric, "statistic": "median", "paired": "cells"}
-        evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else certain()
+        evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else Evidence(certain=True)
         drafts.append(Draft(row, METRICS[metric], evidence, change if fell else None, None if fell else change))
     return drafts
 

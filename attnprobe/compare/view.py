@@ -9,7 +9,6 @@ from ..tables.console import Header
 from ..tables.long import Row
 from ..tables.methods import label
 from ..tables.numbers import method_label, short_hashes, significant
-from ..tables.results import student_reach
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .cells import ARROW
@@ -44,7 +43,8 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     tables = lone[:first]
     metrics = dict.fromkeys(row["metric"] for row in rows if row["metric"] is not None)
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
-        columns = [*PLACE, *_value_columns(group), _difference_column(group), *TESTED]
+        difference = WITH_INTERVAL if any(row["low"] is not None for row in group) else DIFFERENCE
+        columns = [*PLACE, *_value_columns(group), difference, *TESTED]
         tables.append(table_of(_caption(group[0]), group, columns, _reasons(group, named=len(metrics) > 1)))
     return tables + lone[first:]
 
@@ -179,17 +179,6 @@ def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
     return [*sides, *VALUES[1 + len(SIDES) :]]
 
 
-def _difference_column(rows: Sequence[Row]) -> Column:
-    if any(row["low"] is not None for row in rows):
-        return WITH_INTERVAL
-    return DIFFERENCE if all(row["se"] is None for row in rows) else WITH_ERROR
-
-
-def _difference(row: Row) -> str:
-    half = "" if row["se"] is None else f" ± {significant(student_reach(row['se'], row['windows']), 2)}"
-    return significant(row["difference"], 3) + half
-
-
 def _interval(row: Row) -> str:
     limits = "" if row["low"] is None else f" [{significant(row['low'], 3)} – {significant(row['high'], 3)}]"
     return significant(row["difference"], 3) + limits
@@ -218,8 +207,7 @@ TESTED: tuple[Column, ...] = (
     Column("p\n(Holm)", lambda row: significant(row["p_adjusted"], 2), short="p", spare=-1),
     Column("test", _test, spare=3),
 )
-DIFFERENCE = Column("B − A", _difference, short="difference", spare=-1)
-WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]", cell=_interval)
-WITH_ERROR = replace(DIFFERENCE, heading="B − A\n± 95 %")
+DIFFERENCE = Column("B − A", _interval, short="difference", spare=-1)
+WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]")
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: _sided(row, "reason")))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
