@@ -15,7 +15,6 @@ from .methods import HUGE, text_label
 R = TypeVar("R", bound=Fields)
 DEEP = 1e4  # from the largest value on an axis of errors to the least, where all are small
 STEEP = 20  # from the largest value to the least on a logarithmic axis, at least
-DEEPEST = 10.0  # how far an axis follows a bar below its value
 
 
 def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: float = math.inf) -> None:
@@ -119,13 +118,3 @@ def _digit(value: float, towards: Callable[[float], int]) -> str:
     rounded = towards(round(value / step, 6)) * step
     digits, _, exponent = f"{rounded:{'g' if 1e-3 <= rounded < 1e4 else '.0e'}}".partition("e")
     return f"{digits}e{int(exponent)}" if exponent else digits
-
-
-def bar_ends(values: Sequence[float], halves: Sequence[float]) -> list[float]:
-    """The ends of bars around positive values, by which a logarithmic axis ends; it follows none far below its value.
-
-    >>> bar_ends([2.0, 2.0], [1.0, 3.0])
-    [3.0, 5.0, 1.0, 0.2]
-    """
-    pairs = list(zip(values, halves, strict=True))
-    return [value + half for value, half in pairs] + [max(value - half, value / DEEPEST) for value, half in pairs]

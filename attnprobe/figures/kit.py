@@ -259,14 +259,14 @@ def power_of_ten(value: float) -> str:
     return f"${factor}10^{{{int(power)}}}$"
 
 
-def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None = None) -> None:
+def powers_of_two(axis: Any, values: Sequence[int]) -> None:
     """A horizontal axis with equal steps for doublings, and ticks only at the values."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(values))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticks(values, labels or [str(value) for value in values])
+    axis.set_xticks(values, [str(value) for value in values])
 
 
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite

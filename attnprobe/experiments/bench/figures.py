@@ -9,7 +9,6 @@ from typing import Any
 
 from ...figures.costs import Point, cloud, numbers, prominent
 from ...figures.drawing import Drawing
-from ...figures.ends import bar_ends
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
 from ...figures.methods import family_panels, spread_legend, styles_of, text_label, where
@@ -17,7 +16,7 @@ from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
-from .timing import ERROR, FIT_FROM, exponent
+from .timing import ERROR, FIT_FROM, exponent, quartiles
 
 COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),
@@ -82,11 +81,12 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     exact = [row for row in rows if row["method"] == EXACT]
     vmean = [row for row in rows if row["method"] == "vmean" and row["reference"]]
 
-    def spread(row: Row) -> float:
-        return factor * (row["seconds_spread"] or 0.0) if cost == "seconds" else 0.0
+    def bar(row: Row) -> tuple[float, ...]:
+        """The ends of a row's bar, and its value between them."""
+        ends = quartiles(row["seconds_rounds"]) if cost == "seconds" else ()
+        return tuple(factor * one for one in sorted([*ends, row[cost]]))
 
-    ends = bar_ends([factor * row[cost] for row in rows], list(map(spread, rows)))
-
+    ends = [end for row in rows for end in bar(row)]
     first, last = (min(exact, key=_length), max(exact, key=_length)) if exact else ({}, {})
 
     def guide(n: int, power: int) -> float:
@@ -98,10 +98,13 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
         """The line of some rows; times have bars."""
-        ordered = sorted(group, key=lambda row: row["n"])
-        spreads = list(map(spread, ordered)) if cost == "seconds" else None
-        y = [factor * row[cost] for row in ordered]
-        return axis.errorbar([row["n"] for row in ordered], y, yerr=spreads, **look, elinewidth=0.8)[0]
+        ordered = sorted(group, key=_length)
+        lengths = [row["n"] for row in ordered]
+        if cost == "seconds":
+            low, high = ([end(bar(row)) for row in ordered] for end in (min, max))
+            axis.vlines(lengths, low, high, color=look["color"], linewidth=0.8, zorder=look.get("zorder", 2))
+        (line,) = axis.plot(lengths, [factor * row[cost] for row in ordered], **look)
+        return line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
@@ -125,13 +128,13 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK, **dict(guides.values())} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
-    legend |= spread_legend("± half of p25 – p75") if cost == "seconds" else {}
+    legend |= spread_legend("p25 – p75 of the rounds") if cost == "seconds" else {}
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
         [
             f"{title}, on logarithmic axes. Exact attention is the framework's fused kernel.",
-            *(["Bars: the median ± half the range of the quartiles of the rounds."] * (cost == "seconds")),
+            *(["Bars run from p25 to p75 of the rounds."] * (cost == "seconds")),
             *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
@@ -150,8 +153,7 @@ def _length(row: Row) -> int:
 
 
 def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
-    short = [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in lengths]
-    powers_of_two(axis, lengths, short)
+    powers_of_two(axis, lengths)
     logarithmic(axis, "y")
 
 

@@ -168,8 +168,18 @@ def half_range(values: Sequence[float]) -> float | None:
     """Half the range between the quartiles; None for a single value."""
     if len(values) < 2:
         return None
-    first, _, third = quantiles(values, n=4, method="inclusive")
+    first, third = quartiles(values)
     return (third - first) / 2
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The quartiles p25 and p75 of values; of a single one, twice the value.
+
+    >>> quartiles([0.74, 0.95, 0.98, 4.94, 5.27])
+    (0.95, 4.94)
+    """
+    first, _, third = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+    return first, third
 
 
 def bench_summary(rows: Sequence[Row]) -> list[Row]:
