@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,15 +17,17 @@ from .methods import HOLLOW, HUGE
 Limits = tuple[float, float]  # the cost of exact attention, and the error of V-Mean, which costs nothing
 
 FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
-BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": ".", "markersize": 4, "zorder": 1.2}
+BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
+BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
+LEAST_ERROR = {"frontier: the least error up to a cost": FRONTIER}  # of a legend
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-CLEAR = 0.8  # of an error: a method that is clearly better has less
 MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
 RADIUS = 3.0  # points, of a marker
+RING = 1.5  # points, by which a hollow marker is larger
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
 FAR = 1e3  # from the least cost to the beginning of the frontier at V-Mean, which has none
@@ -48,11 +49,8 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 Number = tuple[str, Point, Place]  # what stands beside a point, and its place from there
 
 
-def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), part: float = 1.0) -> list[Point]:
+def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> list[Point]:
     """The points without bad rows, within the limits, that no other beats in both cost and error, by cost.
-
-    Args:
-        part: each error is less than this part of the one before.
 
     >>> pairs = [(1.0, 0.5), (2.0, 0.6), (3.0, 0.1), (3.0, 0.2)]
     >>> [(one.cost, one.error) for one in frontier(Point("x", None, *pair) for pair in pairs)]
@@ -60,45 +58,45 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf), par
     """
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (point.cost, point.error)):
-        if not point.bad and point.cost < limits[0] and point.error < (part * best[-1].error if best else limits[1]):
+        if not point.bad and point.cost < limits[0] and point.error < (best[-1].error if best else limits[1]):
             best.append(point)
     return best
 
 
-def prominent(panels: Iterable[tuple[Sequence[Point], Limits]]) -> tuple[set[str], dict[str, dict[str, Any]]]:
-    """The methods that panels draw in their colours: all, or of many those with the most points on frontiers.
+def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> tuple[set[str], dict[str, dict[str, Any]]]:
+    """The methods that panels draw in their colours: all, or of many those on a frontier.
 
     Args:
-        panels: the points of each, and the limits of its `frontier`.
+        panels: the points of each, and those of its frontier.
 
     Returns:
-        Their labels, and the legend of what else is drawn.
+        Their labels, and the look of the others for the legend, if there are any.
     """
     panels = list(panels)
     named = {point.label for points, _ in panels for point in points}
     if len(named) <= MOST_COLOURED:
-        return named, {"frontier": FRONTIER}
-    counts = Counter(point.label for points, limits in panels for point in frontier(points, limits, CLEAR))
-    return {label for label, _ in counts.most_common(MOST_COLOURED)}, {"frontier": FRONTIER, "other methods": BEATEN}
+        return named, {}
+    return {point.label for _, best in panels for point in best}, {"other methods": BEATEN}
 
 
 def cloud(
     axis: Any,
     points: Sequence[Point],
     styles: Mapping[str, Mapping[str, Any]],
-    limits: Limits,
-    best: Sequence[Point] | None = None,
+    best: Sequence[Point],
+    vmean: float = math.inf,
 ) -> None:
-    """Draw the points of a panel, and their frontier from V-Mean on. Methods without a style are small and grey.
+    """Draw the points of a panel, and their frontier. Methods without a style are grey, points with bad rows hollow.
 
     Args:
-        best: the points of the frontier by cost; None are those of `frontier`.
+        best: the points of the frontier by cost. vmean: the error of V-Mean, at which the frontier begins.
     """
     from matplotlib.lines import Line2D
 
     shown = [point for point in points if point.label in styles]
-    others = [(point.cost, point.error) for point in points if point.label not in styles]
-    axis.plot(*(zip(*others, strict=True) if others else ((), ())), **BEATEN)
+    for bad, look in ((False, BEATEN), (True, BEATEN_BAD)):
+        others = [point for point in points if point.label not in styles and point.bad == bad]
+        axis.plot(*_places(others), **look)
     lines = gathered(shown, lambda point: point.label)
     for line in lines:
         style = styles[line[0].label]
@@ -106,11 +104,24 @@ def cloud(
         for point in line:
             look = {**style, "linestyle": "", "markersize": 5.5, "zorder": 3, **(HOLLOW if point.bad else EDGE)}
             axis.plot([point.cost], [point.error], **look)
-    steps = frontier(points, limits) if best is None else best
-    costs, errors = _places(steps)
-    if steps and steps[0].error < limits[1] < HUGE:  # V-Mean is left of the axis
-        costs, errors = [costs[0] / FAR, *costs], [limits[1], *errors]
+    costs, errors = _places(best)
+    if best and best[0].error < vmean < HUGE:  # V-Mean is left of the axis
+        costs, errors = [costs[0] / FAR, *costs], [vmean, *errors]
     axis.add_artist(Line2D(costs, errors, drawstyle="steps-post", **FRONTIER))
+
+
+def below(points: Iterable[Point], best: Sequence[Point], vmean: float = math.inf) -> bool:
+    """Whether a point lies below the steps of a frontier.
+
+    >>> steps = [Point("a", 8, 1.0, 0.5), Point("b", 8, 4.0, 0.1)]
+    >>> [below([Point("c", 8, 2.0, error)], steps) for error in (0.4, 0.6)]
+    [True, False]
+    """
+    for point in points:
+        steps = [one.error for one in best if one.cost <= point.cost] + [vmean] * (vmean < HUGE)
+        if steps and point.error < min(steps):
+            return True
+    return False
 
 
 def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]]) -> None:
@@ -153,7 +164,7 @@ def _numbers(axis: Any, lines: Sequence[Sequence[Point]]) -> list[Number]:
         wide, tall = WIDE * size * len(text), TALL * size
         fitting = {}
         for side in SIDES:
-            gap = SLANTED if all(side) else STRAIGHT
+            gap = (SLANTED if all(side) else STRAIGHT) + (RING if point.bad else 0.0)
             x, y = (part * (gap + extent / 2) for part, extent in zip(side, (wide, tall), strict=True))
             box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
             hidden = any(_meet(box, other) for other in taken)

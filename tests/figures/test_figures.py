@@ -370,7 +370,7 @@ def numbered(*others):
     style = {"color": "black", "linestyle": "-", "marker": "o"}
     point = Point("a", 8, 31.0, 31.0)
     beside = [Point("b", None, 31.0 * 10 ** (x / 100), 31.0 * 10 ** (y / 100)) for x, y in others]
-    costs.cloud(axis, [point, *beside], {"a": style}, (math.inf, math.inf))
+    costs.cloud(axis, [point, *beside], {"a": style}, [])
     costs.numbers(axis, [point], {"a": style})
     return next((one.get_position() for one in axis.texts), None)
 
@@ -390,7 +390,7 @@ def test_a_number_stands_on_no_line_of_the_panel():
     axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
     style = {"color": "black", "linestyle": "-", "marker": "o"}
     point = Point("a", 8, 31.0, 31.0)
-    costs.cloud(axis, [point], {"a": style}, (math.inf, math.inf))
+    costs.cloud(axis, [point], {"a": style}, [])
     axis.axhline(31.0 * 10 ** (5 / 100))
     axis.axvline(31.0 * 10 ** (12 / 100))
     costs.numbers(axis, [point], {"a": style})
@@ -399,22 +399,27 @@ def test_a_number_stands_on_no_line_of_the_panel():
 
 
 def test_of_many_methods_those_on_a_frontier_have_colours():
-    """Nine methods: three are on the frontier of a panel, the others are one grey cloud."""
-    beaten = [Point(f"beaten {number}", 8, 10.0, 1.0) for number in range(costs.MOST_COLOURED - 2)]
-    best = [Point("a", 8, 1.0, 0.9), Point("b", 8, 2.0, 0.5), Point("b", 16, 4.0, 0.3), Point("c", 8, 8.0, 0.1)]
-    limits = (20.0, 2.0)
-    few, legend = costs.prominent([([*best, *beaten[1:]], limits)])
-    assert len(few) == costs.MOST_COLOURED and list(legend) == ["frontier"]
-    named, legend = costs.prominent([([*best, *beaten], limits)])
-    assert named == {"a", "b", "c"} and list(legend) == ["frontier", "other methods"]
+    """Nine methods: three are on the frontier of a panel, the others are one grey cloud, hollow with bad rows."""
+    beaten = [Point(f"beaten {number}", 8, 10.0, 1.0) for number in range(costs.MOST_COLOURED - 3)]
+    beaten.append(Point("spoiled", 8, 3.0, 0.01, bad=True))
+    best = [Point("a", 8, 1.0, 0.9), Point("b", 8, 2.0, 0.89), Point("b", 16, 4.0, 0.3), Point("c", 8, 8.0, 0.1)]
+    few = [*best, *beaten[1:]]
+    steps = costs.frontier(few, (20.0, 2.0))
+    assert steps == best, "the one with bad rows takes no part"
+    named, others = costs.prominent([(few, steps)])
+    assert len(named) == costs.MOST_COLOURED and not others
+    beaten.append(Point("ninth", 8, 12.0, 1.0))
+    named, others = costs.prominent([([*best, *beaten], steps)])
+    assert named == {"a", "b", "c"} and list(others) == ["other methods"]
     axis = Figure().subplots()
     styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named}
-    costs.cloud(axis, [*best, *beaten], styles, limits)
-    grey = axis.lines[0].get_xydata().tolist()
-    assert grey == [[10.0, 1.0]] * len(beaten)
-    (_, vmean), *steps = axis.lines[-1].get_xydata().tolist()
-    assert vmean == limits[1] and steps == [[point.cost, point.error] for point in best], "it begins at V-Mean"
-    costs.cloud(axis, [], styles, limits)
+    costs.cloud(axis, [*best, *beaten], styles, steps, 2.0)
+    grey, hollow, *_ = axis.lines
+    assert len(grey.get_xydata()) == len(beaten) - 1 and grey.get_markerfacecolor() != "none"
+    assert hollow.get_xydata().tolist() == [[3.0, 0.01]] and hollow.get_markerfacecolor() == "none"
+    (_, vmean), *corners = axis.lines[-1].get_xydata().tolist()
+    assert vmean == 2.0 and corners == [[point.cost, point.error] for point in best], "it begins at V-Mean"
+    costs.cloud(axis, [], styles, [])
 
 
 def test_an_axis_without_a_value_begins_at_0():

@@ -7,14 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import Point, cloud, numbers, prominent
+from ...figures.costs import LEAST_ERROR, Point, cloud, frontier, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
-from ...figures.methods import family_panels, spread_legend, styles_of, text_label, where
+from ...figures.methods import (
+    family_panels,
+    flagged,
+    hollow_legend,
+    legend_text,
+    marks,
+    spread_legend,
+    styles_of,
+    text_label,
+    where,
+)
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
+from ...tables.methods import mark
 from ...tables.table import gathered, grouped_by
 from .timing import ERROR, FIT_FROM, exponent, quartiles
 
@@ -171,15 +182,16 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     clouds = {cost: _points(points, cost, 0.97 * edge) for cost in COSTS}
     exact = next((row for row in rows if row["method"] == EXACT), {})
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
-    limits = {cost: (prices.get(cost, math.inf), vmean or math.inf) for cost in COSTS}
+    best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), vmean or math.inf)) for cost in COSTS}
     budgets = {row["d"] for row in points} - {None}
-    named, others = prominent((clouds[cost], limits[cost]) for cost in COSTS)
+    named, others = prominent((clouds[cost], best[cost]) for cost in COSTS)
+    flags = flagged(points)
     styles = styles_of(run, [row for row in points if text_label(row) in named])
 
     alone = f", d = {min(budgets)}" if len(budgets) == 1 else ""
 
     def draw(axis: Any, cost: str) -> None:
-        cloud(axis, clouds[cost], styles, limits[cost])
+        cloud(axis, clouds[cost], styles, best[cost], vmean or math.inf)
         if cost in prices:
             axis.axvline(prices[cost], **LINE)
         if vmean:
@@ -196,16 +208,20 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             *(["A line joins the budgets of a method, whose d stand at its points."] * (len(budgets) > 1)),
-            *(["Grey: methods that others beat at every cost."] * (len(others) > 1)),
+            "The steps are the frontier: points without bad rows, of less error than all cheaper ones and V-Mean.",
+            *(["Grey: methods that others beat at every cost."] * bool(others)),
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
+            *marks(rows, ERROR),
             _where(rows),
         ],
         [("", cost) for cost in COSTS if clouds[cost]],
         draw,
-        y=symbol(ERROR),
-        legend={label: {**style, "linestyle": ""} for label, style in styles.items()}
+        y=f"{symbol(ERROR)}, median",
+        legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}
         | others
+        | LEAST_ERROR
+        | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),
         height=2.6,
@@ -216,4 +232,8 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
 def _points(rows: Sequence[Row], cost: str, edge: float) -> list[Point]:
     """The points of one cost; errors above ``edge`` lie there."""
     factor = COSTS[cost][1]
-    return [Point(text_label(row), row["d"], factor * row[cost], min(row["error"], edge)) for row in rows if row[cost]]
+    return [
+        Point(text_label(row), row["d"], factor * row[cost], min(row["error"], edge), mark(row) == "!")
+        for row in rows
+        if row[cost]
+    ]

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.costs import FRONTIER, Point, cloud, numbers, prominent
+from ...figures.costs import FRONTIER, LEAST_ERROR, Point, below, cloud, frontier, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, outside, scale
 from ...figures.kit import logarithmic
@@ -58,6 +58,8 @@ SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
 MOST_ABSENT = 2  # methods that the legend names as without a cost
 NOTHING = {"linestyle": "", "marker": ""}
+CERTAIN = {"frontier: each has less error than the one before, at 95 %": FRONTIER}
+UNCERTAIN = {"under the frontier: not better at 95 %, or bad rows": NOTHING}
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
 
@@ -248,7 +250,6 @@ def cost_figure(
     titles = partial(panel_title, budgets=budgets if len(budgets) == 1 else ())
     places = [(title, group) for title, group in panels_of(shown, titles) if any(row in points for row in group)]
     alone = len(places) == 1
-    panels = [("" if alone else title, (name, group)) for title, group in places for name in costs]
     references = [row for row in shown if row.get("reference")]
 
     def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
@@ -258,24 +259,28 @@ def cost_figure(
         exact += [100.0 * exact_share(group[0]["n"], causal)] if cost == "visited_fraction" else []
         return next(iter(exact), HUGE), next(filter(None, vmean), HUGE)
 
-    named, others = prominent((_points(group, name, metric), limits(group, name)) for _, (name, group) in panels)
-    styles = styles_of(rows, [row for row in points if text_label(row) in named])
-    yardsticks = styles_of(rows, references)
     errors = _errors(records, metric) if _are_many(records) else {}
-    if errors:
-        others = {f"{name}, at 95 %" if look is FRONTIER else name: look for name, look in others.items()}
 
-    def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point] | None:
+    def best(group: Sequence[Fields], cost: str, drawn: Sequence[Point]) -> list[Point]:
         if not errors:
-            return None
+            return frontier(drawn, limits(group, cost))
         points = {(point.label, point.d): point for point in drawn}
         places = [(text_label(row), row["d"]) for row in _best(group, cost, metric, errors, causal)]
         return [points[place] for place in places if place in points]
 
-    def draw(axis: Any, panel: tuple[str, Sequence[Fields]]) -> None:
-        name, group = panel
-        drawn = _points(group, name, metric)
-        cloud(axis, drawn, styles, limits(group, name), best(group, name, drawn))
+    panels = []
+    for title, group in places:
+        for name in costs:
+            drawn = _points(group, name, metric)
+            panels.append(("" if alone else title, (name, group, drawn, best(group, name, drawn))))
+    named, others = prominent((drawn, steps) for _, (_, _, drawn, steps) in panels)
+    under = any(below(drawn, steps, limits(group, name)[1]) for _, (name, group, drawn, steps) in panels)
+    styles = styles_of(rows, [row for row in points if text_label(row) in named])
+    yardsticks = styles_of(rows, references)
+
+    def draw(axis: Any, panel: tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]) -> None:
+        name, group, drawn, steps = panel
+        cloud(axis, drawn, styles, steps, limits(group, name)[1])
         for row in group:
             if row.get("reference"):
                 axis.axhline(_drawn(row, metric), **yardsticks[text_label(row)], zorder=1)
@@ -295,21 +300,23 @@ def cost_figure(
         missing = [label for label in labels if label in styles or words == "cost"]
         who = ", ".join(missing) if len(missing) <= MOST_ABSENT else f"{len(missing)} methods"
         absent += [f"no {words}: {who}"] * bool(missing)
-    drawn = {point.label for _, (name, group) in panels for point in _points(group, name, metric)}
-    absent += [label + note for label, note in notes.items() if note and label not in drawn]
+    there = {point.label for _, (_, _, drawn, _) in panels for point in drawn}
+    absent += [label + note for label, note in notes.items() if note and label not in there]
     legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
-        _caption(shown, metric, len(budgets) > 1),
+        _caption(shown, metric, len(budgets) > 1, bool(errors)),
         panels,
         draw,
-        y=symbol(metric),
+        y=f"{symbol(metric)}, median",
         legend={
             **legend,
             **others,
+            **(CERTAIN if errors else LEAST_ERROR),
+            **(UNCERTAIN if errors and under else {}),
             EXACT_LABEL: EXACT_LINE,
-            **hollow_legend([row for row in points if text_label(row) in named]),
+            **hollow_legend(points),
             **dict.fromkeys(absent, NOTHING),
         },
         width=1.6,
@@ -320,13 +327,16 @@ def cost_figure(
     return draw_figures([figure], drawing, out_dir)
 
 
-def _caption(rows: Sequence[Fields], metric: str, several: bool) -> list[str]:
+def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
         *(["A line joins the budgets d of a method, which stand at its points where there is room."] * several),
-        "The steps are the frontier: points without bad rows that no other beats, as in a table of unbeaten methods.",
+        "The steps are the frontier: points without bad rows that no other beats"
+        + (
+            ", as in a table of unbeaten methods: each has less error than the one before, at 95 %." if certain else "."
+        ),
         *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]

@@ -348,7 +348,8 @@ def dot_panel(
             stats = row["metrics"][name] if has(row, name) else None
             if stats is not None:
                 look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
-                axis.plot([drawable(stats["p10"]), drawable(stats["p90"])], [position] * 2, alpha=0.5, **look)
+                ends = [drawable(stats["p10"]), drawable(stats["p90"])]
+                axis.plot(ends, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
                 face = HOLLOW if mark(row) == "!" else {}
                 axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)

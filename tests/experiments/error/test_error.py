@@ -367,6 +367,13 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, pages):
     )
 
 
+def test_bars_of_dots_end_at_p10_and_p90(tmp_path, pages):
+    """A projecting end would reach half the line's width beyond them."""
+    error_figure(*summarise([cell("skyformer", 16, [0.2, 0.3]), cell("vmean", None, [0.7, 0.7])]), Drawing(), tmp_path)
+    (bar,) = (line for line in pages[0].axes[0].lines if line.get_alpha() == 0.5)
+    assert bar.get_solid_capstyle() == "butt"
+
+
 @pytest.mark.parametrize("d", [(16,), (16, 32)])
 def test_a_method_that_diverges_does_not_squeeze_the_others(tmp_path, pages, d):
     """In dots an arrow has its median beside it, in lines the legend has it; others set the axis."""
