@@ -20,6 +20,7 @@ LEGEND_LINE = 0.161  # inches of a line of a legend
 DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
 SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
+CLEAR = 0.06  # of an axis, from a named edge to the next number
 LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
@@ -211,17 +212,31 @@ def logarithmic(panel: Any, names: str = "xy") -> None:
         log_ticks(getattr(panel, f"{name}axis"))
 
 
-def edge_label(panel: Any, text: str, x: float | None = None, y: float | None = None, inside: bool = False) -> None:
-    """Name the place of values that a logarithmic axis does not reach: above the panel at x, or at its right end at y.
+def edge_ticks(axis: Any, edges: Mapping[float, str]) -> None:
+    """Ticks with names at the places of values that an axis does not reach, such as ∞, and none of a number near them.
 
     Args:
-        inside: whether the name of y stands left of the end.
+        axis: the x or y axis of a panel. edges: places on it, and what stands there.
     """
-    place, frame = ((x, 1), panel.get_xaxis_transform()) if y is None else ((1, y), panel.get_yaxis_transform())
-    looks: dict[str, Any] = {"xytext": (0, 2), "ha": "center", "va": "bottom"}
-    if y is not None:
-        looks = {"xytext": (-3 if inside else 3, 0), "ha": "right" if inside else "left", "va": "center"}
-    panel.annotate(text, place, xycoords=frame, textcoords="offset points", fontsize="small", **looks)
+    from matplotlib.ticker import Formatter, Locator
+
+    numbers, words = axis.get_major_locator(), axis.get_major_formatter()
+
+    class Edged(Locator):
+        def __call__(self) -> Any:
+            low, high = sorted(axis.get_view_interval())
+            at = axis.get_transform().transform
+            apart = CLEAR * (at(high) - at(low))
+            ticks = [x for x in numbers() if low <= x <= high]
+            return [x for x in ticks if all(abs(at(x) - at(edge)) > apart for edge in edges)] + [*edges]
+
+    class Named(Formatter):
+        def __call__(self, value: float, pos: Any = None) -> str:
+            return edges.get(value) or words(value, pos)
+
+    if edges:
+        axis.set_major_locator(Edged())
+        axis.set_major_formatter(Named())
 
 
 def log_ticks(axis: Any) -> None:

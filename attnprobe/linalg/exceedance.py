@@ -222,10 +222,11 @@ def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) 
     return lower, upper
 
 
-def least_trials(probability: float, confidence: float = CONFIDENCE) -> int:
+def least_trials(probability: float, confidence: float = CONFIDENCE, statements: int = 1) -> int:
     """The least number of trials without any event whose `clopper_pearson` interval ends at ``probability`` or below.
 
-    It is the least integer N with ``(1 - probability)^N ≤ (1 - confidence)/2``.
+    It is the least integer N with ``(1 - probability)^N ≤ (1 - confidence)/2``, a bound that is divided by the number
+    of ``statements`` that are decided together.
 
     Raises:
         UsageError: a probability or a confidence outside (0, 1).
@@ -235,4 +236,4 @@ def least_trials(probability: float, confidence: float = CONFIDENCE) -> int:
     """
     if not 0 < probability < 1 or not 0 < confidence < 1:
         raise UsageError(f"probability {probability}, confidence {confidence}: choose numbers above 0 and below 1")
-    return ceil(log((1 - confidence) / 2) / log1p(-probability))
+    return ceil(log((1 - confidence) / 2 / statements) / log1p(-probability))

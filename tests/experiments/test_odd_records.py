@@ -143,7 +143,7 @@ def test_audit_has_the_verdicts_of_a_page_in_its_legend_and_no_empty_decades():
         assert {row["verdict"] for row in rows} == {*figure.legend([rows])} & {"holds", "violated", "undecided"}, title
     every = [row for _, rows in figure.panels for row in rows]
     shares = [value for row in every for value in (row["worst"], row["upper"], row["delta"] / 2) if value]
-    assert min(shares) / 2 <= axes[figure.stem][0].get_ylim()[0] < min(shares)
+    assert min(shares) / 3 <= axes[figure.stem][0].get_ylim()[0] < min(shares)
 
 
 def test_bench_of_many_methods_has_a_panel_for_each_family():

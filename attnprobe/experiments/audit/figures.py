@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import edge_label, logarithmic
+from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS
-from ...figures.methods import PROMISED, verdicts_legend, where
+from ...figures.methods import PROMISED, spread_legend, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -18,11 +18,12 @@ from ...tables.results import at_budget
 from ...tables.table import grouped_by
 
 LOOKS: dict[str, dict[str, Any]] = {
-    "holds": {"marker": "o", "markersize": 4.5},
-    "violated": {"marker": "X", "markersize": 6},
-    "undecided": {"marker": "o", "markersize": 4.5, "markerfacecolor": "none"},
+    "holds": {"marker": "o", "markersize": 4.5, "color": COLOURS[2]},
+    "violated": {"marker": "X", "markersize": 6, "color": COLOURS[1]},
+    "undecided": {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
 }
 SPREAD = 0.8  # of the width of a δ: how far apart its heads stand
+ZERO = 2.0  # from the least share to the place of zero
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
 CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
 SMALLEST = 0.35  # of the size of a marker
@@ -32,7 +33,7 @@ def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
     """Draw ``calibration-nN`` for each (source, n): measured against promised probabilities of an error above ε.
 
     A panel for each method, budget and quantity, and one dot per head, layer and window (the worst row where rows are
-    judged), with its interval. Colours are ε and markers verdicts. The shaded side breaks the promise.
+    judged), with its interval, above each ε. Colours and markers are verdicts. The shaded side breaks the promise.
 
     Returns:
         The files' paths.
@@ -43,14 +44,14 @@ def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
 
 def _figure(rows: Sequence[Row]) -> Panels:
     """A panel for each method, budget and quantity."""
-    epsilons = sorted({row["epsilon"] for row in rows})
-    colours = {epsilon: COLOURS[place % len(COLOURS)] for place, epsilon in enumerate(epsilons)}
+    deltas = sorted({row["delta"] for row in rows})
+    broken = f"above δ = {deltas[0]:g}" if len(deltas) == 1 else "above δ"
     shares = [row[name] for row in rows for name in ("worst", "upper")]
-    least = min(share for share in [*shares, *(row["delta"] / 2 for row in rows)] if share > 0) / MOST
+    least = min(share for share in [*shares, *(row["delta"] / 2 for row in rows)] if share > 0) / ZERO
     caption = [
-        "The share of repeats with an error above ε against the promised δ, a dot for each head (for its worst row "
-        "where rows are judged) with its confidence interval, simultaneous for all heads and rows.",
-        "Shaded: above δ, more than promised. Colours are ε, markers are verdicts.",
+        "The share of repeats with an error above ε, a dot for each head (for its worst row where rows are judged), "
+        "side by side above each promised ε, with its confidence interval, simultaneous for all heads and rows.",
+        "Shaded: above δ, more than promised. Markers are verdicts.",
         where(rows),
     ]
     return Panels(
@@ -58,40 +59,40 @@ def _figure(rows: Sequence[Row]) -> Panels:
         "Probability of an error above ε, measured against promised",
         caption,
         panels_of(rows, lambda row: f"{at_budget(row)}\n{row['quantity']}"),
-        partial(_panel, colours, least),
-        "promised δ",
+        partial(_panel, least),
+        "promised ε, a dot a head",
         "share of seeds above ε",
-        partial(verdicts_legend, LOOKS, "epsilon", colours, "more than promised"),
+        lambda panels: verdicts_legend(LOOKS, "delta", {}, broken, panels) | spread_legend("interval"),
         width=1.6,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},
     )
 
 
-def _panel(colours: Mapping[float, str], least: float, axis: Any, group: Sequence[Row]) -> None:
-    """The heads of one method and quantity, side by side above each δ; a share of zero lies at the lower edge."""
-    deltas = sorted({row["delta"] for row in group})
+def _panel(least: float, axis: Any, group: Sequence[Row]) -> None:
+    """The heads of one method and quantity, side by side above each δ and ε; a share of zero is at the lower edge."""
+    several = len({row["delta"] for row in group}) > 1
+    slots = sorted({(row["delta"], row["epsilon"]) for row in group})
     logarithmic(axis, "y")
     axis.grid(False, axis="x")
     axis.set_ylim(least / MOST, MOST)
-    axis.set_xlim(-0.5, len(deltas) - 0.5)
-    if any(row["worst"] == 0 for row in group):
-        edge_label(axis, "0", y=least, inside=True)
-    for place, delta in enumerate(deltas):
+    axis.set_xlim(-0.5, len(slots) - 0.5)
+    edge_ticks(axis.yaxis, {least: "0"})
+    for place, (delta, _) in enumerate(slots):
         ends = [place - 0.5, place + 0.5]
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=PROMISED, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
-    order = sorted({(row["epsilon"], row["layer"], row["head"], row["window"]) for row in group})
+    order = sorted({(row["layer"], row["head"], row["window"]) for row in group})
     points = axis.get_window_extent().width / axis.figure.dpi * 72
-    space = CLEAR * SPREAD * points / len(deltas) / len(order)
+    space = CLEAR * SPREAD * points / len(slots) / len(order)
     for row in group:
-        place = order.index((row["epsilon"], row["layer"], row["head"], row["window"]))
-        x = deltas.index(row["delta"]) + SPREAD * (place / max(len(order) - 1, 1) - 0.5)
-        y, colour = max(row["worst"], least), colours[row["epsilon"]]
-        axis.plot([x, x], [max(row["lower"], least), row["upper"]], color=colour, linewidth=0.6, alpha=0.5, zorder=2)
+        place = order.index((row["layer"], row["head"], row["window"]))
+        x = slots.index((row["delta"], row["epsilon"])) + SPREAD * (place / max(len(order) - 1, 1) - 0.5)
         look = LOOKS[row["verdict"]]
+        bar = {"color": look["color"], "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
+        axis.plot([x, x], [max(row["lower"], least), row["upper"]], **bar)
         size = min(look["markersize"], max(space, SMALLEST * look["markersize"]))
-        axis.plot(
-            [x], [y], linestyle="", color=colour, alpha=0.8, clip_on=False, zorder=3, **{**look, "markersize": size}
-        )
-    axis.set_xticks(range(len(deltas)), [f"{delta:g}" for delta in deltas])
+        point = {**look, "markersize": size, "linestyle": "", "alpha": 0.8, "clip_on": False, "zorder": 3}
+        axis.plot([x], [max(row["worst"], least)], **point)
+    names = [f"{epsilon:g}" + f"\nδ = {delta:g}" * several for delta, epsilon in slots]
+    axis.set_xticks(range(len(slots)), names)

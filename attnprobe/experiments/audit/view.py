@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from ...linalg.exceedance import VERDICTS
+from ...linalg.exceedance import VERDICTS, least_trials
 from ...tables.labels import source_heading
 from ...tables.long import CELL, Row, describe, known, long_rows, summarised
 from ...tables.long import FIELDS as LONG
@@ -62,6 +62,7 @@ def _statistics(group: list[Row]) -> Row:
         "at": {name: heads[0][name] for name in PROMISE} if heads else {},
         "requested": True,
         "trials": [min(row["trials"] for row in group), max(row["trials"] for row in group)],
+        **{name: group[0].get(name) for name in ("confidence", "anytime")},
         "values": len(heads),
         "cells": len({row["window"] for row in group}),
         "verdicts": {word: counts[word] for word in VERDICTS if counts[word]},
@@ -160,11 +161,27 @@ COLUMNS = (*PROMISES, *NORMALISERS)
 def _tables(group: Sequence[Row]) -> list[Table]:
     """Up to two tables of one source, layer and n: promises, and the normalisers of methods that state one."""
     where = joined(source_heading(group[0]), f"layer {group[0]['layer']}", f"n = {group[0]['n']}", counted(group))
-    tables = [table_of(f"Promised errors · {where}", group, PROMISES, reasons(group, at_budget))]
+    notes = [*too_few(group), *reasons(group, at_budget)]
+    tables = [table_of(f"Promised errors · {where}", group, PROMISES, notes)]
     methods = [rows[0] for rows in grouped_by(group, "method", "options", "d")]
     if stated := [row for row in methods if "bias" in row["metrics"]]:
         tables.append(table_of(f"Normalisers D~/D · {where}", stated, NORMALISERS, doubts(stated)))
     return tables
+
+
+def too_few(rows: Sequence[Row]) -> list[str]:
+    """A note on undecided promises of heads without enough repeats for one that exceeds no ε to hold."""
+    fixed = [row for row in rows if row["verdicts"] and row["per"] == "head" and not row["anytime"]]
+    undecided = [row for row in fixed if "undecided" in row["verdicts"]]
+    short: dict[float, int] = {}
+    for row in undecided:
+        least = least_trials(row["delta"], row["confidence"], row["values"] // row["cells"])
+        if row["trials"][1] < least:
+            short[row["delta"]] = max(least, short.get(row["delta"], 0))
+    return [
+        f"undecided: too few repeats to show a probability of at most {delta:g}; choose --repeats {least}"
+        for delta, least in short.items()
+    ]
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:

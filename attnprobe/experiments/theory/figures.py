@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.kit import edge_label, logarithmic
+from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS, GREY
 from ...figures.methods import HUGE, PROMISED, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
-from ...tables.table import grouped_by
+from ...tables.table import gathered, grouped_by
 from .curves import theory_curves
 from .record import VERDICTS
 
@@ -37,10 +38,11 @@ EDGE = 0.035  # of an axis, from its end to what is 0 or infinite
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the findings, and the curves of `theory_curves`.
 
-    ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem and sense, one
-    point per head, layer and statement. The side beyond the bound is shaded. Colours are budgets, markers are verdicts.
-    Values that are 0 or infinite lie at the edge; values that were not measured are omitted. If all statements of a
-    panel have one bound, its values are drawn layer by layer.
+    ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem, sense and
+    statement in words, one point per head, layer and other parameter. The side beyond the bound is shaded. Colours are
+    budgets, markers are verdicts. Values that are infinite, or not above 0 on a logarithmic axis, stand at an edge that
+    says so; values that were not measured are omitted. If all statements of a panel have one bound, its values are
+    drawn layer by layer.
 
     Returns:
         The files' paths.
@@ -52,21 +54,19 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 
 
 def _bounds(rows: Sequence[Row]) -> Panels:
-    """A panel for each theorem and sense."""
+    """A panel for each statement."""
     budgets = sorted({row["d"] for row in rows if row["d"] is not None})
     colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
     caption = [
-        "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
-        "statement.",
-        "Shaded: beyond the bound. Colours are budgets, markers are verdicts. Points at an edge that is named are 0 or "
-        "infinite.",
+        "What was measured against what is promised: a panel for each statement, a point for each head, layer and ε.",
+        "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
         where(rows),
     ]
     return Panels(
         f"theory-bounds-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
         "Measured against promised, head by head",
         caption,
-        _titled(grouped_by(rows, "theorem", "sense")),
+        _titled(rows),
         partial(_panel, colours),
         legend=partial(verdicts_legend, LOOKS, "d", colours, "bound broken"),
         width=2.25,
@@ -85,14 +85,22 @@ def in_paper(paper: str) -> str:
     return f"{found[2] or found[1]}\n{found[3]}" if found else paper
 
 
-def _titled(groups: Iterable[Sequence[Row]]) -> list[tuple[str, Sequence[Row]]]:
-    """The panels with their theorems; with the sense too where a theorem has two."""
-    groups = list(groups)
-    names = [in_paper(group[0]["paper"]) for group in groups]
-    return [
-        (f"{name}: {group[0]['sense']}" if names.count(name) > 1 else name, group)
-        for name, group in zip(names, groups, strict=True)
-    ]
+def _titled(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
+    """A panel for each theorem, sense and statement in words, such as a method or a sign: what theorems have two of."""
+    groups = gathered(rows, lambda row: (row["theorem"], row["sense"], *_in_words(row["at"])))
+    count = Counter(group[0]["theorem"] for group in groups)
+    panels = []
+    for group in groups:
+        several = count[group[0]["theorem"]] > 1
+        words = ", ".join(_in_words(group[0]["at"])) or group[0]["sense"]
+        panels.append((in_paper(group[0]["paper"]) + f"\n{words}" * several, group))
+    return panels
+
+
+def _in_words(at: Mapping[str, Any]) -> list[str]:
+    """The parameters of a statement that are words."""
+    words = {name: value for name, value in at.items() if isinstance(value, str)}
+    return [value if name in ("method", "of") else f"{name} {value}" for name, value in words.items()]
 
 
 def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -> None:
@@ -110,8 +118,8 @@ def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=PROMISED, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], *ends)))
-    _edges(axis, "x", [row["bound"] for row in group], ends)
-    _edges(axis, "y", [row["measured"] for row in group], ends)
+    edge_ticks(axis.xaxis, _edges([row["bound"] for row in group], ends))
+    edge_ticks(axis.yaxis, _edges([row["measured"] for row in group], ends))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
@@ -141,15 +149,15 @@ def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | No
     place = {id(row): layers.index(row["layer"]) + _beside((row["head"], row["d"] or 0), spots) for row in group}
     _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], *ends)))
     axis.set_ylim(low, high)
-    measured = [row["measured"] for row in group]
-    _edges(axis, "y", measured if axis.get_yscale() == "log" else [x for x in measured if x], ends, inside=True)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
     axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
     axis.set_xlabel(f"heads {heads[0]} to {heads[-1]} of a layer" if len(heads) > 1 else f"head {heads[0]}")
     axis.set_ylabel(f"measured, {sense} {bound:.3g}")
-    if axis.get_yscale() == "linear":
+    linear = axis.get_yscale() == "linear"
+    if linear:
         axis.yaxis.set_major_formatter("{x:.4g}")
+    edge_ticks(axis.yaxis, _edges([row["measured"] for row in group], ends, -math.inf if linear else 0.0))
 
 
 def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:
@@ -169,11 +177,18 @@ def _points(
             )
 
 
-def _edges(axis: Any, name: str, values: Sequence[float], ends: tuple[float, float], inside: bool = False) -> None:
-    """Name the edges at which values are drawn that are 0, or infinite."""
-    for text, edge, value in zip(("0", "∞"), ends, (0, math.inf), strict=True):
-        if value in values:
-            edge_label(axis, text, **{name: edge}, inside=inside)
+def _edges(values: Sequence[float], ends: tuple[float, float], least: float = 0.0) -> dict[float, str]:
+    """The edges at which values are drawn that are beyond an axis, and what stands there.
+
+    Args:
+        least: what is at or below it stands at the lower end; nothing with -∞.
+    """
+    edges = {}
+    if min(values) <= least:
+        edges[ends[0]] = "0" if min(values) == 0 else "≤ 0"
+    if math.inf in values:
+        edges[ends[1]] = "∞"
+    return edges
 
 
 def _within(low: float, high: float) -> tuple[float, float]:

@@ -14,7 +14,8 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.audit import AuditRequest, measure_guarantees
 from attnprobe.experiments.audit.measure import Tally
 from attnprobe.experiments.audit.record import SHAPE
-from attnprobe.experiments.audit.view import audit_result, audit_summary, doubts
+from attnprobe.experiments.audit.view import audit_result, audit_summary, doubts, too_few
+from attnprobe.linalg.exceedance import exact_p_values, verdicts
 from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
 from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
@@ -214,6 +215,17 @@ def test_the_command_shows_verdicts_and_gates_them(run, file):
     assert code == 2 and "choose probabilities above 0 and below 1" in err
 
 
+@pytest.mark.parametrize("repeats, noted", [(120, True), (121, False)])
+def test_repeats_that_cannot_show_a_promise_are_said(repeats, noted):
+    """Of twelve heads at δ = 0.05 one without an exceedance holds if 0.95^N ≤ 0.025 / 12: from 121 repeats on."""
+    p = exact_p_values(np.zeros(12), repeats, 0.05)
+    assert (verdicts(p, 0.95) == "holds").all() != noted
+    row = {"verdicts": {"undecided": 12}, "per": "head", "anytime": False, "values": 24, "cells": 2}
+    row |= {"delta": 0.05, "confidence": 0.95, "trials": [repeats] * 2}
+    lines = too_few([row, {**row, "verdicts": {"holds": 12}}, {**row, "per": "row"}, {**row, "verdicts": {}}])
+    assert lines == ["undecided: too few repeats to show a probability of at most 0.05; choose --repeats 121"] * noted
+
+
 @pytest.mark.parametrize("repeats, biased, doubted", [(60, 1.0, True), (400, 1.0, False), (60, 0.0, False)])
 def test_a_bias_of_few_repeats_is_doubted(repeats, biased, doubted):
     rows = [{"trials": [repeats, repeats], "metrics": {"biased": {"mean": biased}}}, {"trials": [9, 9], "metrics": {}}]
@@ -250,3 +262,7 @@ def test_markers_of_neighbours_do_not_cover_each_other(heads, tmp_path, monkeypa
         size = lines[0].get_markersize()
         assert len(spots) == 2 * heads and size <= steps.min() and (heads > 2 or size == 6)
         assert axis.get_window_extent().y0 * 72 / figure.dpi + size / 2 <= min(y for _, y in spots)
+    numbers = {text.get_text(): text.get_position()[1] for text in figure.axes[0].get_yticklabels()}
+    zeros = {line.get_ydata()[0] for line in figure.axes[1].get_lines() if line.get_marker() == "X"}
+    assert zeros == {numbers.pop("0")} and min(numbers.values()) > 1.2 * max(zeros)
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.05", "0.1"]

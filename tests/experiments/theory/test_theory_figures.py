@@ -215,6 +215,27 @@ def test_what_is_infinite_lies_at_the_edge_and_what_was_not_measured_is_left_out
     assert not drawn([record(finding({}, 8, (1.0, 1.0, 1.0), (None,) * 3, verdict=["assumption not met"] * 3))])
 
 
+def test_an_edge_says_what_stands_there_and_no_number_stands_beside_it(drawn):
+    def ticks(axis):
+        return [
+            (text.get_text(), place) for text, place in zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True)
+        ]
+
+    one = finding({}, 8, (-4.0, 0.02, "inf"), (1.0, 0.0, 3.0), verdict=["violated", "holds", "holds"])
+    axis = drawn([record(one)])["theory-bounds-n64"].axes[0]
+    assert {"≤ 0", "∞"} <= {text for text, _ in ticks(axis.xaxis)} and "0" in {text for text, _ in ticks(axis.yaxis)}
+    for side in (axis.xaxis, axis.yaxis):
+        places = sorted(np.log(place) for _, place in ticks(side))
+        span = np.diff(np.log(side.get_view_interval()))[0]
+        assert np.diff(places).min() > 0.06 * span
+
+
+def test_statements_in_words_have_panels_of_their_own(drawn):
+    both = [finding({"sign": sign, "epsilon": 0.1}, 8, verdict=["holds"] * 3) for sign in ("plus", "minus")]
+    figure = drawn([record(*both, theorem="shift-bound")])["theory-bounds-n64"]
+    assert [axis.get_title().splitlines()[-1] for axis in figure.axes] == ["sign plus", "sign minus"]
+
+
 def test_what_lies_in_the_area_beyond_the_bound_and_is_not_violated_is_hollow(drawn):
     """Also where it is infinite."""
     some = ((2.0, 3.0, 4.0), (5.0, "inf", "inf"))
