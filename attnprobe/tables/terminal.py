@@ -32,6 +32,7 @@ def plain_tables(
     width: int | None = None,
     full: bool = False,
     marked: bool = True,
+    result: str = "",
 ) -> str:
     """Tables with the header above and the legend below.
 
@@ -42,6 +43,7 @@ def plain_tables(
 
     Args:
         legend: sentences before those on columns. marked: whether a sentence explains signs and bold cells.
+        result: of all tables, in sentences.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
         full: whether the header has all provenance and the legend all facts on every column. Otherwise the legend has
             `LEGEND_LINES` lines on the shown columns.
@@ -77,6 +79,9 @@ def plain_tables(
     if not tables:
         console.print("no rows")
     console.print()
+    if result:
+        line(result, "bold")
+        console.print()
     columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
     left_out = _left_out(layouts, shown)
     if marked:

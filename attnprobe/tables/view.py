@@ -127,7 +127,15 @@ class View:
             return csv_of([*self.rows, *self.bounds], columns, self.fields)
         chosen = self.with_columns(columns) if columns else self
         if format == "table":
-            return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, full)
+            return plain_tables(
+                chosen.tables,
+                chosen.legend,
+                chosen.header,
+                chosen.run,
+                width,
+                full,
+                result=self.result if len(self.tables) > 1 else "",
+            )
         if format == "github":
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":

@@ -117,7 +117,7 @@ PROMISES = (
         "used",
         "{metrics[keys][mean]:4} ({metrics[keys_share][mean]:share})",
         "keys, landmarks or features of a row, and their share of the keys that it sees",
-        1,
+        2,
     ),
     Column(
         "residual error",
@@ -130,7 +130,7 @@ PROMISES = (
         "interval",
         "[{interval[0]:share} – {interval[1]:share}]",
         "of that rate",
-        2,
+        1,
         more="right for all heads and rows together",
     ),
     Column("repeats", _trials, "seeds that were measured", 3),
