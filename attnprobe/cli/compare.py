@@ -31,7 +31,7 @@ Verdicts:
 docs/guide/compare.md has the tests.
 \b
 Exit codes: 0 no regression, 1 a regression, or with --strict an undecided or missing row; 2 wrong usage,
-a file that is not a run, runs of different sources or without a requested row in common;
+a file that is not a run, runs of different sources, no requested row of both with a number;
 4 no regression, but some records could not be read."""
 
 GROUPS = {  # of the help
@@ -123,14 +123,18 @@ def compare(
         raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
     records = [run.required() for run in runs]
     paths = (a, b or a)
+    left_out = {
+        line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)
+    }
+    for line, path in left_out.items():
+        note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
         comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs)
     malformed = [one for run in runs for one in run.malformed]
+    if len(runs) == 2 and records[0] == records[1]:
+        note("A and B have the same records: a run equals itself")
     for line in missing_lines(comparison.missing):
         note(f"not compared: {line}")
-    for path, run in zip(paths, runs, strict=False):
-        for line in left_out_note(path, run.left_out):
-            note(line)
     for line in malformed_notes(malformed, "is left out"):
         note(line)
     facts = {"a": a, "b": paths[1], "tolerance": tolerance, "level": level, "sources": comparison.sources}

@@ -197,6 +197,10 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
             sides = with_commas(text[:place]), with_commas(text[place + 1 :])
             if _found(sides[0], a) and _found(sides[1], b):
                 raise UsageError(f"--pair {text}: join options by commas: {sides[0]}={sides[1]}")
+        for place in places:
+            for name, rows in _at_other_budgets((text[:place], a), (text[place + 1 :], b)):
+                at = ", ".join(str(d) for d in sorted({row["d"] for row in rows if row["d"] is not None}))
+                raise UsageError(f"--pair {text}: {name} was measured {f'at d={at}' if at else 'without d'}")
         known = [", ".join(dict.fromkeys(method_label(row) for row in run if _counts(row))) for run in (a, b)]
         where = known[0] if known[0] == known[1] else f"{known[0]} in A; {known[1]} in B"
         unwritten = ", without options at their defaults" if ":" in text else ""
@@ -244,6 +248,20 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
                 return [side]
             sides[side[2]] = side
     return [*sides.values()]
+
+
+def _at_other_budgets(*sides: tuple[str, Sequence[Fields]]) -> list[tuple[str, list[Fields]]]:
+    """The methods of a pair that its run has at other budgets only, each with its cells; empty if one is unknown."""
+    found = []
+    for text, rows in sides:
+        name, options = parts(text)
+        pieces = [piece for piece in (options or "").split(",") if piece.partition("=")[0].strip() != "d"]
+        methods = _found(text, rows) or _found(f"{name}:{','.join(pieces)}", rows)
+        if not methods:
+            return []
+        if not _found(text, rows):
+            found.append((methods[0][2], _cells(rows, methods[0])))
+    return found
 
 
 def _means(text: str, value: Any) -> bool:

@@ -101,7 +101,10 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
         bad = [[*rows[key].values()] for key in a if key in b and any(map(with_bad_rows, rows[key].values()))]
         if names := dict.fromkeys(_named(cells[0]) for cells in bad):
             where = side if "pair" in bad[0][0] else run
-            notes.append(f"bad rows {where} count as they are: {', '.join(names)}")
+            notes.append(
+                f"bad rows {where} count as they are, and a better side that alone has some is undecided: "
+                f"{', '.join(names)}"
+            )
     return notes
 
 

@@ -149,8 +149,8 @@ def compare_runs(
 
     Raises:
         UsageError: a run without a record of a method, sources that differ (the facts are named), no cell of the same
-            row in both, records of other commands, a metric that is unknown or that one run did not measure, an
-            impossible tolerance or level.
+            row in both, none with a number or another status, records of other commands, a metric that is unknown or
+            that one run did not measure, an impossible tolerance or level.
 
     >>> cell = {"method": "x", "n": 8, "d": 2, "layer": 0, "heads": [0], "status": "ok", "source": {}, "seed": 0}
     >>> run = lambda *values: [{**cell, "window": w, "metrics": {"output_spectral": [v]}} for w, v in enumerate(values)]
@@ -189,7 +189,8 @@ def compare_runs(
     notes += of_intervals(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
     requested = [_requested(rows) for rows in rows_of]
-    if not requested[0] & requested[1]:
+    common = requested[0] & requested[1]
+    if not common:
         if pairs:
             raise UsageError("no pair has both methods at the same target, n, d and layer: nothing to compare")
         hint = "--pair NAME=NAME compares two methods, NAME:d=32=NAME:d=64 two budgets"
@@ -199,26 +200,31 @@ def compare_runs(
     if rows_of_times is None:
         judged_by = judged_by or _measured_by_both(experiment(command).compared, a_rows, b_rows, notes)
         _refuse_unmeasured(metrics, known, rows_of)
+    judged_by = judged_by or [*experiment(command).compared]
 
     def place(cells: Sequence[Fields]) -> Row:
         return place_of(cells, varying) if rows_of_times is None else timed_place(cells[-1])
 
     drafts: list[Draft | Row] = []
+    found = False
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, others = a_rows.get(key, {}), b_rows.get(key, {})
         if rows_of_times is None:
             ours, others = aligned(ours, others), aligned(others, ours)
         pairing = paired(ours, others)
-        if ours and others and rows_of_times is None:
-            drafts += drafted(pairing, varying, judged_by)
-        elif ours and others:
-            drafts += timed_drafts(
-                [*ours.values()][-1], [*others.values()][-1], judged_by or experiment(command).compared
-            )
+        if ours and others:
+            if rows_of_times is None:
+                made = drafted(pairing, varying, judged_by)
+            else:
+                made = timed_drafts([*ours.values()][-1], [*others.values()][-1], judged_by)
+            found = found or (key in common and any(draft.tells for draft in made))
+            drafts += made
         missing = not (ours and others) and key in requested[0] | requested[1]
         for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
             if only := [cells[cell] for cell in cells if cell not in used]:
                 drafts.append(alone(place(only), name, missing, cells_in_words(only)))
+    if not found:
+        raise UsageError(f"no row of both has a number in {' or '.join(judged_by)}: nothing to compare")
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     notes += of_bad_rows(a_rows, b_rows) if rows_of_times is None else []

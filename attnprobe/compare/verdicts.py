@@ -13,6 +13,7 @@ from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..records.file import strict_json
 from ..tables.long import Row
+from ..tables.methods import ROUNDING
 from ..tables.metrics import BENCH, METRICS, Metric
 from ..tables.numbers import significant
 from .chance import EQUAL, Evidence, holm, within_rounds
@@ -21,6 +22,7 @@ BENCHED = tuple(metric.name for metric in BENCH)
 TOLERANCE = 0.05  # of the value of A: smaller differences are the same
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
+EXACT = f"both errors may be rounding, at most {ROUNDING:g}"
 WIDE = "its interval is wider than the tolerance"
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
@@ -41,6 +43,11 @@ class Draft:
     worse: str | None = None
     better: str | None = None
     marked: str | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is anything to compare: a number of either run, or a status that changed."""
+        return (self.row["a"], self.row["b"]) != (None, None) or bool(self.worse or self.better)
 
     @property
     def table(self) -> Any:
@@ -106,6 +113,8 @@ def judgements(drafts: Sequence[Draft], tolerance: float, level: float) -> list[
 def _judgement(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Judgement:
     """The verdict on a draft, with its p-value corrected for the ``count`` rows of its table that have one."""
     verdict, reason = _judged(draft, p, count, tolerance, level)
+    if draft.metric.rounds and verdict != "same" and max(draft.row["a"], draft.row["b"]) <= ROUNDING:
+        verdict, reason = "same", EXACT
     if draft.worse:
         verdict, reason = "worse", draft.worse
     elif draft.better and verdict != "worse":
@@ -146,8 +155,12 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
         return "undecided", evidence.why
     if p <= level:
         return verdict, None
-    few = f", too few for {count} row{'s' * (count > 1)}" if evidence.least * count > level else ""
-    return "undecided", f"p = {significant(p, 2)} over {evidence.why}{few}"
+    more = ""
+    if evidence.least * count > level:
+        more = f", too few for {count} row{'s' * (count > 1)}"
+    elif evidence.p is not None and evidence.p <= level and evidence.interval(draft.row["difference"], level):
+        more = f"; p is corrected over {count} rows, the interval is not"  # which excludes 0
+    return "undecided", f"p = {significant(p, 2)} over {evidence.why}{more}"
 
 
 TABLE = ("source", "layer", "layers", "kv_head", "prefix", "n", "target")

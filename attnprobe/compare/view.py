@@ -16,7 +16,6 @@ from .verdicts import FIELDS, MISSING, ONLY
 
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
-SIGNS: dict[str | None, str] = {"worse": "✗", "undecided": "!"}  # of reasons; others have a dash
 TESTS = {
     "pairs": "p, pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
     "windows": "p, windows: Student's test of their differences, which are one more than its degrees of freedom, for "
@@ -54,11 +53,11 @@ def _reasons(rows: Sequence[Row], named: bool) -> list[str]:
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row["reason"]:
-            key = SIGNS.get(row["verdict"], "–"), method_label(row), row["reason"]
+            key = method_label(row), row["verdict"], row["reason"]
             budgets.setdefault(key, []).append("" if row["d"] is None else str(row["d"]))
     at = {key: f" d={', '.join(every)}" if all(every) else "" for key, every in budgets.items()}
-    of = f"{rows[0]['metric']}, " if named else ""
-    return [f"{mark} {of}{name}{at[mark, name, reason]}: {reason}" for mark, name, reason in budgets]
+    of = f" in {rows[0]['metric']}" if named else ""
+    return [f"{key[0]}{at[key]} is {key[1]}{of}: {key[2]}" for key in budgets]
 
 
 def comparison_legend(rows: Sequence[Row]) -> list[str]:
@@ -73,14 +72,14 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
         ]
     paired = any(ARROW in row["method"] for row in compared)
     of_model = any("layers" in row for row in compared)
-    sides = "A, B: the methods left and right of the arrow" if paired else "A, B: the runs"
-    judged = "worse, better: the right method, beyond" if paired else "worse, better: B, beyond"
+    sides = "A, B: left and right of the arrow" if paired else "A, B: the runs"
+    judged = "the right method, B" if paired else "run B"
     places = "windows" if of_model else "heads, windows"
     one = {row["statistic"] for row in compared} <= {None, "mean"}
-    parts = [f"{sides}, {'means' if one else 'by the statistic'} over {places}, seeds."]
-    parts.append(f"{judged} the tolerance, and not by chance.")
+    parts = [f"worse, better: {judged}, beyond the tolerance, not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
-        parts.append("undecided: chance may make the difference, or hide it, or bad rows carry it.")
+        parts.append("undecided: chance, or bad rows of the better side alone, may make or hide the difference.")
+    parts.append(f"{sides}, {'means' if one else 'by the statistic'} over {places}, seeds.")
     if not one:
         parts.append("statistic: not the mean where rounded rows carry it; in a test of windows its mean over windows.")
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]

@@ -15,6 +15,7 @@ class Metric:
         scale: what a tolerance is a share of. ``relative``: of the size of a. ``complement``: of that of 1 − a, for
             cosines, whose distance from 1 is the error. ``absolute``: of 1, for shares of rows or heads.
         floor: a change of at most this size counts as none, in the units of `cost`.
+        rounds: whether values up to `tables.methods.ROUNDING` may be rounding alone, as relative errors of methods.
         timed: whether two equal runs differ in it, as they do in times.
         of_mean: the metric from whose mean over windows it is computed. It has no other statistic than its mean, and
             runs are compared by that metric.
@@ -24,6 +25,7 @@ class Metric:
     better: str | None = "smaller"
     scale: str = "relative"
     floor: float = 0.0
+    rounds: bool = False
     timed: bool = False
     of_mean: str | None = None
 
@@ -60,15 +62,15 @@ def share(name: str, better: str | None = "smaller") -> Metric:
 SELECTED = (Metric("scored"), Metric("kv_read"))  # what methods that select keys compute and read for a row
 ERROR = (  # of `attnprobe error`
     Metric("output_spectral"),
-    Metric("output_spectral_relative"),
+    Metric("output_spectral_relative", rounds=True),
     Metric("output_frobenius"),
-    Metric("output_frobenius_relative"),
+    Metric("output_frobenius_relative", rounds=True),
     Metric("output_row_relative_max"),
     cosine("output_cosine_min"),
     Metric("matrix_spectral"),
-    Metric("matrix_spectral_relative"),
+    Metric("matrix_spectral_relative", rounds=True),
     Metric("matrix_frobenius"),
-    Metric("matrix_frobenius_relative"),
+    Metric("matrix_frobenius_relative", rounds=True),
     Metric("matrix_infinity"),
     Metric("bad_rows"),
     Metric("guarded_rows"),

@@ -480,8 +480,12 @@ def test_a_status_that_got_worse_is_a_regression(before, after, verdict):
     if verdict != "same":
         assert row["reason"].startswith(f"{before} became {after} in 1 of 2 cells")
     assert ("why" in (row["reason"] or "")) == (verdict == "worse")
-    alone = only([made(before)], [made(after)])
-    assert alone["verdict"] == verdict and alone["metric"] == METRIC
+    if verdict == "same":
+        with pytest.raises(UsageError, match=f"no row of both has a number in {METRIC}: nothing to compare"):
+            compare_runs([made(before)], [made(after)])
+    else:
+        alone = only([made(before)], [made(after)])
+        assert alone["verdict"] == verdict and alone["metric"] == METRIC
 
 
 def test_cells_that_fail_in_turn_are_no_balance():
@@ -813,7 +817,7 @@ def test_every_format_says_what_got_worse(comparison, format, monkeypatch):
     elif format == "latex":
         body = re.sub(r"^%.*", "", text, flags=re.M)
         assert re.sub(r"\$[^$]*\$", "", body).isascii() and "1.50 {[}$-4.85$ -- 7.85]" in body
-        assert "% ✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
+        assert "% mine_%$&.py:fn:x=a|b d=16 is worse: ok became failed in 1 of 2 cells: a <b>" in text
     else:
         assert "3.812" in text and "1.50 [-4.85 – 7.85]" in " ".join(
             text.split()
@@ -839,7 +843,7 @@ def test_a_narrow_terminal_keeps_the_verdict(comparison, monkeypatch):
     for width in (50, 80, 120):
         text = comparison_view(comparison.rows, Header()).text("table", width)
         text = " ".join(re.sub(r"\x1b\[\d*m", "", text).split())
-        assert "worse" in text and "✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
+        assert "worse" in text and "mine_%$&.py:fn:x=a|b d=16 is worse: ok became failed in 1 of 2 cells: a <b>" in text
 
 
 def test_a_line_of_the_log(comparison):
@@ -895,7 +899,7 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
     code, out, err = command("compare", "a", "b")
     assert (
         code == 0
-        and "! skyformer d=16: p = 0.20 over 2 windows" in out
+        and "skyformer d=16 is undecided: p = 0.20 over 2 windows" in out
         and err == "attnprobe: 1 row compared: 1 undecided\n"
     )
     assert command("compare", "a", "b", "--strict")[0] == 1 and command("compare", "a", "a", "--strict")[0] == 0

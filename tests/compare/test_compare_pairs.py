@@ -91,7 +91,8 @@ def test_bad_rows_that_do_not_decide_are_named_too():
     cells = run(WORSE, method="x", draws_hash=None) + run(WORSE, method="y", draws_hash=None)
     cells[0]["metrics"] |= bad
     notes = compare_runs(cells, cells, pairs=["x=y"]).notes
-    assert notes == ["bad rows on the left count as they are: x → y d=16"]
+    says = "bad rows on the left count as they are, and a better side that alone has some is undecided: x → y d=16"
+    assert notes == [says]
     cells[0]["metrics"] |= {"guarded_rows": bad["bad_rows"]}
     assert compare_runs(cells, cells, pairs=["x=y"]).notes == []
 
@@ -217,7 +218,9 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
         ("blr", "write two methods, LEFT=RIGHT"),
         ("blr=nobody", "no two methods of the runs; they have blr, blr:block=64$"),
         ("blr:block=64=blr:block=64", "both sides are the same cells"),
-        ("blr:d=8=blr", "no two methods of the runs"),
+        ("blr:d=8=blr", "blr was measured at d=16$"),
+        ("blr=blr:block=64,d=8", "blr:block=64 was measured at d=16$"),
+        ("blr:d=8=nobody", "no two methods of the runs"),
         ("blr:block=32=blr:block=64", "they have blr, blr:block=64, without options at their defaults$"),
         ("blr:block=64:d=16=blr", "join options by commas: blr:block=64,d=16=blr$"),
         ("lower-bound=blr:block=64", "no two methods of the runs; they have blr, blr:block=64"),
@@ -274,7 +277,53 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     code, out, err = command("compare", "r", "--pair", "window=topk", "--format", "json")
     rows = json.loads(out)["rows"]
     assert code == 0 and [(row["d"], row["heads"]) for row in rows] == [(8, 1)]
-    assert err.splitlines()[0] == "attnprobe: r holds 7 records of other settings too, which are left out"
+    left_out = (
+        "attnprobe: r holds 7 records of other settings too, which are left out: the last command did not ask for "
+    )
+    left_out += "them; compare r/records.jsonl takes all"
+    assert err.splitlines()[0] == left_out
+    code, out, err = command("compare", "r", "--pair", "window=skyformer")
+    assert code == 2 and err.splitlines()[0] == left_out
+    code, out, err = command("compare", "r/records.jsonl", "--pair", "window=topk", "--format", "json")
+    assert {row["d"] for row in json.loads(out)["rows"]} == {4, 8} and "other settings" not in err
+    assert "attnprobe: A and B have the same records: a run equals itself" in command("compare", "r", "r")[2]
+
+
+def test_two_methods_without_a_number_are_no_comparison(command, write):
+    """An exit code of 0 would pass a gate that compared nothing, also where the reference has numbers."""
+    empty = [cell([None, None], method=method, draws_hash=None) for method in ("x", "y")]
+    vmean = cell(method="vmean", d=None, draws_hash=None, requested=False, reference=True)
+    write("a", [*empty, vmean])
+    write("b", [*empty, {**vmean, "heads": [0, 1]}, cell(method="vmean", window=9, d=None, requested=False)])
+    for args in (("a", "--pair", "x=y"), ("a", "b"), ("a", "b", "--strict")):
+        code, out, err = command("compare", *args)
+        says = f"attnprobe: no row of both has a number in {METRIC}: nothing to compare"
+        assert (code, out, err.splitlines()) == (2, "", [says])
+
+
+def test_two_errors_of_rounding_are_the_same():
+    a, b = [2e-7] * 12, [3e-8 + head * 1e-9 for head in range(12)]
+    cells = [cell(x, method=method, draws_hash=None) for method, x in (("x", a), ("y", b))]
+    (row,) = compare_runs(cells, cells, pairs=["x=y"]).rows
+    assert (row["verdict"], row["reason"]) == ("same", "both errors may be rounding, at most 1e-05") and row[
+        "p"
+    ] < 0.001
+    larger = [cells[0], cell([2e-5] * 12, method="y", draws_hash=None)]
+    assert compare_runs(larger, larger, pairs=["x=y"]).rows[0]["verdict"] == "worse"
+    absolute = [{**one, "metrics": {"output_spectral": one["metrics"][METRIC]}} for one in cells]
+    (row,) = compare_runs(absolute, absolute, ["output_spectral"], pairs=["x=y"]).rows
+    assert row["verdict"] == "better"  # whose size says nothing of rounding
+    failed = [cells[0], cell(b[:11] + [None], method="y", draws_hash=None)]
+    assert compare_runs(failed, failed, pairs=["x=y"]).rows[0]["verdict"] == "worse"
+
+
+def test_an_interval_without_0_beside_undecided_has_its_reason():
+    a = [cell([1.0] * 12, method="x", d=d) for d in (1, 2, 3)]
+    values = [2.0] * 11 + [-1.0]  # p = 0.033
+    b = [cell(values if d == 1 else [1.0] * 6 + [1.5, 0.5] * 3, method="y", d=d) for d in (1, 2, 3)]
+    row = compare_runs(a + b, a + b, pairs=["x=y"]).rows[0]
+    assert row["p"] <= 0.05 < row["p_adjusted"] and row["verdict"] == "undecided" and row["low"] > 0
+    assert row["reason"].endswith("over 12 heads of one window; p is corrected over 3 rows, the interval is not")
 
 
 def test_what_one_method_of_a_pair_lacks_names_its_side(command, write):
@@ -430,3 +479,14 @@ def test_the_best_method_of_each_budget_is_the_subject():
         "blr against mss, by the mean error over heads and windows: better at d = 16",
         "mss against blr, by the mean error over heads and windows: better at d = 32",
     ]
+
+
+def test_a_narrow_terminal_explains_its_verdicts(command, write, monkeypatch):
+    """At 60 columns the legend lost undecided, and B for the column B."""
+    monkeypatch.setenv("COLUMNS", "60")
+    values = [1.0] * 6 + [1.5, 0.5] * 3
+    write("a", [cell([1.0] * 12, method="nystromformer"), cell(values, method="skyformer")])
+    text = " ".join(command("compare", "a", "--pair", "nystromformer=skyformer")[1].split())
+    assert "worse, better: the right method, B, beyond the tolerance, not by chance." in text
+    assert "undecided: chance, or bad rows of the better side alone, may make or hide the difference." in text
+    assert "Left out: " in text and "skyformer d=16 is undecided: its interval is wider" in text and "! " not in text
