@@ -228,7 +228,8 @@ def _refuse_models(source: Any) -> None:
     """Refuse a model that does not predict the next word."""
     if source.weights == "initialized" or language_kind(source.config) != "causal":
         kind = "has random weights" if source.weights == "initialized" else f"is a {source.config.model_type} model"
-        raise UsageError(f"--phase decode needs a model that predicts the next word, and {source.name} {kind}")
+        needed = "a model that predicts the next word, such as --model smollm2"
+        raise UsageError(f"--phase decode needs {needed}, and {source.name} {kind}")
 
 
 def _refuse_prompts(request: InjectRequest, lengths: Iterable[int]) -> None:

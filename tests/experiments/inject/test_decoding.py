@@ -371,7 +371,10 @@ def test_the_default_prefix_is_half_of_the_text(ask):
         ({"methods": ("block-topk",)}, "block-topk cannot decode: later queries choose the keys of earlier ones"),
         ({"prefix": N - 1}, f"prefix={N - 1}: n={N} leaves no step; choose a prefix up to {N - 2}"),
         ({"lines": True}, "reads windows of one length, not --lines"),
-        ({"weights": ("initialized",)}, "needs a model that predicts the next word, and .* has random weights"),
+        (
+            {"weights": ("initialized",)},
+            "needs a model that predicts the next word, such as --model smollm2, and .* has random weights",
+        ),
     ],
     ids=lambda x: "" if isinstance(x, str) else "-".join(x),
 )
