@@ -223,9 +223,10 @@ def slots(axis: Any, names: Sequence[Any], curves: Sequence[str]) -> dict[tuple[
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:
-    """The place of a panel's rows: source, layer, n, and a target that is not softmax."""
-    target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
-    parts = [source_heading(row), f"layer {row['layer']}", f"n = {row['n']}", *target]
+    """The place of a panel's rows: source, layer, n if they have one, and a target that is not softmax."""
+    length = [] if row["n"] is None else [f"n = {row['n']}"]
+    target = [] if row.get("target", "softmax") == "softmax" else [f"target {row['target']}"]
+    parts = [source_heading(row), f"layer {row['layer']}", *length, *target]
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 

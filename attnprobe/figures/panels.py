@@ -41,7 +41,7 @@ class Panels:
     """A figure: its words, its panels, and how one of them is drawn.
 
     Attributes:
-        stem: of its files. title: what is drawn, and which statistic; that of a single panel is added to it.
+        stem: of its files. title: what is drawn, and which statistic; where it is shown, that of a single panel follows.
         caption: sentences that say the rest. panels: the title and the rows of each; long titles are folded.
         draw: draws rows on an axis; returns the panel's own legend, which stands below it, or if panels share entries
             below all panels of a page.
@@ -90,7 +90,8 @@ class Panels:
         for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
-            axis.set_title("" if one else panel_name(name, inches / across), parse_math=False)
+            named = "" if one and drawing.titled else panel_name(name, inches / across)  # where it is not in the title
+            axis.set_title(named, parse_math=False)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns = [*owns, own]

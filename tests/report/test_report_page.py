@@ -248,7 +248,7 @@ def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):
         "nystromformer",
         r"mine_%\$&.py:fn",
         "V-Mean",
-        "frontier",
+        "frontier: the least error up to a cost",
         "exact attention",
         "hollow, !: bad rows",
     ]

@@ -17,6 +17,7 @@ from ...figures.methods import (
     hollow_legend,
     legend_text,
     marks,
+    panel_title,
     spread_legend,
     styles_of,
     text_label,
@@ -30,7 +31,7 @@ from ...tables.table import gathered, grouped_by
 from .timing import ERROR, FIT_FROM, exponent, quartiles
 
 COSTS = {  # heading, factor, label
-    "seconds": ("time", 1e3, "time, ms"),
+    "seconds": ("time", 1e3, "median time, ms"),
     "peak_bytes": ("memory", 2.0**-20, "peak memory\nbeyond Q, K, V, MiB"),
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
@@ -133,8 +134,8 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         return own if len(panels) > 1 else {}
 
     what = label.rpartition(",")[0].replace("\n", " ")
-    title = f"{sentence(what)} against n" + ("" if d is None else f" at d = {d}")
-    title += ": median over rounds" if cost == "seconds" else ""
+    title = f"{sentence(what)} against n"
+    place = panel_title({**rows[0], "n": None}, [] if d is None else [d])
     fitted = any(labels[name] != name for name in labels)
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK, **dict(guides.values())} if exact else {}
@@ -144,13 +145,15 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
         [
-            f"{title}, on logarithmic axes. Exact attention is the framework's fused kernel.",
+            f"{title}"
+            + ("" if d is None else f" at d = {d}")
+            + ", on logarithmic axes. Exact attention is the framework's fused kernel.",
             *(["Bars run from p25 to p75 of the rounds."] * (cost == "seconds")),
             *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
         ],
-        panels,
+        [("\n".join(filter(None, [place, name])), group) for name, group in panels],
         draw,
         "tokens n",
         label,
@@ -188,7 +191,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     flags = flagged(points)
     styles = styles_of(run, [row for row in points if text_label(row) in named])
 
-    alone = f", d = {min(budgets)}" if len(budgets) == 1 else ""
+    place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else [])
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, best[cost], vmean or math.inf)
@@ -204,7 +207,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
-        f"Output error against cost at n = {rows[0]['n']}{alone}: medians",
+        "Output error against cost: medians",
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             *(["A line joins the budgets of a method, whose d stand at its points."] * (len(budgets) > 1)),
@@ -215,7 +218,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
             *marks(rows, ERROR),
             _where(rows),
         ],
-        [("", cost) for cost in COSTS if clouds[cost]],
+        [(place, cost) for cost in COSTS if clouds[cost]],
         draw,
         y=f"{symbol(ERROR)}, median",
         legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}

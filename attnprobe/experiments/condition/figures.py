@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ...figures.methods import (
     SHADE,
     Styles,
     correlated,
+    panel_title,
     spread_legend,
     styles_of,
     text_label,
@@ -27,6 +29,8 @@ from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
+
+Place = Callable[[Row], str]  # the title of a row's panel
 
 EXACT = ("A", "B", "C")
 NAMES = {
@@ -72,16 +76,16 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
             measured = [row for row in group if row.get("rank") is not None and row["d"] in (None, d)]
             at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
             tag = f"n{n}{'' if d is None else f'-d{d}'}{file_tag(source)}"
-            budget = "" if d is None else f" at d = {d}"
+            place = partial(panel_title, budgets=[] if d is None else [d])
             inverted = [row for row in measured if row["inverted"] and row["error"] is not None]
             iterated = [row for row in at if "residuals" in row]
-            figures += [_conditions(measured, styles, tag, budget)] if measured else []
-            figures += [_errors(inverted, styles, tag, budget)] if any(row["error"] for row in inverted) else []
-            figures += [_iterations(iterated, styles, tag, budget)] if iterated else []
+            figures += [_conditions(measured, styles, tag, place)] if measured else []
+            figures += [_errors(inverted, styles, tag, place)] if any(row["error"] for row in inverted) else []
+            figures += [_iterations(iterated, styles, tag, place)] if iterated else []
     return draw_figures(figures, drawing, out_dir)
 
 
-def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
+def _conditions(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Panels:
     """Dots per head: a line for each matrix, a panel for each layer."""
     lines = gathered(rows, _key)
     lines.sort(key=lambda group: ORDER.index(group[0]["matrix"]) if group[0]["matrix"] in ORDER else len(ORDER))
@@ -115,8 +119,8 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     legend |= {"not inverted": dot | {"markerfacecolor": "white"}} if False in kinds else {}
     legend |= {"singular: on its range": dot | {"marker": "x"}} if singular else {}
     legend |= {"median": {**spread_legend("")[""], "markeredgewidth": 2.4}}
-    title = f"Condition numbers{budget}, head by head; bar: median"
-    panels, height = panels_of(rows, "layer {layer}".format_map), 0.21 * len(labels) + 0.8
+    title = "Condition numbers, head by head; bar: median"
+    panels, height = panels_of(rows, place), 0.21 * len(labels) + 0.8
     return Panels(
         f"condition-{tag}", title, caption, panels, draw, r"$\sigma_1/\sigma_m$", legend=legend, height=height
     )
@@ -140,7 +144,7 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float, colour: str) 
         axis.text(top ** BAND[2], line, f"{len(ranges)}/{len(group)}", **look)
 
 
-def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
+def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Panels:
     """Condition of each inverted core against the method's error, a dot per head."""
     looks = {
         _label(row, True): {**styles[text_label(row)], "linestyle": "", "markersize": 4.5, "alpha": 0.8} for row in rows
@@ -170,16 +174,16 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panel
 
     return Panels(
         f"condition-error-{tag}",
-        f"Condition number against error{budget}, head by head; ρ: rank correlation",
+        "Condition number against error, head by head; ρ: rank correlation",
         caption,
-        panels_of(rows, "layer {layer}".format_map),
+        panels_of(rows, place),
         draw,
         r"$\sigma_1/\sigma_m$ of the core",
         r"error $\|E\|_2/\|BV\|_2$",
     )
 
 
-def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> Panels:
+def _iterations(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Panels:
     """Residual per step: a line for each core, a panel for each layer, and for each method if several share cores."""
     from matplotlib.ticker import MaxNLocator
 
@@ -195,7 +199,7 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     ]
 
     def title(row: Row) -> str:
-        return f"layer {row['layer']}" + (f", {method_label(row)}" if several else "")
+        return "\n".join([place(row)] + [method_label(row)] * several)
 
     def look(row: Row) -> dict[str, Any]:
         line = {"linestyle": "-", "linewidth": CURVE} if row["inverted"] else NOT_INVERTED
@@ -222,7 +226,7 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, budget: str) -> P
     legend |= {} if all(row["inverted"] for row in rows) else empty
     return Panels(
         f"condition-iterations-{tag}",
-        f"Residual of the Schulz iteration{budget}: median and p10 – p90 over heads",
+        "Residual of the Schulz iteration: median and p10 – p90 over heads",
         caption,
         sorted(panels_of(rows, title), key=lambda panel: method_label(panel[1][0]) if several else ""),
         draw,

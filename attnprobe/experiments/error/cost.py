@@ -249,7 +249,6 @@ def cost_figure(
     budgets = sorted({row["d"] for row in points if row["d"] is not None})
     titles = partial(panel_title, budgets=budgets if len(budgets) == 1 else ())
     places = [(title, group) for title, group in panels_of(shown, titles) if any(row in points for row in group)]
-    alone = len(places) == 1
     references = [row for row in shown if row.get("reference")]
 
     def limits(group: Sequence[Fields], cost: str) -> tuple[float, float]:
@@ -272,7 +271,7 @@ def cost_figure(
     for title, group in places:
         for name in costs:
             drawn = _points(group, name, metric)
-            panels.append(("" if alone else title, (name, group, drawn, best(group, name, drawn))))
+            panels.append((title, (name, group, drawn, best(group, name, drawn))))
     named, others = prominent((drawn, steps) for _, (_, _, drawn, steps) in panels)
     under = any(below(drawn, steps, limits(group, name)[1]) for _, (name, group, drawn, steps) in panels)
     styles = styles_of(rows, [row for row in points if text_label(row) in named])
@@ -305,7 +304,7 @@ def cost_figure(
     legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
     figure = Panels(
         f"cost-{metric}",
-        f"{sentence(in_words(metric))} against cost: medians" + (f" ({places[0][0]})" if alone else ""),
+        f"{sentence(in_words(metric))} against cost: medians",
         _caption(shown, metric, len(budgets) > 1, bool(errors)),
         panels,
         draw,

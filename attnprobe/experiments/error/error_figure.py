@@ -90,7 +90,7 @@ def error_figure(
     if dots:
         figures = [_dots(corners, limits, name, budgets, styles)]
     elif len(family_panels(plotted)) > 1:
-        figures = [_families(rows, group, limits, name, budgets, len(corners) > 1) for group in corners]
+        figures = [_families(rows, group, limits, name, budgets) for group in corners]
     else:
         figures = [_lines(corners, limits, name, budgets, styles)]
     return draw_figures(figures, drawing, out_dir)
@@ -156,11 +156,11 @@ def _lines(
 
 
 def _families(
-    run: Sequence[Row], rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int], several: bool
+    run: Sequence[Row], rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int]
 ) -> Panels:
-    """A panel for each family of the rows of one place, all on one scale; of one of several places, panels name it."""
+    """A panel for each family of the rows of one place, all on one scale."""
     place = panel_title(rows[0])
-    panels = [("\n".join([place] * several + [title]), panel) for title, panel in family_panels(rows)]
+    panels = [(f"{place}\n{title}", panel) for title, panel in family_panels(rows)]
     styles = styles_of(run, rows)
     references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
     values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
@@ -177,10 +177,9 @@ def _families(
         }
 
     crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
-    title = sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum"
     return Panels(
         f"error-{name}",
-        title if several else f"{title}. {sentence(place)}",
+        sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum",
         _caption(name, rows, limits, budgets, styles, False),
         panels,
         draw,

@@ -44,7 +44,7 @@ ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has
 ALL = 0.99  # a method with more mass at every position has no curve of it
 MISSING = "not measured, or not finite"
 BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
-PANELS = {"mass": "mass of the keys used", "row_error": "relative error of a row"}
+PANELS = {"mass": "mass of the keys used, mean", "row_error": "relative error of a row, mean"}
 
 
 def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
@@ -227,15 +227,14 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
     groups = []
-    places = panels_of(rows, _place)
-    for place, group in places:
+    for place, group in panels_of(rows, _place):
         for d in sorted({row["d"] for row in group if row["d"] is not None}) or [None]:
             of_budget = [row for row in group if row["d"] in (None, d)]
             of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
             split = parts(of_budget, MOST_IN_PANEL)
             for number, part in enumerate(split, 1):
-                words = [*([f"d = {d}"] * (d is not None)), *([f"methods {number} of {len(split)}"] * (len(split) > 1))]
-                groups.append(("\n".join(filter(None, [place * (len(places) > 1), ", ".join(words)])), part))
+                words = [*([f"d = {d}"] * (d is not None)), *([f"part {number} of {len(split)}"] * (len(split) > 1))]
+                groups.append(("\n".join(filter(None, [place, ", ".join(words)])), part))
     return groups
 
 

@@ -40,8 +40,8 @@ COUNTED = ("windows", "repeats")
 MOST_LAYERS = 10  # that an axis names
 APART, MARGIN = 0.05, 0.05  # between layers and all, of their number, and beside all points, of their range
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
-DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
-LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
+DRIFT = r"mean drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
+LOCAL = r"mean local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 
 
 def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -104,7 +104,7 @@ def _steps(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         _panels(family_panels(rows)),
         draw,
         "token that the step reads",
-        "KL so far, nats",
+        "mean KL so far, nats",
         width=WIDTH,
         columns=_columns(family_panels(rows)),
     )
@@ -160,7 +160,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         ],
         draw,
         "MiB that a step reads",
-        "nats",
+        "mean, nats",
         spread_legend(INTERVAL) if intervals else {},
         columns=len(groups),
         sharing={"sharex": True, "sharey": "row"},
@@ -267,7 +267,7 @@ def _panels(groups: Sequence[tuple[str, Sequence[Row]]]) -> list[tuple[str, Sequ
     panels = []
     for name, rows in groups:
         for d in _budgets(rows):
-            title = ", ".join(filter(None, [name, "" if d is None else f"d = {d}"]))
+            title = ", ".join(filter(None, [name, f"n = {rows[0]['n']}", "" if d is None else f"d = {d}"]))
             panels.append((title, [row for row in rows if row["d"] in (None, d)]))
     return panels
 

@@ -301,10 +301,15 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
-def test_one_place_is_in_the_title_and_not_in_the_panels(tmp_path, pages):
-    paths = error_figure(*a_run_of_families(), Drawing(), tmp_path)
-    assert [axis.get_title() for axis in pages[0].axes if axis.get_visible()] == ["sparse", "features", "Nyström"]
-    assert paths[-1].read_text(encoding="utf-8").partition("\n")[0].endswith("maximum. Layer 0, n = 64")
+def test_one_place_is_in_the_panels_where_no_title_is(tmp_path, pages):
+    error_figure(*a_run_of_families(), Drawing(), tmp_path)
+    titles = [axis.get_title() for axis in pages[0].axes if axis.get_visible()]
+    assert titles == [f"layer 0, n = 64\n{family}" for family in ("sparse", "features", "Nyström")]
+    alone = [cell("skyformer", 16), cell("vmean", None)]
+    for title in (None, True):
+        error_figure(*summarise(alone), Drawing(title=title), tmp_path)
+    assert [page.axes[0].get_title() for page in pages[1:]] == ["layer 0, n = 64, d = 16", ""]
+    assert "(layer 0, n = 64, d = 16)" in pages[-1].get_suptitle().replace("\u00a0", " ").replace("\n", " ")
 
 
 def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path, pages):
@@ -344,9 +349,8 @@ def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):
     assert len(pages) > 1
     axes = [axis for page in pages for axis in page.axes if axis.get_visible()]
     count = math.ceil(len(names) / 4)
-    assert [axis.get_title() for axis in axes] == [f"selection, {n} of {count}" for n in range(1, count + 1)] + [
-        "features"
-    ]
+    families = [*(f"selection, {n} of {count}" for n in range(1, count + 1)), "features"]
+    assert [axis.get_title() for axis in axes] == [f"layer 0, n = 64\n{family}" for family in families]
     legends = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
     assert sorted(sum(legends, [])) == sorted([*names, "performer"]) and max(map(len, legends)) <= 4
     assert len({axis.get_ylim() for axis in axes}) == 1
