@@ -41,7 +41,7 @@ class Panels:
     """A figure: its words, its panels, and how one of them is drawn.
 
     Attributes:
-        stem: of its files. title: what is drawn, and which statistic; where it is shown, that of a single panel follows.
+        stem: of its files. title: what is drawn, and which statistic; if shown, that of a single panel follows.
         caption: sentences that say the rest. panels: the title and the rows of each; long titles are folded.
         draw: draws rows on an axis; returns the panel's own legend, which stands below it, or if panels share entries
             below all panels of a page.
