@@ -152,7 +152,8 @@ def test_bench_of_many_methods_has_a_panel_for_each_family():
         name = {"method": f"method{place}", "family": f"family {place % 2}"}
         records += [{**record, **name} for record in records if record["method"] == "linear"]
     _, figures, axes = shown("bench", records)
-    assert [title for title, _ in figures["bench-time-d4"].panels] == ["features, Nyström", "family 0", "family 1"]
+    titles = [f"layer 0, d = 4\n{name}" for name in ("features, Nyström", "family 0", "family 1")]
+    assert [title for title, _ in figures["bench-time-d4"].panels] == titles
     assert len(axes["bench-time-d4"]) == 3 and "linear" not in figures["bench-time-d4"].legend
 
 
@@ -283,7 +284,8 @@ def test_condition_of_methods_with_a_matrix_of_one_name():
     crosses = [line for line in axis.get_lines() if line.get_marker() == "x"]
     assert not crosses  # a matrix without a range has none
     iterations = figures[f"condition-iterations-n24-{of_file}"]
-    assert [title for title, _ in iterations.panels] == ["layer 0, mine.py:core", "layer 0, skyformer"]
+    place = "qkv.safetensors, layer 0, n = 24, d = 4"
+    assert [title for title, _ in iterations.panels] == [f"{place}\n{name}" for name in ("mine.py:core", "skyformer")]
     short, long, _ = axes[iterations.stem][0].get_lines()
     assert list(short.get_ydata()) == [1e6, 1.0] and len(long.get_ydata()) == 7
     assert axes[iterations.stem][0].get_xlim() == (0, 6)
@@ -429,7 +431,7 @@ def test_error_positions_without_mass():
     assert not any("mass" in line for line in figure.caption) and figure.columns is None
     looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in figure.legend.values()]
     assert len(set(looks)) == len(looks) >= 18
-    assert [title for title, _ in figure.panels] == ["methods 1 of 3", "methods 2 of 3", "methods 3 of 3"]
+    assert [title for title, _ in figure.panels] == [f"layer 0, n = 16\npart {number} of 3" for number in (1, 2, 3)]
     middles = [math.sqrt(6), math.sqrt(28), math.sqrt(120)]  # of 2 and 3, 4 to 7, 8 to 15; 1 is null, 16 one query
     assert all(list(line.get_xdata()) == pytest.approx(middles) for line in points)
 
@@ -552,7 +554,7 @@ def test_inject_of_many_methods_without_budgets():
     _, figures, _ = shown("inject", records)
     for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", ρ = +1.00")):
         figure = figures[stem]
-        assert [title for title, _ in figure.panels] == ["family 0", "family 1", "family 2"]
+        assert [title for title, _ in figure.panels] == [f"family {number}, n = 16" for number in range(3)]
         last = figure.draw(Figure().add_subplot(), figure.panels[2][1])
         assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below: ≤ 2e-10)"]
     middle = figures["inject-local-n16"].panels[1][1]
