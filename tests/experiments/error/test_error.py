@@ -224,7 +224,7 @@ def test_a_terminal_is_not_exceeded_and_loses_no_digit(run, monkeypatch):
         text = render(*run, HEADER, "table", None, width=width)
         assert "\x1b[" in text
         assert max(map(len, plain(text).splitlines())) <= width
-        assert ("eft out" in text) == (width < 140)
+        assert ("Left out: " in plain(text)) == (width < 140)
     narrow = plain(render(*run, HEADER, "table", None, width=20))  # lines may be too long, numbers never cut
     for row in [*run[0], *run[1]]:
         if "output_spectral_relative" in row["metrics"]:
