@@ -21,7 +21,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
-from attnprobe.experiments.bench.timing import bench_summary, disturbances, exponent, faster_from, growth
+from attnprobe.experiments.bench.timing import ERROR, bench_summary, disturbances, exponent, faster_from, growth
 from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.gates.check import check
@@ -660,6 +660,24 @@ def test_bars_of_times_are_the_quartiles_of_the_rounds(cost):
     assert bars == (pytest.approx([950.0, 4940.0] * len(rows)) if cost == "seconds" else [])
     assert any("p25" in label for label in figure.legend) == (cost == "seconds")
     assert any(line.startswith("Bars") for line in figure.caption) == (cost == "seconds")
+
+
+def test_a_point_with_bad_rows_is_hollow_and_on_no_frontier():
+    """At d = 16 it has the least error, and a mark in the table."""
+    errors = {8: ([0.5, 0.5], [0.0, 0.0]), 16: ([0.1, 0.1], [0.0, 2.0])}
+    records = benched()[1:]
+    for d, (error, bad) in errors.items():
+        one = benched(ratio=0.05 * d)[0]
+        records.append({**one, "d": d, "metrics": {**one["metrics"], ERROR: error, "bad_rows": bad}})
+    rows = timed_rows(records)
+    figure = figures._pareto(rows, rows, "")
+    axis = Figure().subplots()
+    figure.draw(axis, "seconds")
+    points = [line for line in axis.lines if len(line.get_xdata()) == 1]
+    hollow = [line.get_ydata()[0] for line in points if line.get_markerfacecolor() == "none"]
+    (steps,) = (line for line in axis.get_children() if getattr(line, "get_drawstyle", str)() == "steps-post")
+    assert hollow == [0.1] and list(steps.get_ydata()) == [0.5]
+    assert {"performer !", "hollow, !: bad rows"} <= figure.legend.keys()
 
 
 @pytest.mark.parametrize("n, names", [((64, 80), ["∝ n", "∝ n²"]), ((64, 4096), ["∝ n"])])
