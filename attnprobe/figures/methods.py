@@ -155,6 +155,11 @@ def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:
     return {BAD: {"color": GREY, "marker": "o", **HOLLOW}} if flagged(rows) else {}
 
 
+def sign_legend(rows: Iterable[Fields]) -> dict[str, Any]:
+    """The legend of ``!``, if a method has it."""
+    return {"bad rows": {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}} if flagged(rows) else {}
+
+
 def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
     """The legend of upright bars around points, or of bands along lines."""
     band = {"linewidth": 7, "alpha": SHADE}

@@ -26,9 +26,9 @@ from ...figures.methods import (
     INTERVALS,
     cross_out,
     crossed,
-    flagged,
     marks,
     shared_legend,
+    sign_legend,
     spread_legend,
     styles_of,
     text_label,
@@ -50,7 +50,6 @@ WEIGHTS = {"initialized": ("initialized-qkv", "initialized")}
 ACROSS = 4  # panels in a row, at most
 WIDTH = 1.7  # inches of a panel
 PAPER = "hollow: paper"
-BAD_ROWS = {"bad rows": {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}}
 HOLLOW_LINE = {"color": GREY, "marker": "o", "markerfacecolor": "white", "linestyle": ":", "linewidth": 1.0}
 
 
@@ -231,7 +230,7 @@ def paper_figure(
         f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
     ]
     intervals = spread_legend(INTERVAL) if any(half_interval(row, metric) for row in rows) else {}
-    others = intervals | (BAD_ROWS if flagged(rows) else {}) | ({PAPER: HOLLOW_LINE} if papers else {})
+    others = intervals | sign_legend(rows) | ({PAPER: HOLLOW_LINE} if papers else {})
     caption += [INTERVALS] * bool(intervals)
     caption += marks(rows, metric, "Points and methods have !")
     caption += [f"{sentence(note)}." for note in reference_notes(rows, references)]

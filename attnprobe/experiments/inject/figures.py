@@ -18,7 +18,10 @@ from ...figures.methods import (
     Styles,
     correlated,
     family_panels,
+    flagged,
+    legend_text,
     markers,
+    sign_legend,
     spread_legend,
     styles_of,
     text_label,
@@ -251,11 +254,14 @@ def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], styles: Styles,
     """Draw each method of a panel, on the scale of the rows; returns the legend."""
     lowest, own = _lowest(rows), {}
     notes = outside(rows, lambda row: [_drift(row)], lowest)
+    bad = flagged(rows)
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
             words, line = plot(axis, group, style)
-            own[label + words + notes[label]] = line
+            own[legend_text(label, bad) + words + notes[label]] = line
+    for label, look in sign_legend(rows).items():
+        (own[label],) = axis.plot([], [], **look)
     drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
     logarithmic(axis, "y")
     axis.set_ylim(min(drifts) / 1.6, max(drifts) * 1.6)

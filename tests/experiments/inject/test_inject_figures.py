@@ -74,6 +74,15 @@ def test_a_legend_of_two_budgets_says_of_which_a_rank_correlation_is():
     assert all("linear, ρ = +1.00" in own for own in entries)
 
 
+def test_a_method_with_bad_rows_has_its_mark_in_every_panel_of_layers():
+    rows = [row("window", 4, layer, drift=0.1, local_error=0.1) for layer in (0, 1)]
+    rows += [row("skyformer", d, layer, drift=0.2, local_error=0.2) for layer in (0, 1) for d in (4, 8)]
+    rows[-1]["metrics"]["bad_rows"] = {"max": 3.0}
+    for stem, figure in figures(rows).items():
+        own = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
+        assert [[*entries][-2:] for entries in own] == [["skyformer !", "bad rows"]] * 2, stem
+
+
 @pytest.mark.parametrize("style, budgets, across", [("paper", 2, 2), ("paper", 3, 3), ("paper", 4, 2), ("slide", 2, 2)])
 def test_a_row_of_panels_has_the_budgets_of_a_family(style, budgets, across):
     """Of 7 methods in panels of families; of four budgets, half."""
