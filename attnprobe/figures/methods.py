@@ -167,21 +167,14 @@ def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
 
 
 def verdicts_legend(
-    looks: Mapping[str, Mapping[str, Any]],
-    by: str,
-    colours: Mapping[Any, str],
-    broken: str,
-    panels: Sequence[Sequence[Fields]],
+    looks: Mapping[str, Mapping[str, Any]], colours: Mapping[Any, str], broken: str, panels: Sequence[Sequence[Fields]]
 ) -> dict[str, Any]:
-    """The legend of panels of promises: their verdicts, colours by the values of a field, and what is shaded."""
+    """The legend of panels of promises: their verdicts, the colours of their budgets, and what is shaded."""
     rows = list(chain(*panels))
-    verdicts, values = ({row[name] for row in rows} for name in ("verdict", by))
+    verdicts, budgets = ({row[name] for row in rows} for name in ("verdict", "d"))
     words = {word: {"color": GREY, "linestyle": "", **look} for word, look in looks.items() if word in verdicts}
-    there = {one: colour for one, colour in colours.items() if one in values and one is not None}
-    letter = "ε" if by == "epsilon" else by
-    squares = {
-        f"{letter} = {one:g}": {"color": colour, "linestyle": "", "marker": "s"} for one, colour in there.items()
-    }
+    there = {d: colour for d, colour in colours.items() if d in budgets and d is not None}
+    squares = {f"d = {d}": {"color": colour, "linestyle": "", "marker": "s"} for d, colour in there.items()}
     return {**words, **squares, broken: BROKEN}
 
 

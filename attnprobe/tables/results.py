@@ -144,3 +144,22 @@ def lost(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> str:
 def sentences(*parts: str) -> str:
     """The parts that are not empty, as one text."""
     return " ".join(filter(None, parts))
+
+
+def too_few_repeats(promises: Iterable[tuple[float, int, int]]) -> list[str]:
+    """A note for each δ on promises that no outcome of their repeats could show to be kept.
+
+    Args:
+        promises: δ, the number of repeats, and the least that could show it.
+
+    >>> too_few_repeats([(0.05, 100, 60), (0.05, 100, 121), (0.05, 100, 119)])
+    ['undecided: too few repeats to show a probability of at most 0.05; choose --repeats 121']
+    """
+    short: dict[float, int] = {}
+    for delta, repeats, least in promises:
+        if repeats < least:
+            short[delta] = max(least, short.get(delta, 0))
+    return [
+        f"undecided: too few repeats to show a probability of at most {delta:g}; choose --repeats {least}"
+        for delta, least in short.items()
+    ]

@@ -62,7 +62,7 @@ def _figure(rows: Sequence[Row]) -> Panels:
         partial(_panel, least),
         "promised ε, a dot a head",
         "share of seeds above ε",
-        lambda panels: verdicts_legend(LOOKS, "delta", {}, broken, panels) | spread_legend("interval"),
+        lambda panels: verdicts_legend(LOOKS, {}, broken, panels) | spread_legend("interval"),
         width=1.6,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},

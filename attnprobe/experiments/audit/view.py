@@ -11,7 +11,7 @@ from ...tables.labels import source_heading
 from ...tables.long import CELL, Row, describe, known, long_rows, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.numbers import method_label
-from ...tables.results import at_budget, in_words, lost, sentences
+from ...tables.results import at_budget, in_words, lost, sentences, too_few_repeats
 from ...tables.table import Column, Table, counted, gathered, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -173,15 +173,10 @@ def too_few(rows: Sequence[Row]) -> list[str]:
     """A note on undecided promises of heads without enough repeats for one that exceeds no ε to hold."""
     fixed = [row for row in rows if row["verdicts"] and row["per"] == "head" and not row["anytime"]]
     undecided = [row for row in fixed if "undecided" in row["verdicts"]]
-    short: dict[float, int] = {}
-    for row in undecided:
-        least = least_trials(row["delta"], row["confidence"], row["values"] // row["cells"])
-        if row["trials"][1] < least:
-            short[row["delta"]] = max(least, short.get(row["delta"], 0))
-    return [
-        f"undecided: too few repeats to show a probability of at most {delta:g}; choose --repeats {least}"
-        for delta, least in short.items()
-    ]
+    return too_few_repeats(
+        (row["delta"], row["trials"][1], least_trials(row["delta"], row["confidence"], row["values"] // row["cells"]))
+        for row in undecided
+    )
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:

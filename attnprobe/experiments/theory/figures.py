@@ -68,7 +68,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         caption,
         _titled(rows),
         partial(_panel, colours),
-        legend=partial(verdicts_legend, LOOKS, "d", colours, "bound broken"),
+        legend=partial(verdicts_legend, LOOKS, colours, "bound broken"),
         width=2.25,
         height=2.3,
         sharing={},

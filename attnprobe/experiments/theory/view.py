@@ -12,7 +12,7 @@ from ...tables.labels import at_label, source_heading
 from ...tables.long import CELL, Row, describe, known, long_rows, spread, summarised
 from ...tables.long import FIELDS as LONG
 from ...tables.numbers import brief, method_label
-from ...tables.results import in_words, lost, sentences
+from ...tables.results import in_words, lost, sentences, too_few_repeats
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
@@ -192,13 +192,7 @@ def _table(group: Sequence[Row]) -> Table:
 def too_few(rows: Sequence[Row]) -> list[str]:
     """A note on undecided probabilities of a few seeds, none of which could be shown to keep its δ."""
     undecided = [row for row in rows if "undecided" in row["verdicts"] and "delta" in row["at"]]
-    needed = {row["at"]["delta"]: least_trials(row["at"]["delta"]) for row in undecided}
-    return [
-        f"undecided: {row['seeds']} seeds cannot show a probability of at most {delta:g}; choose --repeats {least}"
-        for row in undecided[:1]
-        for delta, least in needed.items()
-        if row["seeds"] < least
-    ]
+    return too_few_repeats((row["at"]["delta"], row["seeds"], least_trials(row["at"]["delta"])) for row in undecided)
 
 
 def _shared_at(group: Sequence[Row]) -> dict[str, object]:
