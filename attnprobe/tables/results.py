@@ -83,19 +83,22 @@ def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "st
 
 
 def led(winners: Sequence[Sequence[str]], what: str) -> str:
-    """For each name, the number of places where it wins alone.
+    """For each name, the number of tables where it wins alone; then the number where no name does.
 
     >>> led([["a"], ["a", "b"]], "the smallest error")
-    'a has the smallest error in 1 of 2 tables, 1 is a tie.'
+    'a alone has the smallest error in 1 of 2 tables, no method in 1.'
     >>> led([["a", "b"]], "the smallest error")
-    '1 table is a tie.'
+    'No method alone has the smallest error in 1 of 1 tables.'
     """
     counts = Counter(names[0] for names in winners if len(names) == 1)
-    ties = len(winners) - sum(counts.values())
-    parts = [f"{name} has {what} in {count} of {len(winners)} tables" for name, count in counts.most_common()]
-    tables = "" if counts else " table" if ties == 1 else " tables"
-    parts += [f"{ties}{tables} {'is a tie' if ties == 1 else 'are ties'}"] if ties else []
-    return f"{', '.join(parts)}." if parts else ""
+    shares = counts.most_common()
+    if ties := len(winners) - counts.total():
+        shares.append(("no method" if counts else "No method", ties))
+    if not shares:
+        return ""
+    (first, count), *others = shares
+    rest = "".join(f", {name} in {count}" for name, count in others)
+    return f"{first} alone has {what} in {count} of {len(winners)} tables{rest}."
 
 
 def at_budget(row: Fields, label: Callable[[Any], str] = method_label) -> str:

@@ -102,13 +102,12 @@ def test_a_row_with_a_mark_is_not_the_best():
     assert sentence([bad[0], some[3]]).startswith("skyformer at d = 16: the mean error is 0.50 of ‖BV‖₂")
     tables = bad + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(tables) == (
-        "linformer has the smallest mean error at the largest d in 1 of 2 tables, "
-        "skyformer has the smallest mean error at the largest d in 1 of 2 tables. "
+        "linformer alone has the smallest mean error at the largest d in 1 of 2 tables, skyformer in 1. "
         "Left out where they have bad rows: skyformer."
     )
     lost = [*every, some[3]] + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(lost) == (
-        "skyformer has the smallest mean error at the largest d in 1 of 1 tables. "
+        "skyformer alone has the smallest mean error at the largest d in 1 of 1 tables. "
         "Left out where they have bad rows: skyformer, linformer and mss."
     )
     assert "Left out" not in sentence([bad[0], some[3]])
@@ -244,7 +243,7 @@ def test_one_method_is_best_of_none():
 def test_several_tables_are_counted_with_their_ties():
     some = records({"skyformer": 0.5, "linformer": 0.9}, layers=(0, 1)) + records({"a": 1.0, "b": 1.0}, layers=(2,))
     text = sentence(some)
-    assert text == "skyformer has the smallest mean error at the largest d in 2 of 3 tables, 1 is a tie."
+    assert text == "skyformer alone has the smallest mean error at the largest d in 2 of 3 tables, no method in 1."
 
 
 def test_rows_without_a_number_are_sentence():
