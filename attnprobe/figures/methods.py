@@ -166,6 +166,11 @@ def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
     return {label: {"color": GREY, **(band if banded else {"linestyle": "", "marker": "|", "markersize": 8})}}
 
 
+def band_legend(rows: Iterable[Fields]) -> dict[str, Any]:
+    """The legend of bands from p10 to p90 over heads and windows, if there are several."""
+    return spread_legend(QUANTILES, banded=True) if len({(row["head"], row["window"]) for row in rows}) > 1 else {}
+
+
 def verdicts_legend(
     looks: Mapping[str, Mapping[str, Any]], colours: Mapping[Any, str], broken: str, panels: Sequence[Sequence[Fields]]
 ) -> dict[str, Any]:
@@ -195,9 +200,9 @@ def correlated(rho: float | None) -> str:
     """What a legend adds to the name of points: their rank correlation, if it is known.
 
     >>> correlated(-0.5), correlated(None)
-    (', ρ = −0.50', '')
+    (", Spearman's ρ = −0.50", '')
     """
-    return "" if rho is None else f", ρ = {rho:+.2f}".replace("-", "−")
+    return "" if rho is None else f", Spearman's ρ = {rho:+.2f}".replace("-", "−")
 
 
 def slots(axis: Any, names: Sequence[Any], curves: Sequence[str]) -> dict[tuple[str, Any], float]:

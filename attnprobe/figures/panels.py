@@ -116,11 +116,17 @@ class Panels:
         return sheet
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
-        """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it."""
+        """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it.
+
+        Gridlines stay as they are, and a map has none.
+        """
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
 
+        grids = [(one, any(line.get_visible() for line in one.get_gridlines())) for one in (axis.xaxis, axis.yaxis)]
         own = self.draw(axis, rows) or {}
+        for one, shown in grids if axis.get_aspect() == "auto" else ():
+            one.grid(shown)
         axis.set_title(title.replace("\n", ", "), parse_math=False)
         for text, set_label in ((self.x, axis.set_xlabel), (self.y, axis.set_ylabel)):
             if text:

@@ -503,7 +503,8 @@ def test_error_cost_beside_exact_attention():
     nothing = {"visited_fraction": [1.0, 1.0], "output_spectral": [0.0, 0.0], "output_spectral_relative": [0.0, 0.0]}
     records += [with_metrics(one, **nothing) | softmax for one in records if one["method"] == "vmean"]
     _, figures, axes = shown("error", records)
-    legend = figures["cost-output_spectral_relative"].legend
+    figure = figures["cost-output_spectral_relative"]
+    legend = figure.legend([rows for _, rows in figure.panels])
     assert "softmax" not in legend and "exact attention" in legend
 
 

@@ -143,6 +143,16 @@ def test_a_grid_of_a_users_style_leaves_maps_without_one(tmp_path):
         assert len(plot.get_xticks(minor=True)) > 0 and len(plot.get_yticks(minor=True)) == 0
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_gridlines_of_an_axis_of_the_caller_stay_as_they_are(shown):
+    axis = Figure().subplots()
+    axis.grid(shown, axis="x")
+    Panels("s", "t", [], [], lambda axis, rows: axis.grid(axis="both") or axis.plot(rows) and None).on(
+        axis, "a", [1, 2], True
+    )
+    assert [line.get_visible() for line in (axis.get_xgridlines()[0], axis.get_ygridlines()[0])] == [shown, False]
+
+
 def test_the_size_of_type_of_a_users_style_scales_every_text(tmp_path):
     style = tmp_path / "large.mplstyle"
     style.write_text("font.size: 16\n")

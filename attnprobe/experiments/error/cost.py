@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,7 @@ from .record import SHAPE
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
+Panel = tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]  # cost, rows, points, and the frontier
 Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
 
 MANY = 5  # requested methods from which on the tables are shown
@@ -273,11 +274,10 @@ def cost_figure(
             drawn = _points(group, name, metric)
             panels.append((title, (name, group, drawn, best(group, name, drawn))))
     named, others = prominent((drawn, steps) for _, (_, _, drawn, steps) in panels)
-    under = any(below(drawn, steps, limits(group, name)[1]) for _, (name, group, drawn, steps) in panels)
     styles = styles_of(rows, [row for row in points if text_label(row) in named])
     yardsticks = styles_of(rows, references)
 
-    def draw(axis: Any, panel: tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]) -> None:
+    def draw(axis: Any, panel: Panel) -> None:
         name, group, drawn, steps = panel
         cloud(axis, drawn, styles, steps, limits(group, name)[1])
         for row in group:
@@ -294,14 +294,28 @@ def cost_figure(
 
     flags = flagged(shown)
     notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
-    absent = []
-    for words, labels in _unstated(shown).items():
-        missing = [label for label in labels if label in styles or words == "cost"]
-        who = ", ".join(missing) if len(missing) <= MOST_ABSENT else f"{len(missing)} methods"
-        absent += [f"no {words}: {who}"] * bool(missing)
-    there = {point.label for _, (_, _, drawn, _) in panels for point in drawn}
-    absent += [label + note for label, note in notes.items() if note and label not in there]
-    legend = {legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()} | yardsticks
+
+    def legend(page: Sequence[Panel]) -> dict[str, Any]:
+        there = {point.label for _, _, drawn, _ in page for point in drawn}
+        absent = []
+        for words, labels in _unstated(shown, [name for name, *_ in page]).items():
+            missing = [label for label in labels if label in styles or words == "cost"]
+            who = ", ".join(missing) if len(missing) <= MOST_ABSENT else f"{len(missing)} methods"
+            absent += [f"no {words}: {who}"] * bool(missing)
+        absent += [label + note for label, note in notes.items() if note and label not in there]
+        under = any(below(drawn, steps, limits(group, name)[1]) for name, group, drawn, steps in page)
+        exact = any(drawn and limits(group, name)[0] < HUGE for name, group, drawn, _ in page)
+        return {
+            **{legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in there},
+            **yardsticks,
+            **(others if there - styles.keys() else {}),
+            **(CERTAIN if errors else LEAST_ERROR),
+            **(UNCERTAIN if errors and under else {}),
+            **({EXACT_LABEL: EXACT_LINE} if exact else {}),
+            **hollow_legend(row for row in points if text_label(row) in there),
+            **dict.fromkeys(absent, NOTHING),
+        }
+
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians",
@@ -309,15 +323,7 @@ def cost_figure(
         panels,
         draw,
         y=f"{symbol(metric)}, median",
-        legend={
-            **legend,
-            **others,
-            **(CERTAIN if errors else LEAST_ERROR),
-            **(UNCERTAIN if errors and under else {}),
-            EXACT_LABEL: EXACT_LINE,
-            **hollow_legend(points),
-            **dict.fromkeys(absent, NOTHING),
-        },
+        legend=legend,
         width=1.6,
         height=2.3,
         columns=len(costs),
@@ -339,17 +345,17 @@ def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool) 
         *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
-    for words, labels in _unstated(rows).items():
+    for words, labels in _unstated(rows, COSTS).items():
         lines += [f"Not drawn where they state no {words}: {', '.join(labels)}."] if labels else []
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 
-def _unstated(rows: Sequence[Fields]) -> dict[str, list[str]]:
-    """The methods that state no cost, and those that do not state one that others state, by its words."""
+def _unstated(rows: Sequence[Fields], costs: Iterable[str]) -> dict[str, list[str]]:
+    """The methods that state no cost, and those that do not state one of ``costs`` that others state, by its words."""
     methods = [row for row in rows if not (row.get("reference") or row["method"] == SOFTMAX)]
     prices = {text_label(group[0]): set(chain(*map(_prices, group))) for group in gathered(methods, text_label)}
     lacking = {"cost": [label for label, known in prices.items() if not known]}
-    for name in filter(set(chain(*prices.values())).__contains__, COSTS):
+    for name in filter(set(chain(*prices.values())).__contains__, dict.fromkeys(costs)):
         words = COSTS[name].partition(",")[0]
         lacking[words] = [label for label, known in prices.items() if known and name not in known]
     return lacking

@@ -11,7 +11,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, outside, scale
 from ...figures.looks import GREY, escaped, looks_of
-from ...figures.methods import rank_of, where
+from ...figures.methods import band_legend, rank_of, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import source_heading
 from ...tables.long import Row
@@ -110,7 +110,7 @@ def _figure(name: str, rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]],
         draw,
         "rank i",
         label,
-        _keys(rows, looks, notes),
+        _keys(rows, looks, notes) | (band_legend(rows) if bands else {}),
         columns=len(lengths) if 1 < len(lengths) <= 4 and len({row["layer"] for row in rows}) > 1 else None,
         sharing={"sharex": True, "sharey": True},
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import COLOURS, looks_of
-from ...figures.methods import where
+from ...figures.methods import SHADE, band_legend, where
 from ...figures.panels import Panels, panels_of
 from ...records.file import decode_inf
 from ...tables.labels import source_heading
@@ -105,7 +105,7 @@ def _dimension(points: Sequence[Row]) -> Panels:
         draw=draw,
         x=r"$\lambda\,/\,\|C\|$",
         y=r"$d_{stat}(\lambda)$, dotted: $2n$",
-        legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()},
+        legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()} | band_legend(points),
         **_panels(points, "layer", "layer"),
     )
 
@@ -139,7 +139,8 @@ def _tokens(points: Sequence[Row]) -> Panels:
         draw=draw,
         x="tokens n",
         y="landmarks",
-        legend={**{f"ε = {epsilon:g}": {"color": colour, **LINE} for epsilon, colour in colours.items()}, "2n": rows},
+        legend={f"ε = {epsilon:g}": {"color": colour, **LINE} for epsilon, colour in colours.items()}
+        | {"2n": rows, **band_legend(points)},
         **_panels(points, "layer", "layer"),
     )
 
@@ -220,7 +221,8 @@ def _collapse(points: Sequence[Row]) -> Panels:
         y="share, or quotient",
         legend={
             COLLAPSE[name][0]: {**LINE, "color": COLLAPSE[name][1], "linestyle": COLLAPSE[name][2]} for name in names
-        },
+        }
+        | band_legend(points),
         **_panels(detailed, "n", "n ="),
     )
 
@@ -258,5 +260,5 @@ def _line(axis: Any, curve: Curve, colour: str, style: str = "-", band: bool = T
     x, quantiles_of_y = zip(*curve, strict=True)
     low, middle, high = ([each[name] for each in quantiles_of_y] for name in ("p10", "median", "p90"))
     if band:
-        axis.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
+        axis.fill_between(x, low, high, color=colour, alpha=SHADE, linewidth=0)
     axis.plot(x, middle, **{**LINE, "color": colour, "linestyle": style})

@@ -10,7 +10,7 @@ from showing import EACH
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
 from attnprobe.experiments.spectrum import shares
-from attnprobe.experiments.spectrum.figures import spectrum_figures
+from attnprobe.experiments.spectrum.figures import MOST_BANDS, spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_of
 from attnprobe.experiments.spectrum.view import _rank, moduli, spectrum_rows, spectrum_tables
 from attnprobe.figures import files
@@ -175,13 +175,14 @@ def test_figures_draw_what_rows_hold(tmp_path):
     assert {"spectrum-decay.png", "spectrum-decay-2.png", "spectrum-cumulative-2.svg"} <= names
 
 
-def drawn(values, monkeypatch, tmp_path):
+def drawn(values, monkeypatch, tmp_path, heads=1):
     """The axis and the legend of the decay of matrices, and the caption: ``{name: singular values of layer 0, …}``."""
     sheets = {}
     monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: [sheets.setdefault(stem.name, sheet)])
-    place = {"kind": "singular", "window": 0, "head": 0, "n": 128, "status": "ok", "weights": None, "complete": True}
+    place = {"kind": "singular", "window": 0, "n": 128, "status": "ok", "weights": None, "complete": True}
     rows = [
-        {**place, "of": of, "options": {}, "layer": layer, "d": None, "singular_values": list(one)}
+        {**place, "of": of, "options": {}, "layer": layer, "d": None, "singular_values": list(one), "head": head}
+        for head in range(heads)
         for of, layers in values.items()
         for layer, one in enumerate(layers)
     ]
@@ -211,6 +212,14 @@ def test_equal_spectra_are_all_visible(monkeypatch, tmp_path):
     assert all(marked) and sum(map(len, marked)) == len(set().union(*marked))
     files.show_overlaps(axis.figure)
     assert [line.get_alpha() for line in axis.lines] == [*[files.PALE] * 8, None]
+
+
+@pytest.mark.parametrize("matrices, words", [(2, ["p10 – p90"]), (MOST_BANDS + 1, [])])
+def test_the_legend_has_bands_over_heads_where_these_are_drawn(matrices, words, monkeypatch, tmp_path):
+    values = {f"m{place}": [np.geomspace(1.0, 1e-3, 128)] for place in range(matrices)}
+    for heads, expected in ((1, []), (2, words)):
+        _, actual, _ = drawn(values, monkeypatch, tmp_path, heads)
+        assert actual == [*values, *expected]
 
 
 def test_rows_of_records_keep_no_key():

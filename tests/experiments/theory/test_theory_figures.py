@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from showing import view_of
 
-from attnprobe.experiments.theory.curves import STYLES
+from attnprobe.experiments.theory.curves import STYLES, theory_curves
 from attnprobe.experiments.theory.figures import EDGE, _range, theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
@@ -276,6 +276,13 @@ def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
     for name, words in (("", ["holds", "d = 8"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
         assert [text.get_text() for text in legend.get_texts()] == [*words, "bound broken"]
+
+
+def test_the_legend_of_the_dimension_has_the_band_over_heads():
+    rows = theory_rows([record(finding({"epsilon": 0.1}, 8, d_stat=[3.0, 4.0, 5.0]))])
+    for heads, band in ((HEADS, ["p10 – p90"]), (HEADS[:1], [])):
+        (figure,) = theory_curves([row for row in rows if row["head"] in heads])
+        assert [*figure.legend] == ["n = 64", *band]
 
 
 def test_theorems_are_named_by_their_papers_in_lines_that_fit_their_panels(drawn):
