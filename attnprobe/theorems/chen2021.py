@@ -76,10 +76,11 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         facts_of_heads.append(_facts(qkv, row, lifted, setting))
         ridges, seeds = facts_of_heads[-1]["lambda"], []
         for seed in setting.seeds:
-            z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
+            indices = landmarks(qkv, row, setting.streams, seed, largest)
+            z = lifted.nystrom(indices)
             norms = lifted.errors(z, setting.budgets, block=True)
             ends = [end[:, None] <= ridges for end in (norms.value, norms.upper, norms.lower)]
-            seeds.append({"loewner": lifted.order(z, setting.budgets, ridges), "norm": (norms.value, *ends)})
+            seeds.append({"loewner": lifted.order(indices, z, setting.budgets, ridges), "norm": (norms.value, *ends)})
         measured.append(seeds)
     facts = _stacked(facts_of_heads)
     events = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
@@ -117,7 +118,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     says="the least number of uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI is at most the number of theorem 2; vacuous if "
     "that is 2n or more, the number of rows; ∞ if 2n drawn ones do not suffice",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
-    decompositions=7,
+    decompositions=3,
     per_seed=True,
 )
 def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
@@ -219,7 +220,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
     smallest = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
         indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
-        residual = Residual(lifted, lifted.nystrom(indices)) if lifted.holds else None
+        residual = Residual(lifted, indices) if lifted.holds else None
 
         def suffices(place: int, ridge: float, indices=indices, residual=residual) -> bool:
             d = grid[place]

@@ -87,17 +87,13 @@ class Lifted:
         """
         x = self.x[0].double()
         landmarks = x[indices.to(x.device)][None]
-        core, ridge = GaussianAttention(landmarks, landmarks, self.scale).dense()[0], NYSTROM_RIDGE
-        core.diagonal().add_(ridge)
-        factor, failed = torch.linalg.cholesky_ex(core)
-        while int(failed) and ridge < 1:
-            core.diagonal().add_(9 * ridge)
-            ridge *= 10
-            factor, failed = torch.linalg.cholesky_ex(core)
+        factor = _factor(GaussianAttention(landmarks, landmarks, self.scale).dense()[0])
         cross = GaussianAttention(landmarks, x[None], self.scale).dense()[0]  # (d, N)
         return torch.linalg.solve_triangular(factor, cross, upper=False).mT
 
-    def order(self, z: Tensor, budgets: Sequence[int], lambdas: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def order(
+        self, indices: Tensor, z: Tensor, budgets: Sequence[int], lambdas: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``‖C̄ - C~‖₂`` (c,) of the leading columns of Z, and three answers (c, L) to whether ``C~ ⪯ C̄ ⪯ C~ + λI``.
 
         The order holds by the estimate, certainly, or possibly. If C̄ is dense, the norm is a Ritz value, a lower bound
@@ -105,7 +101,7 @@ class Lifted:
         λ. For larger kernels they come from a certified interval of the norm.
 
         Args:
-            budgets: the c numbers of leading columns. lambdas: λ, (L,).
+            indices, z: landmarks and their Z (see `nystrom`). budgets: the c numbers of leading ones. lambdas: λ, (L,).
         """
         if not self.holds:
             norms = self.errors(z, budgets)
@@ -113,7 +109,7 @@ class Lifted:
             value, lower, upper = (end[:, None] <= lambdas for end in ends)
             return norms.value, value, upper, lower
         values = [self._ritz(z[:, :d]) for d in budgets]
-        residual = Residual(self, z)
+        residual = Residual(self, indices)
         decisions = [
             [value <= ridge and residual.within(d, ridge) for ridge in lambdas.tolist()]
             for d, value in zip(budgets, values, strict=True)
@@ -159,38 +155,56 @@ class Lifted:
         return Norms(*(torch.cat([one[name] for one in metrics]).cpu() for name in ends))
 
 
+def _factor(core: Tensor) -> Tensor:
+    """The lower Cholesky factor of a core with the least ridge of `Lifted.nystrom`, which is added in place."""
+    ridge = NYSTROM_RIDGE
+    core.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(core)
+    while int(failed) and ridge < 1:
+        core.diagonal().add_(9 * ridge)
+        ridge *= 10
+        factor, failed = torch.linalg.cholesky_ex(core)
+    return factor
+
+
 class Residual:
-    """``C~ - C̄`` of leading columns of Z, dense in float64. A step to another number of columns adds the difference.
+    """``C̄ - C~`` of leading landmarks outside of these, dense in float64.
+
+    It is the Schur complement of the landmarks' core. On the landmarks themselves it is at most the ridge γ of
+    `Lifted.nystrom`, so its norm is that of the other rows, up to γ. The rows of C̄ stand in the order of the draws, so
+    one factor serves all numbers of landmarks.
 
     Args:
-        lifted: one whose C̄ is dense. z: Z (N, d), of `Lifted.nystrom`.
+        lifted: one whose C̄ is dense. indices: rows of X, which may repeat.
     """
 
-    def __init__(self, lifted: Lifted, z: Tensor) -> None:
-        self.lifted, self.z = lifted, z
-        self.columns = 0
-        self.negative = torch.empty(0)
+    def __init__(self, lifted: Lifted, indices: Tensor) -> None:
+        self.lifted, self.indices = lifted, indices.tolist()
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """C̄, (N, N), with the landmarks first in the order of their draws, and Z of the distinct ones."""
+        drawn, held = dict.fromkeys(self.indices), self.lifted.held
+        order = [*drawn, *(row for row in range(len(held)) if row not in drawn)]
+        places, count = torch.tensor(order, device=held.device), len(drawn)
+        kernel = held.index_select(0, places).index_select(1, places)
+        factor = _factor(kernel[:count, :count].clone())
+        others = torch.linalg.solve_triangular(factor, kernel[:count, count:], upper=False)
+        return kernel, torch.cat([factor, others.mT])
 
     def within(self, d: int, ridge: float) -> bool:
-        """Whether ``C~ ⪯ C̄ ⪯ C~ + ridge·I`` for the first d columns of Z, up to rounding in float64.
+        """Whether ``C~ ⪯ C̄ ⪯ C~ + ridge·I`` for the first d landmarks, up to rounding in float64.
 
         ``C̄ - C~`` is positive semidefinite for every S: it is ``C̄^½ (I - P) C̄^½`` with a projector P, or above that
         with a ridge on the core. So the order holds if its largest eigenvalue is at most the ridge, that is, if
-        ``ridge·I - C̄ + C~`` has a Cholesky factor. Cost ``N³/6 + N² |d - d'|`` multiply-adds after a call with d', less
-        than for eigenvalues.
+        ``ridge·I - C̄ + C~`` has a Cholesky factor. Cost ``(N - d)³/6 + (N - d)² d`` multiply-adds with d distinct
+        landmarks, less than for eigenvalues.
         """
-        if not len(self.negative):
-            self.negative = -self.lifted.held
-        few, many = sorted((d, self.columns))
-        step = self.z[:, few:many]
-        self.negative.addmm_(step, step.mT, alpha=1 if d > self.columns else -1)
-        self.columns = d
-        diagonal = self.negative.diagonal()
-        kept = diagonal.clone()
-        diagonal.add_(ridge)
-        failed = int(torch.linalg.cholesky_ex(self.negative)[1])
-        diagonal.copy_(kept)
-        return not failed
+        (kernel, z), count = self.parts, len(set(self.indices[:d]))
+        z = z[count:, :count]
+        negative = torch.addmm(kernel[count:, count:], z, z.mT, beta=-1)
+        negative.diagonal().add_(ridge)
+        return not int(torch.linalg.cholesky_ex(negative)[1])
 
 
 @dataclass(frozen=True)

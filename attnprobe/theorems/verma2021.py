@@ -19,11 +19,13 @@ Four points of the paper are wrong or do not apply to attention:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..errors import Unsupported
+from ..kept import Kept
 from ..linalg.inverses import shifted, truncated_pinv
 from ..linalg.spectra import held
 from ..operators import GaussianAttention, Operator, SoftmaxAttention
@@ -37,6 +39,7 @@ ROWS = 256  # rows of B in memory at a time
 HELD = 4096  # the most tokens for which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB
 MATRICES = ("C̄", "(B + Bᵀ)/2", "θI + rank d")
 SIGNS = {"plus": 1, "minus": -1}
+Model = dict[str, Tensor]  # numbers of a spectral shifting model, of a head or (h,)
 
 
 def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,33 +216,44 @@ def shift_theorem_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
+def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, Model]]:
     """The budget, the matrix and the numbers of both statements, (h,) each, for every spectral shifting model."""
     if max(qkv.n_q, qkv.n_k) > HELD or qkv.n_q != qkv.n_k:
         raise Unsupported(
             f"spectral shifting: {qkv.n_q} queries and {qkv.n_k} keys; it needs equal numbers, up to {HELD}"
         )
-    parts: dict[tuple[int, str], list[dict[str, Tensor]]] = {}
+    parts: dict[tuple[int, str], list[Model]] = {}
+    kept = Kept(qkv, "spectral-shift", setting.budgets)
     for row, head in enumerate(qkv.heads):
-        q, k = (x[row : row + 1].double() for x in (qkv.q, qkv.k))
-        x, order = torch.cat([q, k], 1), setting.streams("spectral-shift", setting.seeds[0]).head(head, "indices")
-        b = held(SoftmaxAttention(q, k, qkv.scale))
-        kernel = GaussianAttention(x, x, qkv.scale).dense()[0]
-        indices = torch.randperm(len(kernel), generator=order).to(q.device)
-        values, vectors = torch.linalg.eigh(kernel)
-        symmetric = (b + b.T) / 2
-        matrices = {"C̄": (kernel, values), "(B + Bᵀ)/2": (symmetric, torch.linalg.eigvalsh(symmetric))}
-        for d in setting.budgets:
-            if d < qkv.n_q:
-                matrices["θI + rank d"] = _shifted_low_rank(values, vectors, d)
-                for name in MATRICES:
-                    matrix, spectrum = matrices[name]
-                    columns = indices[indices < len(matrix)][:d]
-                    parts.setdefault((d, name), []).append(_model(matrix, spectrum, columns))
+        order = setting.streams("spectral-shift", setting.seeds[0]).head(head, "indices")
+        indices = torch.randperm(2 * qkv.n_q, generator=order)
+        models = kept.once((row, *indices.tolist()), partial(_head_models, qkv, row, indices, setting.budgets))
+        for place, model in models.items():
+            parts.setdefault(place, []).append(model)
     if not parts:
         raise Unsupported(f"spectral shifting: no budget is below n={qkv.n_q}")
     for (d, name), rows in parts.items():
         yield d, name, {key: torch.stack([one[key] for one in rows]).cpu() for key in rows[0]}
+
+
+def _head_models(qkv: QKV, row: int, indices: Tensor, budgets: tuple[int, ...]) -> dict[tuple[int, str], Model]:
+    """The model of each budget and matrix of a head, whose columns are the first of the permuted ``indices``."""
+    q, k = (x[row : row + 1].double() for x in (qkv.q, qkv.k))
+    x = torch.cat([q, k], 1)
+    b = held(SoftmaxAttention(q, k, qkv.scale))
+    kernel = GaussianAttention(x, x, qkv.scale).dense()[0]
+    indices = indices.to(q.device)
+    values, vectors = torch.linalg.eigh(kernel)
+    symmetric = (b + b.T) / 2
+    matrices = {"C̄": (kernel, values), "(B + Bᵀ)/2": (symmetric, torch.linalg.eigvalsh(symmetric))}
+    models = {}
+    for d in budgets:
+        if d < qkv.n_q:
+            matrices["θI + rank d"] = _shifted_low_rank(values, vectors, d)
+            for name in MATRICES:
+                matrix, spectrum = matrices[name]
+                models[d, name] = _model(matrix, spectrum, indices[indices < len(matrix)][:d])
+    return models
 
 
 def _shifted_low_rank(values: Tensor, vectors: Tensor, d: int) -> tuple[Tensor, Tensor]:
@@ -250,7 +264,7 @@ def _shifted_low_rank(values: Tensor, vectors: Tensor, d: int) -> tuple[Tensor, 
     return (matrix + matrix.T) / 2, spectrum
 
 
-def _model(matrix: Tensor, values: Tensor, columns: Tensor) -> dict[str, Tensor]:
+def _model(matrix: Tensor, values: Tensor, columns: Tensor) -> Model:
     """The numbers of both statements for one matrix, its ascending eigenvalues and one set of columns."""
     size, d = len(matrix), len(columns)
     h, core, delta = shifted(matrix, columns, values=values)  # h is a basis of the range of C~

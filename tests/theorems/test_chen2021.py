@@ -16,7 +16,7 @@ from attnprobe.operators import UnnormalisedAttention
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import Finding, Setting, chen2021, get_theorem, lifted
 from attnprobe.theorems.chen2021 import CONSTANT, chen2021_sufficient_budget
-from attnprobe.theorems.lifted import Lifted
+from attnprobe.theorems.lifted import Lifted, Residual
 
 EPSILONS, DELTA = (0.1, 0.5), 0.1
 
@@ -145,6 +145,7 @@ def test_a_planted_fault_is_a_violation(monkeypatch):
     monkeypatch.setattr(Lifted, "nystrom", lambda self, indices: 0 * honest(self, indices))
     for one in check("skyformer-theorem-2", circle(), budgets=(16, 280), epsilons=(0.5,), seeds=range(5)):
         assert one.verdicts() == ["violated" if one.d == 280 else "assumption not met"]
+    monkeypatch.setattr(chen2021, "Residual", lambda lifted, indices: Residual(lifted, indices[:0]))
     (budget,) = check("skyformer-theorem-2-budget", circle(), epsilons=(0.5,), seeds=range(2))
     assert float(budget.measured) == float("inf") and budget.verdicts() == ["violated"]
 
