@@ -79,17 +79,18 @@ def title_inches(lines: Sequence[str], size: float) -> float:
 def canvas(
     drawing: Drawing,
     title: str,
+    heading: str,
     caption: Sequence[str],
     size: tuple[float, float],
     shape: tuple[int, int],
     panels: int | None = None,
     **sharing: Any,
 ) -> tuple[Sheet, list[Any]]:
-    """A figure with its title, and its panels row by row.
+    """A figure with its heading, and its panels row by row.
 
     Args:
-        title: what is drawn, and which statistic. caption: sentences that say the rest.
-        size: width and height in inches without the title; a style may fix the height.
+        title: what is drawn, and which statistic. heading: what stands above all panels. caption: sentences that say
+            the rest. size: width and height in inches without the heading; a style may fix the height.
         shape: rows and columns of panels. panels: how many are used, the others are hidden; all by default.
         sharing: of matplotlib's ``subplots``.
     """
@@ -97,7 +98,7 @@ def canvas(
 
     style, letter = drawing.sizes, type_size("figure.titlesize")
     inches, tall = size
-    lines = title_lines(title, inches, letter) if drawing.titled else []
+    lines = title_lines(heading, inches, letter)
     height = style.tall if style.fixed else tall + title_inches(lines, letter)
     figure = Figure(figsize=(inches, height), layout="constrained")
     axes = list(figure.subplots(*shape, squeeze=False, **sharing).flat)
@@ -275,13 +276,15 @@ def power_of_ten(value: float) -> str:
 
 
 def powers_of_two(axis: Any, values: Sequence[int]) -> None:
-    """A horizontal axis with equal steps for doublings, and ticks only at the values."""
-    from matplotlib.ticker import FixedLocator, NullLocator
+    """A horizontal axis with equal steps for doublings, and ticks only at the values, named where there is room."""
+    from matplotlib.ticker import NullLocator
 
+    inches = axis.get_window_extent().width / axis.figure.dpi
+    step = math.ceil(len("  ".join(map(str, values))) / letters(inches, type_size("xtick.labelsize")))
+    named = {*values[::-1][::step]}  # the others have no room
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(values))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticks(values, [str(value) for value in values])
+    axis.set_xticks(values, [str(value) if value in named else "" for value in values])
 
 
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite

@@ -95,7 +95,7 @@ def family_panels(rows: Sequence[R]) -> list[tuple[str, list[R]]]:
         name = ", ".join(family(members[0]) for members in families)
         split = parts([*chain(*families), *everywhere], MOST_OF_FAMILY)
         for number, part in enumerate(split, 1):
-            panels.append((name + (f", {number} of {len(split)}" if len(split) > 1 else ""), part))
+            panels.append((name + (f" ({number} of {len(split)})" if len(split) > 1 else ""), part))
     return panels
 
 

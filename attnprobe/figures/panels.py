@@ -27,6 +27,7 @@ from .kit import (
     type_size,
     yielded,
 )
+from .looks import sentence
 
 Rows = Sequence[Mapping[str, Any]]
 Looks = Mapping[str, Mapping[str, Any]]  # of a legend, by label
@@ -41,8 +42,9 @@ class Panels:
     """A figure: its words, its panels, and how one of them is drawn.
 
     Attributes:
-        stem: of its files. title: what is drawn, and which statistic; if shown, that of a single panel follows.
-        caption: sentences that say the rest. panels: the title and the rows of each; long titles are folded.
+        stem: of its files. title: what is drawn, and which statistic. caption: sentences that say the rest.
+        panels: the title and the rows of each. What all titles of a page say stands once, above all panels, behind
+            the figure's title if that is shown. Long titles are folded.
         draw: draws rows on an axis; returns the panel's own legend, which stands below it, or if panels share entries
             below all panels of a page.
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
@@ -79,19 +81,19 @@ class Panels:
         shape = (math.ceil(len(page) / across), across)
         inches = drawing.sizes.inches(across, self.width)
         size = type_size("legend.fontsize")
-        one = page[0][0].replace("\n", ", ") if len(page) == 1 else ""
-        title = f"{self.title} ({one})" if one else self.title
+        names, shared = said_once([name for name, _ in page])
+        title = f"{self.title} ({shared})" if shared else self.title
         looks = self._looks([rows for _, rows in page])
         least = SCALE if self.scale else 0.0
         tall = max(self.height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
-        sheet, axes = canvas(drawing, title, self.caption, (inches, tall), shape, len(page), **self.sharing)
+        heading = title if drawing.titled else sentence(shared)
+        sheet, axes = canvas(drawing, title, heading, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: Sequence[Mapping[str, Any]] = []
-        for place, (axis, (name, rows)) in enumerate(zip(axes, page, strict=True)):
+        for place, (axis, name, (_, rows)) in enumerate(zip(axes, names, page, strict=True)):
             axis.tick_params(labelbottom=True)
             own = self.draw(axis, rows) or {}
-            named = "" if one and drawing.titled else panel_name(name, inches / across)  # where it is not in the title
-            axis.set_title(named, parse_math=False)
+            axis.set_title(panel_name(name, inches / across), parse_math=False)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns = [*owns, own]
@@ -168,6 +170,19 @@ def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -
         pages = [(figure, page) for figure in group for page in figure.pages(drawing)]
         paths += drawn(pages, lambda page: page[0].sheet(page[1], drawing), Path(folder) / group[0].stem, drawing)
     return paths
+
+
+def said_once(titles: Sequence[str]) -> tuple[list[str], str]:
+    """The titles of panels without the parts that all of them have, and these parts. Empty ones are of empty panels.
+
+    >>> said_once(["layer 0, d = 8\\nsparse", "layer 0, d = 8\\nfeatures"]), said_once(["layer 0, d = 8"])
+    ((['sparse', 'features'], 'layer 0, d = 8'), ([''], 'layer 0, d = 8'))
+    """
+    lines = [[line.split(", ") for line in title.split("\n")] for title in titles]
+    parts = [dict.fromkeys(chain(*one)) for one, title in zip(lines, titles, strict=True) if title]
+    shared = [part for part in (parts or [{}])[0] if all(part in own for own in parts)]
+    rest = [[", ".join(part for part in line if part not in shared) for line in one] for one in lines]
+    return ["\n".join(filter(None, one)) for one in rest], ", ".join(shared)
 
 
 def panels_of(rows: Iterable[Mapping[str, Any]], title: Callable[[Any], str]) -> list[tuple[str, Rows]]:

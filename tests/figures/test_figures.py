@@ -30,6 +30,7 @@ from attnprobe.figures.kit import (
     legend_below,
     legend_columns,
     logarithmic,
+    powers_of_two,
     title_lines,
     yielded,
 )
@@ -220,7 +221,7 @@ def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tall", [1.3, 3.0])
 def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
-    sheet, (axis,) = canvas(Drawing(), "T", (), (3.3, tall), (1, 1))
+    sheet, (axis,) = canvas(Drawing(), "T", "", (), (3.3, tall), (1, 1))
     (line,) = axis.plot([1, 2], [1, 2])
     axis.set_xlabel("budget d")
     legend_below(axis, {"one": line}, 3.0, 7)
@@ -438,3 +439,11 @@ def test_an_axis_without_a_value_begins_at_0():
     assert panel.get_ylim() == pytest.approx((0, 1.06)) and panel.get_yscale() == "linear"
     scale(panel, [0.5, 2.0], high=4.0)
     assert panel.get_ylim() == pytest.approx((0, 2.2))
+
+
+def test_lengths_without_room_have_no_names():
+    for inches, named in ((6.0, 6), (2.0, 6), (1.2, 3)):
+        axis = Figure(figsize=(inches, 2.0)).subplots()
+        powers_of_two(axis, [512 * 2**power for power in range(6)])
+        names = [text.get_text() for text in axis.get_xticklabels()]
+        assert sum(map(bool, names)) == named and names[-1] == "16384"

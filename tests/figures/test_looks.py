@@ -199,7 +199,7 @@ def test_a_panel_has_at_most_four_methods_of_families_beside_the_users():
         assert first is own and second is reference
         assert len(others) <= MOST_OF_FAMILY
         families = {one["family"] for one in others}
-        assert families == {part for part in title.split(", ") if " of " not in part}
+        assert families == set(title.partition(" (")[0].split(", "))
     drawn = [one for _, panel in panels for one in panel[:-2]]
     assert sorted(map(text_label, drawn)) == sorted(map(text_label, rows))
 
@@ -215,7 +215,7 @@ def test_few_methods_have_one_panel_and_only_own_ones_have_it_too():
     assert family_panels(rows) == [("", rows)]
     assert family_panels([*rows, row("mine.py:f", "user")])[0][0] == ""
     own = [row(f"mine.py:{name}", "user") for name in "abcdefg"]
-    assert [(title, len(panel)) for title, panel in family_panels(own)] == [("user, 1 of 2", 4), ("user, 2 of 2", 3)]
+    assert [(title, len(panel)) for title, panel in family_panels(own)] == [("user (1 of 2)", 4), ("user (2 of 2)", 3)]
     assert parts([row("vmean", d=None, reference=True)], 4) == []
 
 

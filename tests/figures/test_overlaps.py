@@ -82,7 +82,7 @@ def test_edges_of_bands_points_and_guides_are_no_curves():
 def test_every_saved_figure_shows_its_overlaps(tmp_path):
     drawing = Drawing()
     with fixed_settings(drawing):
-        sheet, (axis,) = canvas(drawing, "Title", (), (3.3, 2.0), (1, 1))
+        sheet, (axis,) = canvas(drawing, "Title", "", (), (3.3, 2.0), (1, 1))
         for _ in range(2):
             axis.plot(D, ERRORS)
         saved(sheet, tmp_path / "figure", drawing)

@@ -70,7 +70,7 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
     names = [one["aria-label"] for tag, one in actual.elements if tag == "svg"]
     assert len(figures) == len(names) == 3
     assert names == [
-        "Relative output error (spectral norm) against budget d: median, p10 – p90, maximum",
+        "Relative output error (spectral norm) against budget d: median, p10 – p90, maximum (n = 64)",
         "Relative output error (spectral norm) head by head: mean over windows and repeats",
         "Relative output error (spectral norm) against cost: medians (layer 0, 2, n = 64)",
     ]

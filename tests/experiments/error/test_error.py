@@ -283,10 +283,9 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
     assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
     for layer, page in zip((0, 5), (sheet.figure for sheet in pages), strict=True):
-        titles = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
-        shown = {title.partition("\n")[2]: axis for title, axis in titles.items()}
+        shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
         assert list(shown) == ["sparse", "features", "Nyström"]
-        assert {title.partition(",")[0] for title in titles} == {f"layer {layer}"}, "an image says where it is"
+        assert page.get_suptitle().partition(",")[0] == f"Layer {layer}", "an image says where it is"
         legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
         assert legends == {
             "sparse": ["bigbird", "longformer", "topk (below: ≤ 2e-6)", "window"],
@@ -301,15 +300,17 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
-def test_one_place_is_in_the_panels_where_no_title_is(tmp_path, pages):
+def test_what_all_panels_share_stands_once_above_them(tmp_path, pages):
     error_figure(*a_run_of_families(), Drawing(), tmp_path)
     titles = [axis.get_title() for axis in pages[0].axes if axis.get_visible()]
-    assert titles == [f"layer 0, n = 64\n{family}" for family in ("sparse", "features", "Nyström")]
+    assert titles == ["sparse", "features", "Nyström"]
     alone = [cell("skyformer", 16), cell("vmean", None)]
     for title in (None, True):
         error_figure(*summarise(alone), Drawing(title=title), tmp_path)
-    assert [page.axes[0].get_title() for page in pages[1:]] == ["layer 0, n = 64, d = 16", ""]
-    assert "(layer 0, n = 64, d = 16)" in pages[-1].get_suptitle().replace("\u00a0", " ").replace("\n", " ")
+    assert [page.axes[0].get_title() for page in pages[1:]] == ["", ""]
+    headings = [page.get_suptitle().replace("\u00a0", " ").replace("\n", " ") for page in pages]
+    assert headings[:2] == ["Layer 0, n = 64", "Layer 0, n = 64, d = 16"]
+    assert headings[2].endswith("(layer 0, n = 64, d = 16)")
 
 
 def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path, pages):
@@ -349,8 +350,8 @@ def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):
     assert len(pages) > 1
     axes = [axis for page in pages for axis in page.axes if axis.get_visible()]
     count = math.ceil(len(names) / 4)
-    families = [*(f"selection, {n} of {count}" for n in range(1, count + 1)), "features"]
-    assert [axis.get_title() for axis in axes] == [f"layer 0, n = 64\n{family}" for family in families]
+    families = [*(f"selection ({n} of {count})" for n in range(1, count + 1)), "features"]
+    assert [axis.get_title() for axis in axes] == families
     legends = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
     assert sorted(sum(legends, [])) == sorted([*names, "performer"]) and max(map(len, legends)) <= 4
     assert len({axis.get_ylim() for axis in axes}) == 1

@@ -56,10 +56,10 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     assert [path.name for path in paths] == files_of("papers-output_spectral")
     actual = panels(pages[0])
     assert list(actual) == [
-        f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
+        f"weights {word}\nn = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
     ]
     for row in rows:
-        axis = actual[f"weights {row['weights']}\nlayer 0, n = {row['n']}"]
+        axis = actual[f"weights {row['weights']}\nn = {row['n']}"]
         mean = row["metrics"]["output_spectral"]["mean"]
         if row["d"] is None:
             assert any(list(line.get_ydata()) == [mean, mean] for line in axis.lines)
@@ -105,8 +105,8 @@ def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, page
         for text, line in zip(pages[0].legends[0].get_texts(), pages[0].legends[0].get_lines(), strict=True)
     }
     expected = {
-        "weights initialized-qkv\nlayer 0, n = 512": [(colours["skyformer"], [(16, 0.5), (32, 0.25)])],
-        "weights pretrained\nlayer 0, n = 1024": [
+        "weights initialized-qkv\nn = 512": [(colours["skyformer"], [(16, 0.5), (32, 0.25)])],
+        "weights pretrained\nn = 1024": [
             (colours["nystromformer"], [(16, 0.75)]),
             (colours["V-Mean"], [(64, 0.125)]),
         ],
