@@ -35,6 +35,7 @@ PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of s
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
+BARS_WIDE = 4.0  # points from the first to the last of the bars at one x, about as many as a marker has
 AMONG, FEW = 0.8, 4  # of a slot, that its points share, as at least so many
 SLOT = "#f3f3f3"  # every second one
 
@@ -158,6 +159,14 @@ def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:
 def sign_legend(rows: Iterable[Fields]) -> dict[str, Any]:
     """The legend of ``!``, if a method has it."""
     return {"bad rows": {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}} if flagged(rows) else {}
+
+
+def beside(axis: Any, place: int, count: int) -> Any:
+    """The shift of the bars of one of so many curves, so that those at one x stand side by side."""
+    from matplotlib.transforms import ScaledTranslation
+
+    points = BARS_WIDE * (place / (count - 1) - 0.5) if count > 1 else 0.0
+    return ScaledTranslation(points / 72, 0, axis.figure.dpi_scale_trans)
 
 
 def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from .kit import (
     type_size,
     yielded,
 )
-from .looks import sentence
 
 Rows = Sequence[Mapping[str, Any]]
 Looks = Mapping[str, Mapping[str, Any]]  # of a legend, by label
@@ -86,7 +85,7 @@ class Panels:
         looks = self._looks([rows for _, rows in page])
         least = SCALE if self.scale else 0.0
         tall = max(self.height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
-        heading = title if drawing.titled else sentence(shared)
+        heading = title if drawing.titled else shared
         sheet, axes = canvas(drawing, title, heading, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: Sequence[Mapping[str, Any]] = []

@@ -12,6 +12,7 @@ from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
 from ...figures.methods import (
+    beside,
     family_panels,
     flagged,
     hollow_legend,
@@ -108,27 +109,30 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     low = min(ends) / 1.5  # a guide that leaves the axis is not drawn
     guides = {power: one for power, one in GUIDES.items() if exact and guide(first["n"], power) >= low}
 
-    def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any]) -> Any:
-        """The line of some rows; times have bars."""
+    def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any], place: int, count: int) -> Any:
+        """The line of some rows, one of so many; times have bars."""
         ordered = sorted(group, key=_length)
         lengths = [row["n"] for row in ordered]
         if cost == "seconds":
             low, high = ([end(bar(row)) for row in ordered] for end in (min, max))
-            axis.vlines(lengths, low, high, color=look["color"], linewidth=0.8, zorder=look.get("zorder", 2))
+            side = axis.transData + beside(axis, place, count)
+            axis.vlines(lengths, low, high, color=look["color"], linewidth=1.0, zorder=2.6, transform=side)
         (line,) = axis.plot(lengths, [factor * row[cost] for row in ordered], **look)
         return line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
+        curves = gathered(panel, text_label)
+        count = len(curves) + bool(exact) + bool(vmean)
         if exact:
-            curve(axis, exact, BLACK)
+            curve(axis, exact, BLACK, count - 1, count)
         for power, (_, look) in guides.items():
             axis.plot([first["n"], last["n"]], [guide(first["n"], power), guide(last["n"], power)], **look)
         if vmean:
-            curve(axis, vmean, VMEAN)
-        for group in gathered(panel, text_label):
+            curve(axis, vmean, VMEAN, len(curves), count)
+        for place, group in enumerate(curves):
             name = text_label(group[0])
-            own[labels[name]] = curve(axis, group, styles[name])
+            own[labels[name]] = curve(axis, group, styles[name], place, count)
         _log_axes(axis, lengths)
         axis.set_ylim(low, max(ends) * 1.5)
         return own if len(panels) > 1 else {}
@@ -148,7 +152,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
             f"{title}"
             + ("" if d is None else f" at d = {d}")
             + ", on logarithmic axes. Exact attention is the framework's fused kernel.",
-            *(["Bars run from p25 to p75 of the rounds."] * (cost == "seconds")),
+            *(["Bars run from p25 to p75 of the rounds, side by side at each n."] * (cost == "seconds")),
             *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+from ...figures.costs import Point, numbers
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, outside, scale
 from ...figures.kit import logarithmic
+from ...figures.looks import GREY
 from ...figures.methods import (
     HUGE,
     INTERVAL,
     INTERVALS,
     MANY_POINTS,
     Styles,
+    beside,
     correlated,
     family_panels,
     flagged,
@@ -39,9 +42,11 @@ Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
+BELOW, CUT = "interval to below the axis", {"linestyle": "", "marker": 7, "markersize": 5, "clip_on": False}
 COUNTED = ("windows", "repeats")
 MOST_LAYERS = 10  # that an axis names
 APART, MARGIN = 0.05, 0.05  # between layers and all, of their number, and beside all points, of their range
+ROOM = 0.12  # of an axis, for the d of its first and last points
 SPAN = 1e4  # below the middle: rounding errors of exact methods do not stretch an axis
 DRIFT = r"mean drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"mean local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -55,7 +60,8 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     correlation of each method. More than 6 methods have panels of families. Drifts four decades below the middle,
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
     KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
-    of the loss against the bytes of the prompt that a step reads, where these differ: points stand at their bytes.
+    of the loss against the bytes of the prompt that a step reads, where these differ: points stand at their bytes, with
+    their d. A triangle at the edge ends a bar that leaves the axis.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -126,37 +132,59 @@ def _means_so_far(row: Row) -> list[float]:
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
     groups = family_panels(rows)
-    intervals = any(half_interval(row, "kl") for row in rows)
+    budgets = {row["d"] for row in rows} - {None}
+    place = ", ".join([f"n = {rows[0]['n']}", *(f"d = {d}" for d in budgets if len(budgets) == 1)])
     low, high = min(map(_read, rows)), max(map(_read, rows))
     divergences = [mean(row, "kl") or 0.0 for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
+    halves = [half_interval(row, "kl") or 0.0 for row in rows]
+    tops = [value + half for value, half in zip(divergences, halves, strict=True)]
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        metric, lines = panel[0]["drawn"], {}
-        for group in gathered(panel, text_label):
-            label, ordered = text_label(group[0]), sorted(group, key=_read)
-            look = {**styles[label], **MANY_POINTS}
-            x, y = [_read(row) for row in ordered], [mean(row, metric) for row in ordered]
-            bars = [half_interval(row, metric) or 0.0 for row in ordered]
-            axis.errorbar(x, y, bars, color=look["color"], **BARS)
-            (lines[label + notes[label]],) = axis.plot(x, y, **look)
+        from matplotlib.lines import Line2D
+
+        metric, lines, below, points = panel[0]["drawn"], {}, {}, []
+        curves = gathered(panel, text_label)
         if metric == "kl":
-            scale(axis, divergences, high=HUGE)
+            scale(axis, [*divergences, *tops], high=HUGE)
+        else:
+            axis.margins(y=ROOM)
+        bottom = axis.get_ylim()[0] if metric == "kl" else -inf
+        for number, group in enumerate(curves):
+            label, ordered = text_label(group[0]), sorted(group, key=_read)
+            colour, side = styles[label]["color"], beside(axis, number, len(curves))
+            x, y = [_read(row) for row in ordered], [mean(row, metric) or 0.0 for row in ordered]
+            bars = [half_interval(row, metric) or 0.0 for row in ordered]
+            axis.update_datalim(
+                [(x[0], middle + sign * bar) for middle, bar in zip(y, bars, strict=True) for sign in (-1, 1)]
+            )
+            if any(bars):
+                axis.errorbar(x, y, bars, color=colour, transform=axis.transData + side, **BARS)
+            cut = [at for at, middle, bar in zip(x, y, bars, strict=True) if middle - bar < bottom <= middle]
+            if cut:
+                edge = axis.get_xaxis_transform() + side
+                axis.plot(cut, [0.0] * len(cut), color=colour, transform=edge, **CUT)
+                below[BELOW] = Line2D([], [], color=GREY, **CUT)
+            (lines[label + notes[label]],) = axis.plot(x, y, **styles[label])
+            points += [Point(label, row["d"], at, value) for row, at, value in zip(ordered, x, y, strict=True)]
         logarithmic(axis, "x")
         axis.set_xlim(low / (high / low) ** MARGIN, high * (high / low) ** MARGIN)
-        return lines
+        if len(budgets) > 1:
+            numbers(axis, points, styles)
+        return lines | below
 
     return Panels(
         stem,
         "KL divergence and change of the loss against the bytes that a step reads: mean over windows and repeats",
         [
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
-            "windows, against the bytes of the prompt's keys and values that a step reads: means.",
-            *([INTERVALS] if intervals else []),
+            "windows, against the bytes of the prompt's keys and values that a step reads: means. A line joins the "
+            "budgets of a method, whose d stand at its points where there is room.",
+            *([INTERVALS] if any(halves) else []),
             where(rows, *COUNTED),
         ],
         [
-            ("\n".join(filter(None, [title, name])), known)
+            ("\n".join(filter(None, [place, title, name])), known)
             for metric, title in {"kl": "KL divergence", "loss_change": "change of the loss"}.items()
             for name, group in groups
             if (known := [{**row, "drawn": metric} for row in group if mean(row, metric) is not None])
@@ -164,9 +192,10 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         draw,
         "MiB that a step reads",
         "mean, nats",
-        spread_legend(INTERVAL) if intervals else {},
-        columns=len(groups),
-        sharing={"sharex": True, "sharey": "row"},
+        spread_legend(INTERVAL) if any(halves) else {},
+        width=WIDTH,
+        columns=len(groups) if len(groups) > 1 else None,
+        sharing={"sharex": True, "sharey": "row" if len(groups) > 1 else False},
     )
 
 

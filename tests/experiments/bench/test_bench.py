@@ -658,6 +658,8 @@ def test_bars_of_times_are_the_quartiles_of_the_rounds(cost):
     figure.draw(axis, figure.panels[0][1])
     bars = [y for lines in axis.collections for part in lines.get_segments() for _, y in part]
     assert bars == (pytest.approx([950.0, 4940.0] * len(rows)) if cost == "seconds" else [])
+    sides = {round(lines.get_transform().transform((64, 1))[0], 3) for lines in axis.collections}
+    assert len(sides) == len(axis.collections), "bars of several methods stand side by side"
     assert any("p25" in label for label in figure.legend) == (cost == "seconds")
     assert any(line.startswith("Bars") for line in figure.caption) == (cost == "seconds")
 

@@ -285,7 +285,7 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     for layer, page in zip((0, 5), (sheet.figure for sheet in pages), strict=True):
         shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
         assert list(shown) == ["sparse", "features", "Nyström"]
-        assert page.get_suptitle().partition(",")[0] == f"Layer {layer}", "an image says where it is"
+        assert page.get_suptitle().partition(",")[0] == f"layer {layer}", "an image says where it is"
         legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
         assert legends == {
             "sparse": ["bigbird", "longformer", "topk (below: ≤ 2e-6)", "window"],
@@ -309,7 +309,7 @@ def test_what_all_panels_share_stands_once_above_them(tmp_path, pages):
         error_figure(*summarise(alone), Drawing(title=title), tmp_path)
     assert [page.axes[0].get_title() for page in pages[1:]] == ["", ""]
     headings = [page.get_suptitle().replace("\u00a0", " ").replace("\n", " ") for page in pages]
-    assert headings[:2] == ["Layer 0, n = 64", "Layer 0, n = 64, d = 16"]
+    assert headings[:2] == ["layer 0, n = 64", "layer 0, n = 64, d = 16"]
     assert headings[2].endswith("(layer 0, n = 64, d = 16)")
 
 

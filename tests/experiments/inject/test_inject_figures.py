@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from attnprobe.experiments.inject.figures import inject_figures
+from attnprobe.experiments.inject.figures import BELOW, CUT, inject_figures
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.methods import MOST_IN_PANEL
 from attnprobe.methods import METHODS
@@ -40,14 +40,37 @@ def test_points_and_bars_stand_at_their_bytes(count):
         for place, mib in enumerate(budgets)
     ]
     figure = figures(rows)["inject-bytes-n64"]
-    for _, panel in figure.panels:
+    for title, panel in figure.panels:
         axis = Figure().subplots()
-        entries = figure.draw(axis, panel)
+        entries = dict(figure.draw(axis, panel))
+        assert title.startswith("n = 64\n") and (entries.pop(BELOW, None) is not None) == ("KL" in title)
         assert 0 < len(entries) <= MOST_IN_PANEL
         for line in entries.values():
             assert line.get_xdata().tolist() == pytest.approx(budgets)
         bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
         assert sorted(bars) == pytest.approx(sorted(budgets * len(entries)))
+        ends = [y for lines in axis.collections for segment in lines.get_segments() for _, y in segment]
+        cut = [x for line in axis.lines if line.get_marker() == CUT["marker"] for x in line.get_xdata()]
+        bottom, top = axis.get_ylim()
+        assert max(ends) <= top and len([y for y in ends if y < bottom]) == len(cut), "a bar that leaves has a triangle"
+
+
+def test_budgets_stand_at_points_of_bytes_and_bars_beside_each_other():
+    """Without an interval there is no bar."""
+    rows = [
+        row(method, d, steps={"kl": [0.1]}, read_bytes=d * 2**20, kl=0.2 / d, loss_change=0.1 / d)
+        for method in ("window", "h2o")
+        for d in (4, 16)
+    ]
+    for se in (0.01, None):
+        for one in rows:
+            one["metrics"] = {name: {**values, "se": se} for name, values in one["metrics"].items()}
+        figure = figures(rows)["inject-bytes-n64"]
+        axis = Figure().subplots()
+        figure.draw(axis, figure.panels[0][1])
+        assert sorted(text.get_text() for text in axis.texts) == ["16", "16", "4", "d = 4"]
+        places = {round(lines.get_transform().transform((4, 1))[0], 3) for lines in axis.collections}
+        assert len(places) == (0 if se is None else 2)
 
 
 @pytest.mark.parametrize("layers", [LEAST_RANKED - 1, LEAST_RANKED])
