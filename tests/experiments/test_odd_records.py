@@ -13,6 +13,7 @@ from attnprobe.experiments import experiment, shape_of
 from attnprobe.experiments.base import Recorded
 from attnprobe.experiments.bench.timing import disturbances, timed_rows
 from attnprobe.experiments.error.papers import Reference, Value
+from attnprobe.experiments.inject.figures import BELOW
 from attnprobe.experiments.inject.view import _interval
 from attnprobe.experiments.spectrum.figures import _stacked
 from attnprobe.figures.drawing import Drawing
@@ -600,11 +601,11 @@ def test_inject_decode_draws_bytes_of_policies_that_diverge():
     _, figures, _ = shown("inject", map(changed, golden("inject-decode")))
     figure = figures["inject-bytes-n16"]
     legends = [figure.draw(Figure().subplots(), rows) for _, rows in figure.panels]
-    assert [sorted(legend) for legend in legends] == [["topk", "window"], ["topk"]]
+    assert [sorted(legend) for legend in legends] == [[BELOW, "topk", "window"], ["topk"]]
     drawn = {name: {(row["method"], row["d"]) for row in rows} for name, rows in figure.panels}
     assert drawn == {
-        "KL divergence": {("topk", 3), ("topk", 6), ("window", 6)},
-        "change of the loss": {("topk", 3), ("topk", 6)},
+        "n = 16\nKL divergence": {("topk", 3), ("topk", 6), ("window", 6)},
+        "n = 16\nchange of the loss": {("topk", 3), ("topk", 6)},
     }
     assert _interval({"mean": 1.0, "se": None}, 3) == ""
 
