@@ -12,7 +12,7 @@ from typing import Any
 from ..tables.table import gathered
 from .background import turned_over
 from .drawing import Drawing
-from .files import chunks, drawn
+from .files import chunks, drawn, fixed_settings
 from .kit import (
     LEGEND_LINE,
     Scale,
@@ -69,8 +69,24 @@ class Panels:
     scale: Scale | None = None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
-        """The panels of each page."""
-        return chunks(self.panels, self._across(drawing) * drawing.sizes.down(self.height))
+        """The panels of each page: as many rows as there is room for beside title and legend, or a part of a row.
+
+        If no part of a row has room, it is one row.
+        """
+        across, size = self._across(drawing), type_size("legend.fontsize")
+        inches = drawing.sizes.inches(across, self.width)
+
+        def tall(page: Sequence[tuple[str, Any]]) -> float:
+            looks = self._looks([rows for _, rows in page])
+            rest = PAD + LEGEND_LINE * drawing.titled + legend_inches([*looks], inches, size)
+            return rest + self.height * math.ceil(len(page) / across)
+
+        rows = max(1, int(drawing.sizes.tall / self.height))
+        for count in [*range(rows * across, 0, -across), *range(across - 1, 0, -1)]:
+            pages = chunks(self.panels, count)
+            if max(map(tall, pages), default=0.0) <= drawing.sizes.tall:
+                return pages
+        return chunks(self.panels, across)
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
@@ -166,7 +182,8 @@ def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -
         return []
     paths: list[Path] = []
     for group in gathered(figures, lambda figure: figure.stem):
-        pages = [(figure, page) for figure in group for page in figure.pages(drawing)]
+        with fixed_settings(drawing):
+            pages = [(figure, page) for figure in group for page in figure.pages(drawing)]
         paths += drawn(pages, lambda page: page[0].sheet(page[1], drawing), Path(folder) / group[0].stem, drawing)
     return paths
 

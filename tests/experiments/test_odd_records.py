@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from error_records import legend_of
 from golden.rewrite import COMMANDS
 from matplotlib.figure import Figure
 from paths import GOLDEN
@@ -420,7 +421,7 @@ def test_error_of_families_without_yardsticks():
     assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
 
 
-def test_error_positions_without_mass():
+def test_error_positions_without_mass(monkeypatch):
     records = []
     for one in golden("error-rows"):
         profile = one.get("profile")
@@ -431,11 +432,24 @@ def test_error_positions_without_mass():
     _, figures, axes = shown("error", records)
     figure, points = figures["positions"], axes["positions"][0].get_lines()
     assert not any("mass" in line for line in figure.caption) and figure.columns is None
-    looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in figure.legend.values()]
+    looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in legend_of(figure).values()]
     assert len(set(looks)) == len(looks) >= 18
     assert [title for title, _ in figure.panels] == [f"layer 0, n = 16\npart {number} of 3" for number in (1, 2, 3)]
     middles = [math.sqrt(6), math.sqrt(28), math.sqrt(120)]  # of 2 and 3, 4 to 7, 8 to 15; 1 is null, 16 one query
     assert all(list(line.get_xdata()) == pytest.approx(middles) for line in points)
+    named = [legend_of(figure, place).keys() for place in range(3)]
+    assert [len(one) for one in named] == [6, 6, 6] and not set.intersection(*map(set, named)), "of a page"
+
+    of_topk = next(one["profile"]["mass"] for one in golden("error-rows") if one["method"] == "topk")
+    for one in records[:6]:
+        one["profile"]["mass"] = of_topk
+    pages = []
+    monkeypatch.setattr("attnprobe.experiments.error.figures.draw_figures", lambda drawn, *_: pages.extend(drawn))
+    shown("error", records)
+    assert [[name for _, (name, _) in page.panels] for page in pages if page.stem == "positions"] == [
+        ["mass", "row_error"],
+        ["row_error", "row_error"],
+    ]
 
 
 def test_error_positions_end_at_n():
@@ -452,7 +466,7 @@ def test_error_positions_of_a_method_that_is_far_off_do_not_squeeze_the_others()
             records.append({**one, "profile": {**profile, "row_error": errors}})
     _, figures, axes = shown("error", records)
     assert max(axis.get_ylim()[1] for axis in axes["positions"]) < 100
-    (named,) = (label for label in figures["positions"].legend if label.startswith("topk"))
+    (named,) = (label for label in legend_of(figures["positions"]) if label.startswith("topk"))
     assert "above: ≥ " in named
     assert figures["positions"].caption[-3].endswith("The legend names what lies outside the axis.")
 
@@ -482,10 +496,9 @@ def test_error_positions_have_no_panel_without_a_method_in_it():
         if one["d"] == 8 and profile:
             profile["mass"] = [[1.0] * places for _ in one["heads"]]
         records.append({**one, "profile": profile} if profile else one)
-    _, figures, axes = shown("error", records)
+    _, figures, _ = shown("error", records)
     panels = [(title.rpartition("\n")[2], name) for title, (name, _) in figures["positions"].panels]
-    visible = [panel for panel, axis in zip(panels, axes["positions"], strict=True) if axis.get_visible()]
-    assert visible == [("d = 5", "mass"), ("d = 8", "row_error")] * 2
+    assert panels == [("d = 5", "mass"), ("d = 8", "row_error")] * 2
 
 
 def test_error_of_a_kernel_whose_cosines_and_rows_are_unknown():
@@ -504,8 +517,7 @@ def test_error_cost_beside_exact_attention():
     nothing = {"visited_fraction": [1.0, 1.0], "output_spectral": [0.0, 0.0], "output_spectral_relative": [0.0, 0.0]}
     records += [with_metrics(one, **nothing) | softmax for one in records if one["method"] == "vmean"]
     _, figures, axes = shown("error", records)
-    figure = figures["cost-output_spectral_relative"]
-    legend = figure.legend([rows for _, rows in figure.panels])
+    legend = legend_of(figures["cost-output_spectral_relative"])
     assert "softmax" not in legend and "exact attention" in legend
 
 
@@ -555,7 +567,7 @@ def test_inject_of_many_methods_without_budgets():
             scaled = {name: [size * one["metrics"][name][0]] for name in ("drift", "local_error")}
             records += [with_metrics(one, **scaled) | names] if number != 7 or layer is None else []
     _, figures, _ = shown("inject", records)
-    for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", ρ = +1.00")):
+    for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", Spearman's ρ = +1.00")):
         figure = figures[stem]
         assert [title for title, _ in figure.panels] == [f"family {number}, n = 16" for number in range(3)]
         last = figure.draw(Figure().add_subplot(), figure.panels[2][1])

@@ -5,7 +5,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from error_records import a_run
+from error_records import a_run, cell
 from matplotlib import get_data_path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -142,6 +142,32 @@ def test_a_grid_of_a_users_style_leaves_maps_without_one(tmp_path):
         yielded([plot, map_], [], drawing.theirs)
         assert [any(line.get_visible() for line in axis.get_xgridlines()) for axis in (plot, map_)] == [True, False]
         assert len(plot.get_xticks(minor=True)) > 0 and len(plot.get_yticks(minor=True)) == 0
+
+
+@pytest.mark.parametrize(
+    "style, methods, pages", [("slide", 2, [3, 3, 1]), ("slide", 9, [2, 2, 2, 1]), ("paper", 9, [7])]
+)
+def test_a_page_has_the_panels_that_its_legend_leaves_room_for(style, methods, pages):
+    drawing = Drawing(style=style)
+    panels = [(f"{place}", [f"a method {place}.{number}" for number in range(methods)]) for place in range(7)]
+    looks = lambda page: dict.fromkeys([label for rows in page for label in rows], {})  # noqa: E731
+    with files_module.fixed_settings(drawing):
+        actual = Panels("s", "t", [], panels, lambda axis, rows: None, legend=looks).pages(drawing)
+    assert [len(page) for page in actual] == pages
+
+
+@pytest.mark.parametrize("style, pages", [("slide", [10, 10, 10]), ("paper", [30])])
+def test_methods_at_one_budget_have_pages_on_one_scale(style, pages, tmp_path):
+    records = [cell(f"m{number}", 8, (0.1 * number, 2.0)) for number in range(1, 31)]
+    rows, bounds = summarise(records)
+    collected = []
+    error_figure(rows, bounds, Drawing(style=style, collected=collected), tmp_path)
+    axes = [Figure().subplots() for _ in collected]
+    for axis, figure in zip(axes, collected, strict=True):
+        figure.draw(axis, figure.panels[0][1])
+    assert [len(axis.get_yticklabels()) for axis in axes] == pages
+    assert len({label.get_text() for axis in axes for label in axis.get_yticklabels()}) == 30
+    assert len({axis.get_xlim() for axis in axes}) == 1
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -27,6 +27,7 @@ from ...figures.methods import (
     legend_text,
     marks,
     panel_title,
+    parts,
     shared_legend,
     slots,
     spread_legend,
@@ -50,6 +51,7 @@ MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "marke
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "An arrow: beyond the axis, which ends at 100 times V-Mean's error; a number is a median beyond it."
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
+DOTS = 0.19  # inches of a method's line
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -86,9 +88,11 @@ def error_figure(
     styles = styles_of(rows, plotted)
     dots = len(budgets) < 2
     order = list(dict.fromkeys(map(_corner, rows)))
-    corners = sorted(gathered(plotted, _corner), key=lambda group: order.index(_corner(group[0])))
+    plotted.sort(key=lambda row: order.index(_corner(row)))
+    corners = gathered(plotted, _corner)
     if dots:
-        figures = [_dots(corners, limits, name, budgets, styles)]
+        pages = parts(plotted, drawing.sizes.down(DOTS))
+        figures = [_dots(plotted, page, limits, name, budgets, styles_of(rows, page)) for page in pages]
     elif len(family_panels(plotted)) > 1:
         figures = [_families(rows, group, limits, name, budgets) for group in corners]
     else:
@@ -97,11 +101,15 @@ def error_figure(
 
 
 def _dots(
-    corners: Sequence[Sequence[Row]], limits: Sequence[Row], name: str, budgets: Sequence[int], styles: Styles
+    every: Sequence[Row],
+    rows: Sequence[Row],
+    limits: Sequence[Row],
+    name: str,
+    budgets: Sequence[int],
+    styles: Styles,
 ) -> Panels:
-    """A line for each method at one budget."""
-    rows = [row for group in corners for row in group]
-    values, high = _values([*rows, *limits], name), _end(rows, name)
+    """A line for each method of a page at one budget, on the scale of every row."""
+    values, high = _values([*every, *limits], name), _end(every, name)
     notes = _notes(rows, name, lowest(values, high))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
@@ -116,11 +124,11 @@ def _dots(
         f"error-{name}",
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
         [*_caption(name, rows, limits, budgets, styles, True), *([BEYOND_EDGE] * math.isfinite(high))],
-        [(panel_title(group[0], budgets), group) for group in corners],
+        [(panel_title(group[0], budgets), group) for group in gathered(rows, _corner)],
         draw,
         symbol(name),
         legend=legend,
-        height=max(1.1, 0.19 * len(styles) + 0.5),
+        height=max(1.1, DOTS * len(styles) + 0.5),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from ...figures.panels import Panels, draw_figures, panels_of
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import Row
+from ...tables.table import gathered
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS = 5  # budgets of a figure
+ROW = 3  # panels of mass and error that are one row
 MAP = 2.1  # inches of a map at a single budget
 LINE = 0.15  # inches of a line of a map's title
 WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
@@ -194,9 +197,6 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
 
     def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
         name, group = panel
-        if not _has(group, name):  # the place beside an error without mass
-            axis.set_visible(False)
-            return
         for row in group:
             if points := _curve(row, name):
                 axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
@@ -207,21 +207,27 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         else:
             scale(axis, [y for row in shown if _place(row) == _place(group[0]) for y in _errors(row)], high=high)
 
-    filled = [(title, (name, group)) for title, group in groups for name in names if _has(group, name)]
-    paired = len(names) == 2 and 2 * len(filled) != 3 * len(groups)  # if one of two parts has mass, three are a row
-    panels = [(title, (name, group)) for title, group in groups for name in names] if paired else filled
-    figure = Panels(
-        "positions",
-        "Mass and row error over position: means",
-        _of_positions(shown, names, notes),
-        panels,
-        draw,
-        "position of the query",
-        legend={legend_text(label, flags) + notes.get(label, ""): style for label, style in styles.items()},
-        columns=2 if paired else None,
-        sharing={"sharex": True},
-    )
-    return draw_figures([figure], drawing, out_dir)
+    def legend(page: Sequence[tuple[str, Sequence[Row]]]) -> dict[str, Any]:
+        there = {text_label(row) for _, group in page for row in group}
+        return {legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in there}
+
+    panels = [[(title, (name, group)) for name in names if _has(group, name)] for title, group in groups]
+    alike = gathered(panels, len) if sum(map(len, panels)) > ROW else [panels]  # those without mass are on other pages
+    figures = [
+        Panels(
+            "positions",
+            "Mass and row error over position: means",
+            _of_positions(shown, names, notes),
+            [*chain(*some)],
+            draw,
+            "position of the query",
+            legend=legend,
+            columns=2 if set(map(len, some)) == {2} else None,
+            sharing={"sharex": True},
+        )
+        for some in alike
+    ]
+    return draw_figures(figures, drawing, out_dir)
 
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from error_records import legend_of
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
@@ -42,11 +43,6 @@ def frontier_tables(records):
 
 def names(table):
     return [line[0] for line in table.lines]
-
-
-def legend_of(figure, *places):
-    """The legend of a page of these panels, by default of all."""
-    return figure.legend([figure.panels[place][1] for place in places or range(len(figure.panels))])
 
 
 def test_a_table_has_what_nothing_cheaper_beats():

@@ -94,7 +94,7 @@ def test_a_legend_of_two_budgets_says_of_which_a_rank_correlation_is():
     figure = figures(rows)["inject-local-n64"]
     entries = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
     assert [next(one for one in own if one.startswith("window"))[-9:] for own in entries] == [" at d = 2", " at d = 8"]
-    assert all("linear, ρ = +1.00" in own for own in entries)
+    assert all("linear, Spearman's ρ = +1.00" in own for own in entries)
 
 
 def test_a_method_with_bad_rows_has_its_mark_in_every_panel_of_layers():
