@@ -25,7 +25,14 @@ TEXT = {
     "|": r"\textbar{}",
     "[": "{[}",
 }
+LETTERS = (
+    *("alpha", "beta", "gamma", "delta", "varepsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
+    *("xi", "omicron", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
+)
 SYMBOLS = {
+    **{chr(ord("α") + place): rf"\{name}" for place, name in enumerate(LETTERS)},
+    **{letter: f"_{digit}" for digit, letter in enumerate("₀₁₂₃₄₅₆₇₈₉")},
+    **{letter: f"^{digit}" for digit, letter in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     "<": "<",
     ">": ">",
     "−": "-",
@@ -44,29 +51,22 @@ SYMBOLS = {
     "∇": r"\nabla",
     "●": r"\bullet",
     "½": r"\frac12",
-    "β": r"\beta",
-    "γ": r"\gamma",
-    "δ": r"\delta",
-    "ε": r"\varepsilon",
-    "η": r"\eta",
-    "λ": r"\lambda",
-    "ρ": r"\rho",
-    "σ": r"\sigma",
-    "τ": r"\tau",
     "Δ": r"\Delta",
     "Σ": r"\Sigma",
-    "₁": "_1",
-    "₂": "_2",
-    "²": "^2",
-    "³": "^3",
+    "Φ": r"\Phi",
+    "∈": r"\in",
+    "∩": r"\cap",
+    "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
     "ᵀ": r"^\top",
+    "⁺": "^+",
     "⁻¹": "^{-1}",
     "ln ": r"\ln",
     "→": r"\to",
 }
-BAR = "\u0304"  # above the letter before it
-GREEK = "α-ωΔΣ"
-MARK = rf"(?:[{BAR}~ᵀ²³₁₂]|⁻¹|_[A-Zkmqv])"
+BAR, HAT = "\u0304", "\u0302"  # above the letter before it
+GREEK = "α-ωΔΣΦ"
+MARK = rf"(?:[{BAR}{HAT}~ᵀ⁺⁰¹²³⁴-⁹₀-₉]|⁻¹|_[A-Zijkmqv])"
 ATOM = rf"(?:ln )?(?:[{GREEK}]\d*|[∂∇√]|(?!a\b)[A-Za-z](?![A-Za-z0-9])){MARK}*"  # n, D~, σ₁, A_S; of words none
 NUMBER = r"(?:∞|\d+(?:\.\d+)*(?:e[+-]?\d+)?)"
 TERM = rf"[−+-]?(?:(?:{ATOM})+|{NUMBER})"
@@ -98,7 +98,7 @@ def latex(
     title: str = "",
     whole: bool = False,
 ) -> str:
-    """Tables as LaTeX to be pasted: a caption with the marks, the columns of an answer and a note on them.
+    """Tables as LaTeX to be pasted: a caption, the columns of an answer and a note on them and on marks.
 
     The notes of tables and further facts on columns are comments. Needs T1 or UTF-8 input, as LaTeX has since 2018.
 
@@ -118,8 +118,8 @@ def latex(
         caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",
-            r"\centering\small",
-            rf"\caption{{{tex(' '.join([f'{caption}.', *marks_legend([shown])]))}}}",
+            r"\centering\small\setlength{\belowcaptionskip}{4pt}",
+            rf"\caption{{{tex(caption)}.}}",
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
             r"\setlength{\tabcolsep}{4pt}",
             rf"{AT_MOST_A_LINE}{{%",
@@ -139,11 +139,11 @@ def latex(
 
 
 def _note(table: Table, legend: Sequence[str]) -> list[str]:
-    """The sentences of the legend that a table needs, as a note below it."""
+    """The sentences on marks and those of the legend that a table needs, as a note below it."""
     texts = [*(column.title for column in table.columns), *(cell for line in table.lines for cell in line)]
     there = {word for text in texts for word in WORD.findall(text)}
     needed = [text for text in legend if not (names := NAMES.match(text)) or there & {*WORD.findall(names[0])}]
-    note = " ".join([*needed, *(entry.text for entry in legend_of(table.columns))])
+    note = " ".join([*marks_legend([table]), *needed, *(entry.text for entry in legend_of(table.columns))])
     return [rf"\par\smallskip{{\footnotesize\raggedright {tex(note)}\par}}"] if note else []
 
 
@@ -219,5 +219,6 @@ def _math(text: str) -> str:
     formula = re.sub(r"(?<=[A-Za-z~]\\\|)_?F", "_F", formula)
     formula = re.sub(r"(\d)e\+?(-?)0*(\d+)", r"\1\\cdot10^{\2\3}", formula)
     formula = re.sub(r"(?<![\\A-Za-z])[a-z]{3,}", r"\\mathrm{\g<0>}", formula)
-    formula = re.sub("([A-Za-z])~", r"\\tilde{\1}", formula)
-    return re.sub(f"([A-Za-z]){BAR}", r"\\bar{\1}", formula)
+    for mark, accent in ((BAR, "bar"), (HAT, "hat"), ("~", "tilde")):
+        formula = re.sub(f"([A-Za-z]){mark}", rf"\\{accent}{{\1}}", formula)
+    return formula

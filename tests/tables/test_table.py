@@ -1,20 +1,23 @@
 """Columns by name, cells from format strings, the best of a column, the legend of three lines, and long rows."""
 
+import ast
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from golden.rewrite import RUNS, SHOWN
 from text_tables import text_table
 
+import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
 from attnprobe.tables.formats import check_fields
-from attnprobe.tables.latex import SYMBOLS, TEXT, tex
+from attnprobe.tables.latex import TEXT, tex
 from attnprobe.tables.long import long_rows, quantiles, summarised
 from attnprobe.tables.numbers import aligned, cell_text
 from attnprobe.tables.results import Value
@@ -255,11 +258,6 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     assert re.findall(r"\\label{(.*)}", text) == [f"tab:my-run-2-x-{i}" for i in range(1, text.count(r"\caption") + 1)]
     symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
     assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0
-    alone = [tex(symbol).strip("$") for symbol in SYMBOLS if len(symbol) == 1]
-    assert " ".join(alone) == (
-        r"< > - \| \leq \geq \preceq \approx \pm \times \cdot \times \surd \infty \partial \nabla \bullet \frac12 "
-        r"\beta \gamma \delta \varepsilon \eta \lambda \rho \sigma \tau \Delta \Sigma _1 _2 ^2 ^3 ^\top \to"
-    )
     assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}"
     assert tex("0.1 – 0.3 (--legend)") == r"0.1 -- 0.3 (-{}-legend)"
 
@@ -298,6 +296,17 @@ def test_latex_has_no_letter_that_needs_a_package():
     for path in files:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("%")]
         assert all(line.isascii() for line in lines), path
+
+
+@pytest.mark.parametrize("room", ["experiments", "theorems", "tables", "metrics"])
+def test_latex_knows_every_letter_that_a_table_may_have(room):
+    """pdflatex stopped at π and θ₀, which the runs of the test before this one lack."""
+    skipped = {"latex.py", "formats.py", "figures.py"}  # with letters that are replaced or drawn
+    for path in (Path(attnprobe.__file__).parent / room).rglob("*.py"):
+        parsed = [] if path.name in skipped else ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for one in parsed:
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and "\n" not in one.value:
+                assert re.fullmatch("[\x00-\xff…’]*", tex(one.value)), (path, one.value)
 
 
 def test_small_numbers_fit_a_narrow_terminal():
