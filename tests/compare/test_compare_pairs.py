@@ -315,6 +315,12 @@ def test_two_errors_of_rounding_are_the_same():
     assert row["verdict"] == "better"  # whose size says nothing of rounding
     failed = [cells[0], cell(b[:11] + [None], method="y", draws_hash=None)]
     assert compare_runs(failed, failed, pairs=["x=y"]).rows[0]["verdict"] == "worse"
+    drifts = [
+        cell([size + window * 1e-9], method=method, window=window, command="inject", metric="drift", draws_hash=None)
+        for method, size in (("x", 2e-7), ("y", 3e-7))
+        for window in range(4)
+    ]
+    assert compare_runs(drifts, drifts, ["drift"], pairs=["x=y"]).rows[0]["verdict"] == "same"
 
 
 def test_an_interval_without_0_beside_undecided_has_its_reason():
