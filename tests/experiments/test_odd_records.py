@@ -293,6 +293,21 @@ def test_condition_of_methods_with_a_matrix_of_one_name():
     assert axes[iterations.stem][0].get_xlim() == (0, 6)
 
 
+def test_condition_marks_heads_with_bad_rows_and_their_method():
+    def bad(record):
+        return with_metrics(record, bad_rows=[2, 0]) if record["method"] == "skyformer" else record
+
+    for change, hollow in ((bad, 1), (dict, 0)):
+        _, figures, axes = shown("condition", [change(one) for one in golden("condition") if one["d"] in (None, 4)])
+        [figure] = [one for stem, one in figures.items() if stem.startswith("condition-error")]
+        [axis] = axes[figure.stem]
+        empty = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
+        assert sum(len(line.get_xdata()) for line in empty) == 2 * hollow
+        assert len(figure.legend) == hollow and any("hollow" in line for line in figure.caption) == hollow
+        own = figure.draw(Figure().subplots(), figure.panels[0][1])
+        assert any("skyformer !" in label for label in own) == hollow
+
+
 def test_spectrum_of_values_that_some_heads_lack():
     first, second, *_ = golden("spectrum")
     values = first["singular_values"]

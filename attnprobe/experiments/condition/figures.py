@@ -13,11 +13,15 @@ from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
 from ...figures.looks import CURVE, GREY, escaped
 from ...figures.methods import (
+    HOLLOW,
     PROMISED,
     QUANTILES,
     SHADE,
     Styles,
     correlated,
+    flagged,
+    hollow_legend,
+    marks,
     panel_title,
     spread_legend,
     styles_of,
@@ -27,8 +31,10 @@ from ...figures.methods import (
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
+from ...tables.methods import mark
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
+from .record import ERROR
 
 Place = Callable[[Row], str]  # the title of a row's panel
 
@@ -77,7 +83,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], drawing: Draw
             at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
             tag = f"n{n}{'' if d is None else f'-d{d}'}{file_tag(source)}"
             place = partial(panel_title, budgets=[] if d is None else [d])
-            inverted = [row for row in measured if row["inverted"] and row["error"] is not None]
+            inverted = [_judged(row) for row in measured if row["inverted"] and row["error"] is not None]
             iterated = [row for row in at if "residuals" in row]
             figures += [_conditions(measured, styles, tag, place)] if measured else []
             figures += [_errors(inverted, styles, tag, place)] if any(row["error"] for row in inverted) else []
@@ -155,6 +161,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
         f"ρ is their rank correlation, of {LEAST_RANKED} dots or more. {where(rows)}",
+        *marks(rows, ERROR),
     ]
 
     positive = [row["error"] for row in rows if row["error"]]  # an exact method's error may be 0
@@ -165,8 +172,11 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
         for group in gathered(panel, _key):
             label, errors = _label(group[0], True), [row["error"] for row in group]
             rho = rank_correlation(unbounded(row["cond"] for row in group), errors)
-            x = [row["cond"] or top ** BAND[1] for row in group]
-            (own[label + correlated(rho)],) = axis.plot(x, errors, **looks[label])
+            for sign, look in (("!", HOLLOW), ("", {})):
+                dots = [row for row in group if mark(row) == sign]
+                x, y = [row["cond"] or top ** BAND[1] for row in dots], [row["error"] for row in dots]
+                (line,) = axis.plot(x, y, **{**looks[label], **look})
+            own[label + " !" * bool(flagged(group)) + correlated(rho)] = line
         logarithmic(axis, "y")
         axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (WORD * singular))  # room for the band's name
         _axis(axis, top, singular)
@@ -180,6 +190,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
         draw,
         r"$\sigma_1/\sigma_m$ of the core",
         r"error $\|E\|_2/\|BV\|_2$",
+        hollow_legend(rows),
     )
 
 
@@ -249,6 +260,11 @@ def _colour(row: Row, styles: Styles) -> str:
 def _budgetless(row: Row) -> Row:
     """The row of a core as the row of a method without budget, so that no line joins its points."""
     return {**row, "d": None}
+
+
+def _judged(row: Row) -> Row:
+    """The row of a head with its bad rows as `mark` reads them."""
+    return {**row, "metrics": {"bad_rows": {"max": row.get("bad_rows")}}}
 
 
 def _key(row: Row) -> tuple[str, str]:

@@ -32,7 +32,7 @@ from ...run.plan import ErrorPlan, Group, MethodRequest, refused
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import ConditionRequest
-from .record import ERROR, SHAPE
+from .record import BAD_ROWS, ERROR, SHAPE
 
 DENSE = 4096  # tokens: A, B and C of one head take 128 MiB each
 
@@ -110,6 +110,8 @@ def _cores(
 
     approx = run(qkv)
     metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
+    if "guarded_rows" not in approx.diagnostics:  # a guard replaces these rows
+        metrics[BAD_ROWS] = approx.diagnostics[BAD_ROWS].tolist()
     if request.sensitivity and approx.operator is not None:
         metrics["sensitivity"] = {"B~": sensitivity(lambda x: run(x).operator, qkv, seed=request.seed).tolist()}
     matrices = []

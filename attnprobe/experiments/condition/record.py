@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, unequal
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
+BAD_ROWS = "bad_rows"  # of this error
 
 
 class Numbers(TypedDict):
@@ -46,6 +47,7 @@ class Metrics(TypedDict, total=False):
     """Numbers that belong to no single matrix."""
 
     output_spectral_relative: PerHead
+    bad_rows: list[Count]
     sensitivity: dict[str, list[PerHead]]
 
 
@@ -56,7 +58,9 @@ class ConditionRecord(Place):
     matrices: Annotated[list[Matrix], Field(description="the matrices, with their condition numbers")]
     metrics: Annotated[
         Metrics,
-        Field(description="the method's error, and by matrix how it changes with Q and K (sensitivity), for each head"),
+        Field(
+            description="the error and bad rows of each head, and by matrix how it changes with Q and K (sensitivity)"
+        ),
     ]
 
 
@@ -67,12 +71,12 @@ def _problems(record: ConditionRecord) -> Iterator[str]:
         yield from unequal(where, matrix["metrics"], heads)
         if any(half not in at for at in matrix["metrics"]["cond_at"]):
             yield f"field {where}cond_at: no entry of {half}, half the size"
-    yield from unequal("metrics.", {ERROR: metrics[ERROR]} if ERROR in metrics else {}, heads)
+    yield from unequal("metrics.", {name: metrics[name] for name in (ERROR, BAD_ROWS) if name in metrics}, heads)
     yield from unequal("metrics.sensitivity.", metrics.get("sensitivity", {}), heads)
 
 
 def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
-    errors = record["metrics"].get(ERROR)
+    errors, bad = record["metrics"].get(ERROR), record["metrics"].get(BAD_ROWS)
     changes = record["metrics"].get("sensitivity", {})
     matrices: dict[str | None, Matrix | None] = {one["matrix"]: one for one in record["matrices"]}
     matrices |= dict.fromkeys(name for name in changes if name not in matrices)
@@ -82,6 +86,7 @@ def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
     for name, matrix in (matrices or {None: None}).items():
         for index, head in enumerate(record["heads"]):
             row: dict[str, Any] = {"matrix": name, "head": head, "error": errors and errors[index]}
+            row |= {BAD_ROWS: bad[index]} if bad else {}
             if matrix is not None:
                 row |= {field: value for field, value in matrix.items() if field != "metrics"}
                 row |= by_name(matrix["metrics"], index)
@@ -94,6 +99,7 @@ COLUMNS = {
     "inverted": "whether the method inverts it",
     "start": "the start of the iteration of its inverse: norms or columns",
     "error": "the relative spectral output error of the method",
+    "bad_rows": "its rows whose normaliser is not positive or lost to rounding, unless a guard replaces them",
     "NUMBER": "each number of the matrix, by its name: `cond`, `flag`, `rank`, `cond_eff`, `duplicates`, …",
     "cond_at[k]": "σ₁/σ_k, a column for each k",
     "residuals": "the list of residuals of the iteration, one for each step",

@@ -21,7 +21,7 @@ SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "
 STEPS = (0, 2, 4, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 LEMMA_3 = "Lemma 3: all eigenvalues are in (0, 1]. The paper prints (0, 1), but the largest is always 1."
 STRONG = 0.5  # |ρ| from which on the legend counts rows
-FIELDS = (*LONG, "matrix", "error", "size", "inverted", "start", *Numbers.__annotations__, "sensitivity")
+FIELDS = (*LONG, "matrix", "error", "bad_rows", "size", "inverted", "start", *Numbers.__annotations__, "sensitivity")
 
 
 def _symbol(row: Row) -> str:

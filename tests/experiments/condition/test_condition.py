@@ -494,6 +494,9 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
 
             errors = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"]
             assert row["error"] == pytest.approx(float(errors[row["head"]]), rel=1e-12)
+            assert row["bad_rows"] == int(approx.diagnostics["bad_rows"][row["head"]])
+    guarded = measured(file, tmp_path, "g", methods=("skyformer:guard=sampled",)).records
+    assert not any("bad_rows" in record["metrics"] for record in guarded), "a guard replaces them"
 
 
 def test_a_summary_counts_a_singular_head_as_infinite():
