@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ..tables.table import gathered
+from .background import on_background
 from .kit import type_size
 from .methods import HOLLOW, HUGE
 
@@ -18,6 +20,7 @@ Limits = tuple[float, float]  # the cost of exact attention, and the error of V-
 
 FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
 BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
+GREY_NAME = "#777777"  # of the name of such a method
 BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
 LEAST_ERROR = {"frontier: the least error up to a cost": FRONTIER}  # of a legend
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -25,6 +28,7 @@ MOST_COLOURED = 8  # methods of many
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
+DESCENT = 0.3  # of type, of letters below the line
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
 RADIUS = 3.0  # points, of a marker
 RING = 1.5  # points, by which a hollow marker is larger
@@ -124,15 +128,28 @@ def below(points: Iterable[Point], best: Sequence[Point], vmean: float = math.in
     return False
 
 
-def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write d beside the points of a panel whose lines are drawn, and whose axes have their scales and ends."""
+def numbers(
+    axis: Any,
+    points: Sequence[Point],
+    styles: Mapping[str, Mapping[str, Any]],
+    best: Sequence[Point] = (),
+    several: bool = True,
+) -> None:
+    """Write d beside points, and the name of a method without a style beside one of its points, where there is room.
+
+    The lines of the panel are drawn, and the layout is final.
+
+    Args:
+        best: the points of the frontier by cost. Points near it have a name first. several: whether points have d.
+    """
     from matplotlib import rcParams
 
     box = {"facecolor": rcParams["axes.facecolor"], "linewidth": 0, "alpha": 0.7, "pad": 0.3}  # over lines
-    lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
-    for text, point, (x, y) in _numbers(axis, lines):
-        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": styles[point.label]["color"]}
-        look |= {"bbox": box}
+    lines = gathered([point for point in points if point.label in styles and several], lambda point: point.label)
+    others = sorted((point for point in points if point.label not in styles), key=partial(_above, best=best))
+    for text, point, (x, y) in _numbers(axis, lines, others):
+        colour = styles[point.label]["color"] if point.label in styles else GREY_NAME
+        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": on_background(colour), "bbox": box}
         axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
 
 
@@ -140,14 +157,19 @@ def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.error for point in points]
 
 
-def _numbers(axis: Any, lines: Sequence[Sequence[Point]]) -> list[Number]:
+def _above(point: Point, best: Sequence[Point]) -> float:
+    """The error of a point over that of the frontier at its cost."""
+    return point.error / min((one.error for one in best if one.cost <= point.cost), default=math.inf)
+
+
+def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Point]) -> list[Number]:
     """The points that have their d beside them, where it covers the least of what is drawn, and nothing of others.
 
     The ends of lines have it where it covers no other point, and with `MOST_NAMED` points or fewer all whose number
-    covers nothing. Numbers that would hide each other are left out.
+    covers nothing. Other methods have their name once. What would hide another is left out.
 
     Args:
-        lines: the points of each method.
+        lines: the points of each method that have their d. named: those of other methods, the first one first.
     """
     low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
     marks, curves = _drawn(axis)
@@ -155,13 +177,15 @@ def _numbers(axis: Any, lines: Sequence[Sequence[Point]]) -> list[Number]:
     taken: list[Box] = []
     found: list[Number] = []
     ends = [point for line in lines for point in (line[0], line[-1])]
-    for point in dict.fromkeys([*ends, *(point for line in lines if few for point in line)]):
-        if point.d is None:
+    numbered = [point for point in [*ends, *(point for line in lines if few for point in line)] if point.d is not None]
+    for point in dict.fromkeys([*numbered, *named]):
+        text = point.label if point in named else str(point.d) if found else f"d = {point.d}"
+        if point in named and any(other == text for other, _, _ in found):
             continue
-        text = str(point.d) if found else f"d = {point.d}"
         (own,) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
         others = [mark for mark in marks if math.dist(mark, own) > 0.1]
-        wide, tall = WIDE * size * len(text), TALL * size
+        below = DESCENT * size * (point in named)
+        wide, tall = WIDE * size * len(text), TALL * size + below
         fitting = {}
         for side in SIDES:
             gap = (SLANTED if all(side) else STRAIGHT) + (RING if point.bad else 0.0)
@@ -170,7 +194,7 @@ def _numbers(axis: Any, lines: Sequence[Sequence[Point]]) -> list[Number]:
             hidden = any(_meet(box, other) for other in taken)
             if not hidden and low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]:
                 covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
-                fitting[x, y - tall / 2] = covered, box
+                fitting[x, y - tall / 2 + below] = covered, box
         place = min(fitting, key=lambda one: fitting[one][0], default=None)
         if place is not None and fitting[place][0] < (MARKER if point in ends else 1):
             taken.append(fitting[place][1])

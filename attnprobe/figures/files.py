@@ -63,6 +63,8 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
             if axis.title.get_position()[1] == 1.0:  # nothing is above the panel: no file need lay out ticks to see it
                 axis.set_title(axis.get_title(), y=1.0)
         show_overlaps(figure)
+        for finish in sheet.finish:
+            finish()
         for kind, metadata in _metadata(title, [words, *facts]).items():
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=metadata)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +27,16 @@ BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a lab
 
 @dataclass(frozen=True)
 class Sheet:
-    """A figure, its title, and its caption: sentences that say what is drawn and which statistic."""
+    """A figure, its title, and its caption: sentences that say what is drawn and which statistic.
+
+    Attributes:
+        finish: draws the rest, when the layout is final.
+    """
 
     figure: Any
     title: str
     caption: Sequence[str] = ()
+    finish: Sequence[Callable[[], None]] = ()
 
 
 # --- canvas and title

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,9 @@ class Panels:
         stem: of its files. title: what is drawn, and which statistic. caption: sentences that say the rest.
         panels: the title and the rows of each. What all titles of a page say stands once, above all panels, behind
             the figure's title if that is shown. Long titles are folded.
-        draw: draws rows on an axis; returns the panel's own legend, which stands below it, or if panels share entries
+        draw: draws rows on an axis; returns the panel's own legend, which stands below it. Entries of every panel stand
             below all panels of a page.
+        finish: draws on an axis what has its place by the final layout, such as words beside points.
         x, y: labels below the lowest panels and left of the first ones; without them `draw` labels each panel.
         legend: the looks of the legend that the panels of a page share, by label, or a function that makes them of
             the rows of these panels.
@@ -67,6 +69,7 @@ class Panels:
     columns: int | None = None
     sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
     scale: Scale | None = None
+    finish: Callable[[Any, Any], None] = lambda axis, rows: None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
         """The panels of each page: as many rows as there is room for beside title and legend, or a part of a row.
@@ -116,9 +119,10 @@ class Panels:
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
         turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
-        together = dict(chain.from_iterable(own.items() for own in owns))
-        if len(together) < sum(map(len, owns)):  # what several panels would say stands once, below all
-            handles, owns = {**together, **handles}, [{} for _ in owns]
+        if len(owns) > 1:  # what each panel would say stands once, below all
+            common = {label: line for label, line in owns[0].items() if all(label in own for own in owns)}
+            owns = [{label: line for label, line in own.items() if label not in common} for own in owns]
+            handles = {**common, **handles}
         for place, (axis, own) in enumerate(zip(axes, owns, strict=True)):
             if self.x and (own or place + across >= len(page)):
                 axis.set_xlabel(self.x)
@@ -130,7 +134,9 @@ class Panels:
         if self.scale:
             colour_bar(sheet.figure, axes, self.scale)
         legend(sheet, handles, legend_columns([*handles], inches, size))
-        return sheet
+        return replace(
+            sheet, finish=[partial(self.finish, axis, rows) for axis, (_, rows) in zip(axes, page, strict=True)]
+        )
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
         """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it.
@@ -150,6 +156,7 @@ class Panels:
                 set_label(text)
         handles = {label: Line2D([], [], **look) for label, look in self._looks([rows]).items()} | dict(own)
         turned_over([axis], [] if self.scale else handles.values())
+        self.finish(axis, rows)
         if with_legend and handles:
             wide, tall = (inches / axis.figure.dpi for inches in axis.get_window_extent().size)
             sizes = [share * type_size("legend.fontsize") for share in SMALL]

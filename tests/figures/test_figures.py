@@ -255,14 +255,18 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
 
 
-@pytest.mark.parametrize("second, below", [("bc", ["a", "b", "c"]), ("cd", None), ("ab", ["a", "b"])])
+@pytest.mark.parametrize("second, below", [("bc", ["b"]), ("cd", []), ("ab", ["a", "b"])])
 def test_what_legends_of_panels_share_stands_once_below_all(second, below):
+    """The rest stands below its own panel."""
+
     def draw(axis, labels):
         return {label: axis.plot([1, 2])[0] for label in labels}
 
     sheet = Panels("stem", "T", (), [("1", "ab"), ("2", second)], draw).sheet([("1", "ab"), ("2", second)], Drawing())
     assert [[text.get_text() for text in one.get_texts()] for one in sheet.figure.legends] == [below] * bool(below)
-    assert [axis.get_legend() is None for axis in sheet.figure.axes] == [bool(below)] * 2
+    for axis, labels in zip(sheet.figure.axes, ("ab", second), strict=True):
+        own = axis.get_legend().get_texts() if axis.get_legend() else []
+        assert [text.get_text() for text in own] == [label for label in labels if label not in below]
 
 
 def test_an_axis_of_the_caller_has_the_legend_of_the_figure_and_of_the_panel():
@@ -473,3 +477,18 @@ def test_lengths_without_room_have_no_names():
         powers_of_two(axis, [512 * 2**power for power in range(6)])
         names = [text.get_text() for text in axis.get_xticklabels()]
         assert sum(map(bool, names)) == named and names[-1] == "16384"
+
+
+def test_a_method_without_a_colour_has_its_name_once_where_it_covers_nothing():
+    """Of three points at one place none has room for it; the frontier's neighbours have theirs first."""
+    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
+    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
+    style = {"color": "black", "linestyle": "-", "marker": "o"}
+    best = Point("best", 8, 10.0, 5.0)
+    free = [Point("free", d, 300.0, error) for d, error in ((8, 300.0), (16, 100.0))]
+    crowd = [Point(f"crowded {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(5) for y in range(5)]
+    costs.cloud(axis, [best, *free, *crowd], {"best": style}, [best])
+    costs.numbers(axis, [best, *free, *crowd], {"best": style}, [best])
+    names = {text.get_text(): text.xy for text in axis.texts}
+    assert names["d = 8"] == (10.0, 5.0) and names["free"] == (300.0, 100.0), "at the point near the frontier"
+    assert 2 < len(names) == len(axis.texts) < 12

@@ -206,8 +206,9 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         logarithmic(axis)
         axis.set_ylim(ends)
         axis.set_xlabel(COSTS[cost][2])
-        if len(budgets) > 1:
-            numbers(axis, clouds[cost], styles)
+
+    def finish(axis: Any, cost: str) -> None:
+        numbers(axis, clouds[cost], styles, best[cost], len(budgets) > 1)
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
@@ -216,7 +217,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             *(["A line joins the budgets of a method, whose d stand at its points."] * (len(budgets) > 1)),
             "The steps are the frontier: points without bad rows, of less error than all cheaper ones and V-Mean.",
-            *(["Grey: methods that others beat at every cost."] * bool(others)),
+            *(["Grey: methods that others beat at every cost, named where there is room."] * bool(others)),
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             *marks(rows, ERROR),
@@ -232,6 +233,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),
         height=2.6,
+        finish=finish,
         sharing={"sharey": True},
     )
 

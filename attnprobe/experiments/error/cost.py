@@ -203,7 +203,7 @@ def _columns(metric: str) -> list[Column]:
             short=heading,
         ),
         Column(
-            "ratio to the line above,\nmean of heads [95 %]",
+            "ratio to the line above,\ngeometric mean [95 %]",
             _of_above,
             "geometric mean of the ratios of single heads; interval over heads",
             short="ratio",
@@ -289,8 +289,9 @@ def cost_figure(
         axis.grid(axis="x")
         logarithmic(axis, "x")
         axis.set_xlabel(AXES[name][2])
-        if len(budgets) > 1:
-            numbers(axis, drawn, styles)
+
+    def finish(axis: Any, panel: tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]) -> None:
+        numbers(axis, panel[2], styles, panel[3], len(budgets) > 1)
 
     flags = flagged(shown)
     notes = outside(points, lambda row: [_drawn(row, metric)], max(_lowest(group, metric) for _, group in places))
@@ -319,20 +320,21 @@ def cost_figure(
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians",
-        _caption(shown, metric, len(budgets) > 1, bool(errors)),
+        _caption(shown, metric, len(budgets) > 1, bool(errors), bool(others)),
         panels,
         draw,
         y=f"{symbol(metric)}, median",
         legend=legend,
         width=1.6,
         height=2.3,
+        finish=finish,
         columns=len(costs),
         sharing={"sharey": "row"},
     )
     return draw_figures([figure], drawing, out_dir)
 
 
-def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool) -> list[str]:
+def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool, grey: bool) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
@@ -340,8 +342,12 @@ def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool) 
         *(["A line joins the budgets d of a method, which stand at its points where there is room."] * several),
         "The steps are the frontier: points without bad rows that no other beats"
         + (
-            ", as in a table of unbeaten methods: each has less error than the one before, at 95 %." if certain else "."
+            ", as in a table of unbeaten methods: the ratio of error to the one before, a geometric mean of "
+            "heads, is below 1 at 95 %."
+            if certain
+            else "."
         ),
+        *(["Grey: methods without a point on a frontier, named where there is room."] * grey),
         *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]

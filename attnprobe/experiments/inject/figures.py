@@ -143,7 +143,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         from matplotlib.lines import Line2D
 
-        metric, lines, below, points = panel[0]["drawn"], {}, {}, []
+        metric, lines, below = panel[0]["drawn"], {}, {}
         curves = gathered(panel, text_label)
         if metric == "kl":
             scale(axis, [*divergences, *tops], high=HUGE)
@@ -166,12 +166,13 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
                 axis.plot(cut, [0.0] * len(cut), color=colour, transform=edge, **CUT)
                 below[BELOW] = Line2D([], [], color=GREY, **CUT)
             (lines[label + notes[label]],) = axis.plot(x, y, **styles[label])
-            points += [Point(label, row["d"], at, value) for row, at, value in zip(ordered, x, y, strict=True)]
         logarithmic(axis, "x")
         axis.set_xlim(low / (high / low) ** MARGIN, high * (high / low) ** MARGIN)
-        if len(budgets) > 1:
-            numbers(axis, points, styles)
         return lines | below
+
+    def finish(axis: Any, panel: Sequence[Row]) -> None:
+        points = [Point(text_label(row), row["d"], _read(row), mean(row, row["drawn"]) or 0.0) for row in panel]
+        numbers(axis, sorted(points, key=lambda point: point.cost), styles, several=len(budgets) > 1)
 
     return Panels(
         stem,
@@ -196,6 +197,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         width=WIDTH,
         columns=len(groups) if len(groups) > 1 else None,
         sharing={"sharex": True, "sharey": "row" if len(groups) > 1 else False},
+        finish=finish,
     )
 
 
@@ -246,14 +248,11 @@ def _local(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     ranked = any(one["spearman"] is not None for one in inject_summary(rows) if one["method"] is not None)
     errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
-    several = len(_budgets(rows)) > 1  # their panels may share a legend
 
     def plot(axis: Any, group: Sequence[Row], style: Mapping[str, Any]) -> tuple[str, Any]:
         points = [(_local_error(row), _drift(row)) for row in group]
         (line,) = axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})
-        words = correlated(rank_correlation(*zip(*inject_points(group), strict=True)))
-        d = group[0]["d"]
-        return words + (f" at d = {d}" if words and several and d is not None else ""), line
+        return correlated(rank_correlation(*zip(*inject_points(group), strict=True))), line
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         logarithmic(axis)

@@ -61,7 +61,7 @@ def test_methods_are_compared_head_by_head():
     """Heads differ by a factor of eight, which would hide a difference of a tenth that each of them has."""
     (table,) = frontier_tables([*FIVE, *VMEAN, *cells("tenth", 0.3, 0.45)])
     assert names(table) == ["V-Mean (ref.)", "cheap", "tenth", "dear"]
-    ratios = table.headings.index("ratio to the line above, mean of heads [95 %]")
+    ratios = table.headings.index("ratio to the line above, geometric mean [95 %]")
     assert table.lines[2][ratios] == "0.90 [0.90 – 0.90]"
 
 

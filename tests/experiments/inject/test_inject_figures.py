@@ -68,6 +68,7 @@ def test_budgets_stand_at_points_of_bytes_and_bars_beside_each_other():
         figure = figures(rows)["inject-bytes-n64"]
         axis = Figure().subplots()
         figure.draw(axis, figure.panels[0][1])
+        figure.finish(axis, figure.panels[0][1])
         assert sorted(text.get_text() for text in axis.texts) == ["16", "16", "4", "d = 4"]
         places = {round(lines.get_transform().transform((4, 1))[0], 3) for lines in axis.collections}
         assert len(places) == (0 if se is None else 2)
@@ -84,17 +85,21 @@ def test_a_rank_correlation_of_few_layers_is_not_shown(layers):
     assert any("rank correlation of all" in line for line in figure.caption) == (layers == LEAST_RANKED)
 
 
-def test_a_legend_of_two_budgets_says_of_which_a_rank_correlation_is():
-    """A method without a budget is in both panels, so that they share a legend below."""
+def test_a_rank_correlation_stands_below_its_budget():
+    """A method without a budget is in both panels, and its own below both."""
     layers = range(LEAST_RANKED)
     rows = [
         row("window", d, layer, drift=1 + (layer * d) % 9, local_error=2 + layer) for layer in layers for d in (2, 8)
     ]
     rows += [row("linear", None, layer, drift=1 + layer, local_error=2 + layer) for layer in layers]
     figure = figures(rows)["inject-local-n64"]
-    entries = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
-    assert [next(one for one in own if one.startswith("window"))[-9:] for own in entries] == [" at d = 2", " at d = 8"]
-    assert all("linear, Spearman's ρ = +1.00" in own for own in entries)
+    sheet = figure.sheet(figure.panels, Drawing())
+    [shared], owns = sheet.figure.legends, [axis.get_legend() for axis in sheet.figure.axes]
+    assert [text.get_text() for text in shared.get_texts()] == ["linear, Spearman's ρ = +1.00"]
+    assert [[text.get_text().startswith("window, Spearman's ρ = ") for text in own.get_texts()] for own in owns] == [
+        [True],
+        [True],
+    ]
 
 
 def test_a_method_with_bad_rows_has_its_mark_in_every_panel_of_layers():
