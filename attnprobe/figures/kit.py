@@ -285,7 +285,7 @@ def powers_of_two(axis: Any, values: Sequence[int]) -> None:
     from matplotlib.ticker import NullLocator
 
     inches = axis.get_window_extent().width / axis.figure.dpi
-    step = math.ceil(len("  ".join(map(str, values))) / letters(inches, type_size("xtick.labelsize")))
+    step = math.ceil(len(" ".join(map(str, values))) / letters(inches, type_size("xtick.labelsize")))
     named = {*values[::-1][::step]}  # the others have no room
     axis.set_xscale("log", base=2)
     axis.xaxis.set_minor_locator(NullLocator())
