@@ -341,6 +341,14 @@ def heat_map(axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence
         spine.set_visible(False)
 
 
+def cell_text(axis: Any, place: tuple[int, int], text: str, inches: float, dark: bool) -> None:
+    """A text that is no wider than its cell, (line, column), of so many inches; in white on dark colours."""
+    y, x = place
+    size = min(type_size("font.size") / 1.2, 72 * inches / max(1.2, 0.66 * len(text)))
+    look = {"ha": "center", "va": "center", "color": "white" if dark else "black"}
+    axis.text(x + 0.5, y + 0.54, text, fontsize=size, zorder=3, **look)
+
+
 def colour_bar(figure: Any, panels: Sequence[Any], scale: Scale) -> None:
     """The colour scale of all panels, with round numbers."""
     from matplotlib.cm import ScalarMappable

@@ -15,6 +15,7 @@ from .background import turned_over
 from .drawing import Drawing
 from .files import chunks, drawn, fixed_settings
 from .kit import (
+    LEADING,
     LEGEND_LINE,
     Scale,
     Sheet,
@@ -103,7 +104,9 @@ class Panels:
         title = f"{self.title} ({shared})" if shared else self.title
         looks = self._looks([rows for _, rows in page])
         least = SCALE if self.scale else 0.0
-        tall = max(self.height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
+        before, after = (max(len(one.splitlines()) for one in some) for some in ([name for name, _ in page], names))
+        height = self.height - (before - after) * type_size("axes.titlesize") * LEADING / 72
+        tall = max(height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
         heading = title if drawing.titled else shared
         sheet, axes = canvas(drawing, title, heading, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels

@@ -232,17 +232,17 @@ def test_budget_of_two_targets_and_many_heads_with_counterexamples():
 
     def searched(record, target):
         many = {"d": 2, "held": None, "lower": 0.5, "holds_from": 9, "fails_at": [3, 4, 6, 7]}
-        result = {name: value * 20 for name, value in record["results"][1].items() if name != "epsilon"}
-        result |= {"epsilon": 0.8, **{name: [value] * 40 for name, value in many.items()}}
-        tried = [{"d": one["d"], "heads": [*range(40)], "error": [one["error"][0]] * 40} for one in record["tried"]]
-        facts = {"heads": [*range(40)], "results": [result], "tried": tried, "target": target}
+        result = {name: value * 30 for name, value in record["results"][1].items() if name != "epsilon"}
+        result |= {"epsilon": 0.8, **{name: [value] * 60 for name, value in many.items()}}
+        tried = [{"d": one["d"], "heads": [*range(60)], "error": [one["error"][0]] * 60} for one in record["tried"]]
+        facts = {"heads": [*range(60)], "results": [result], "tried": tried, "target": target}
         return {**record, "resolution": 1, "most": None, "least": None, **facts}
 
     first = golden("budget")[0]
     view, figures, axes = shown("budget", [searched(first, target) for target in ("softmax", "gaussian")])
     text = view.text("table")
-    assert "≤ ε · 40 heads x 1 window · every budget · δ = 0.1" in text
-    assert "≤ ε · target gaussian · 40 heads x 1 window · every budget" in text
+    assert "≤ ε · 60 heads x 1 window · every budget · δ = 0.1" in text
+    assert "≤ ε · target gaussian · 60 heads x 1 window · every budget" in text
     assert "head 0: d = 2, but 1.07 at 3, 1.07 at 4, 0.949 at 6 and at 1 more; at most ε from 9 on" in text
     assert list(figures) == ["budget-n24-softmax", "budget-n24-gaussian"]
     assert not axes["budget-n24-softmax"][0].texts  # cells of so many heads are too small for numbers
@@ -493,14 +493,33 @@ def test_error_heads_are_grey_where_a_cell_is_missing_and_methods_without_a_budg
     def heads(records):
         figure = shown("error", records)[1]["heads-output_spectral_relative-n16"]
         titles = [title.replace("\n", ", ").partition(" (")[0] for title, _ in figure.panels]
-        return dict(zip(titles, (values for _, values in figure.panels), strict=True)), figure.legend
+        return dict(zip(titles, (values for _, (values, _) in figure.panels), strict=True)), legend_of(figure)
 
     every = [one for one in golden("error-rows") if one["method"] != "bound"]
     maps, legend = heads([one for one in every if (one["method"], one["d"]) != ("topk", 8)])
     assert [*maps] == [f"{name}, d = {d}" for name in ("topk", "window", "nystromformer") for d in (5, 8)] + ["V-Mean"]
     assert [title for title, values in maps.items() if all(map(math.isnan, values.flat))] == ["topk, d = 8"]
-    assert [*legend] == ["not measured, or not finite"]
-    assert heads(every)[1] == {}
+    assert "not measured, or not finite" in legend and "not measured, or not finite" not in heads(every)[1]
+
+
+def test_error_heads_have_signs_where_rows_are_bad_or_values_beyond_the_scale():
+    def signs(**metrics):
+        records = [with_metrics(one, **metrics) if one["method"] == "topk" else one for one in every]
+        records = [one for one in records if (one["method"], one["d"]) in (("topk", 5), ("window", 5))]
+        _, figures, axes = shown("error", records)
+        figure = figures["heads-output_spectral_relative-n16"]
+        return [text.get_text() for text in axes[figure.stem][0].texts], [*legend_of(figure, 0)], figure.scale.extend
+
+    every = golden("error-rows")
+    heads = len(every[0]["heads"])
+    steady = {"output_spectral_relative": [0.4] * heads}
+    assert signs(**steady, bad_rows=[0.0] * (heads - 1) + [2.0])[:2] == (["!"] * 2, ["! bad rows"])
+    assert signs(**steady, bad_rows=[2.0] * heads, guarded_rows=[2.0] * heads)[:2] == ([], []), (
+        "the method replaced them"
+    )
+    wide = {"output_spectral_relative": [1e9, *[0.4] * (heads - 2), 1e-9]}
+    assert signs(**wide) == (["+", "−"] * 2, ["+ above the scale", "− below the scale"], "both")
+    assert signs(output_spectral_relative=[1e9, *[0.4] * (heads - 1)])[2] == "max"
 
 
 def test_error_positions_have_no_panel_without_a_method_in_it():

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, heat_map
+from ...figures.kit import EMPTY, Scale, cell_text, heat_map
 from ...figures.looks import formula
 from ...figures.methods import where
 from ...figures.panels import Panels, draw_figures
@@ -26,6 +26,7 @@ LEAST = 0.13  # inches of a cell
 NUMBERED = 0.14  # inches of a cell that says its number
 NAMES = 0.9  # inches of the names of methods
 BAR = 0.7  # inches of the colour scale
+SPARE = 0.05  # inches between maps
 HATCHED = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
 RING = {
     "marker": "o",
@@ -75,7 +76,11 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     if len(maps) > MOST_BELOW and columns == 1:
         columns = math.ceil(len(maps) / math.ceil(len(maps) / _across(rows, drawing)))
     wide = (drawing.sizes.inches(columns, names + NUMBERED * len(heads)) - BAR - names) / columns
-    cell = min(0.3, wide / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines))  # inches
+    cell = min(
+        0.3, (wide + BAR / columns - SPARE) / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines)
+    )  # inches
+    if cell < NUMBERED:  # a colour scale stands for numbers
+        cell = min(0.3, wide / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines))  # inches
     most = max(row["most"] or 0 for row in rows)
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
@@ -92,7 +97,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
             if cell >= NUMBERED and math.isfinite(values[place]):
                 least = min(row["least"] or 1 for row in group)  # smaller budgets were not tried
                 text = f"{'≤' if values[place] == least > 1 else ''}{values[place]:g}"
-                _number(axis, place, text, cell, values[place] < math.sqrt(ends[0] * ends[1]))
+                cell_text(axis, place, text, cell, values[place] < math.sqrt(ends[0] * ends[1]))
         heat_map(axis, values, lines, heads, linewidth=0.4, zorder=1, **scale.look)
         return keys
 
@@ -102,6 +107,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
         [
             f"The smallest budget d with {formula(rows[0]['metric'])} ≤ ε, of each layer and head: the largest over "
             f"windows. ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}.",
+            *["Colours follow the numbers, from dark to light."] * bool(budgets and cell >= NUMBERED),
             f"Hatched: no d up to {most} is enough in some window. Ring: the error exceeds ε again at a larger d.",
             f"Grey: not searched. {where(rows)}",
         ],
@@ -120,7 +126,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
         height=0.55 + cell * max(len(lines), 2),
         columns=columns,
         sharing={"sharey": True},
-        scale=scale if budgets else None,
+        scale=scale if budgets and cell < NUMBERED else None,
     )
 
 
@@ -149,10 +155,3 @@ def _marked(axis: Any, cell: Sequence[Row], place: tuple[int, int]) -> float:
     if any(row["fails_at"] for row in cell):
         axis.plot([x + 0.84], [y + 0.16], zorder=4, **RING)
     return max(d) if reached else math.nan
-
-
-def _number(axis: Any, place: tuple[int, int], text: str, inches: float, dark: bool) -> None:
-    """A number that is no wider than its cell, in white on dark colours."""
-    y, x = place
-    look = {"ha": "center", "va": "center", "color": "white" if dark else "black"}
-    axis.text(x + 0.5, y + 0.54, text, fontsize=min(5.2, 72 * inches / (0.66 * len(text))), zorder=3, **look)

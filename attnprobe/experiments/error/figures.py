@@ -14,7 +14,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.ends import beyond, lowest, outside, scale
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, heat_map, letters, logarithmic
+from ...figures.kit import EMPTY, Scale, cell_text, heat_map, letters, logarithmic
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .record import ErrorRecord
 
 Place = tuple[str | None, Any, Any]  # source, n, target
+Map = tuple[Any, Any]  # values, and whether a cell has bad rows, both (layers, heads)
 
 ACROSS = 5  # budgets of a figure
 ROW = 3  # panels of mass and error that are one row
@@ -46,7 +47,10 @@ WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
 MISSING = "not measured, or not finite"
+SIGNS = {"!": "bad rows", "+": "above the scale", "−": "below the scale"}  # in cells
 BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
+NOTHING = {"linestyle": "", "marker": ""}
+EXTENDED = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
 PANELS = {"mass": "mass of the keys used, mean", "row_error": "relative error of a row, mean"}
 
 
@@ -54,8 +58,9 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
 
     A cell is the mean of its finite values over windows and repeats. A figure has one logarithmic colour scale. It
-    ends where the whiskers of a box plot of the logarithms end. Values beyond it have the colour of its end, and a map
-    that lies beyond it as a whole says so. Grey cells were not measured or are not finite.
+    ends where the whiskers of a box plot of the logarithms end. Values beyond it have the colour of its end and a sign,
+    and a map that lies beyond it as a whole says so. Cells with bad rows have ``!``. Grey cells were not measured or
+    are not finite.
 
     Args:
         records: of ``attnprobe error``.
@@ -68,6 +73,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
     panels: dict[Place, dict[tuple[str, Any], dict[tuple[int, int], list[float]]]] = {}
     headings: dict[Place, str] = {}
     references: set[tuple[Place, str]] = set()
+    spoiled: set[tuple[Any, ...]] = set()  # places of cells with bad rows
     for record in records:
         if record["method"] == LOWER_BOUND:
             continue
@@ -76,7 +82,9 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         if record.get("reference"):
             references.add((place, text_label(record)))
         headings[place] = source_heading({"source": source, "weights": record["source"].get("weights")})
-        cells = panels.setdefault(place, {}).setdefault((text_label(record), record.get("d")), {})
+        key = text_label(record), record.get("d")
+        spoiled |= {(place, *key, record["layer"], head) for head in _spoiled(record)}
+        cells = panels.setdefault(place, {}).setdefault(key, {})
         values = record["metrics"].get(metric)
         for head, value in zip(record["heads"], values if isinstance(values, list) else (), strict=False):
             if value is not None:
@@ -91,11 +99,17 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             continue
         stem = f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
         stem += "" if place[2] == "softmax" else file_tag(str(place[2]))
-        maps = {key: _means(cells, layers, heads) for key, cells in by_method.items()}
+        maps = {
+            key: (
+                _means(cells, layers, heads),
+                np.array([[(place, *key, layer, head) in spoiled for head in heads] for layer in layers]),
+            )
+            for key, cells in by_method.items()
+        }
         place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
-            "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
+            "One logarithmic colour scale serves all maps; what lies beyond it has the colour of its end and a sign.",
             f"{sentence(place_words)}.",
         ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
@@ -103,6 +117,13 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         for part in chunks(budgets, across):
             figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
+
+
+def _spoiled(record: ErrorRecord) -> list[int]:
+    """The heads with bad rows that are left as they are, as in `mark`."""
+    bad, guarded = (record["metrics"].get(name) or [] for name in ("bad_rows", "guarded_rows"))
+    replaced = any(count is not None for count in guarded)
+    return [head for head, count in zip(record["heads"], bad, strict=False) if count and not replaced]
 
 
 def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
@@ -121,7 +142,7 @@ def _ends(maps: Any) -> tuple[float, float]:
 
 
 def _heads(
-    maps: Mapping[tuple[str, Any], Any],
+    maps: Mapping[tuple[str, Any], Map],
     budgets: Sequence[Any],
     first: Any,
     places: tuple[Sequence[int], Sequence[int]],
@@ -132,26 +153,38 @@ def _heads(
 ) -> Panels:
     """A map for each method and some budgets, grey where all is missing; those without a budget follow the first."""
     layers, heads = places
-    scale = Scale(*_ends(maps.values()), symbol(metric), "both")
+    every = np.array([values for values, _ in maps.values()])
+    low, high = _ends(every)
+    beyond_it = bool((every < low).any()), bool((every > high).any())
+    scale = Scale(low, high, symbol(metric), EXTENDED[beyond_it])
     methods = list(dict.fromkeys(method for method, _ in maps))
     several = len(budgets) > 1  # a row of panels for each method
     columns = len(budgets) if several else min(len(methods), drawing.sizes.across(MAP))
     wide = (drawing.sizes.inches(columns) - 0.9) / columns
     cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
-    missing = np.full((len(layers), len(heads)), math.nan)
+    missing = np.full((len(layers), len(heads)), math.nan), np.zeros((len(layers), len(heads)), bool)
     cells = [(method, d) for method in methods if (method, None) not in maps for d in budgets]
     cells += [(method, None) for method in methods if (method, None) in maps and first in budgets]
     panels = []
     for method, d in cells:
-        values = maps.get((method, d), missing)
+        shown = maps.get((method, d), missing)
         title = ", ".join([method] + [f"d = {d}"] * (d is not None))
-        panels.append((title + beyond(values.flat, scale.low, scale.high), values))
+        panels.append((title + beyond(shown[0].flat, low, high), shown))
     lines = math.ceil(max(len(title) for title, _ in panels) / letters(wide, drawing.sizes.size))
 
-    def draw(axis: Any, values: Any) -> None:
-        positive = np.where(np.isfinite(values), np.maximum(values, scale.low), math.nan)  # zero has no logarithm
+    def draw(axis: Any, shown: Map) -> None:
+        values, signs = shown[0], _signs(shown, low, high)
+        positive = np.where(np.isfinite(values), np.maximum(values, low), math.nan)  # zero has no logarithm
         heat_map(axis, positive, layers, heads, linewidth=0.3, **scale.look)
+        for place in zip(*np.nonzero(np.any([*signs.values()], axis=0)), strict=True):
+            text = "".join(sign for sign, there in signs.items() if there[place])
+            cell_text(axis, place, text, cell, bool(values[place] < math.sqrt(low * high)))
         axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
+
+    def legend(page: Sequence[Map]) -> dict[str, Any]:
+        there = {sign for shown in page for sign, cells in _signs(shown, low, high).items() if cells.any()}
+        blank = {MISSING: BLANK} if any(np.isnan(values).any() for values, _ in page) else {}
+        return blank | {f"{sign} {words}": NOTHING for sign, words in SIGNS.items() if sign in there}
 
     return Panels(
         stem,
@@ -162,12 +195,18 @@ def _heads(
         "head",
         "layer",
         width=min(1.3, wide),
-        legend={MISSING: BLANK} if any(np.isnan(values).any() for _, values in panels) else {},
+        legend=legend,
         height=0.34 + LINE * lines + cell * len(layers),
         columns=columns,
         sharing={},
         scale=scale,
     )
+
+
+def _signs(shown: Map, low: float, high: float) -> dict[str, Any]:
+    """The cells, (layers, heads), that have each of `SIGNS`."""
+    values, spoiled = shown
+    return dict(zip(SIGNS, (spoiled, values > high, values < low), strict=True))
 
 
 def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:

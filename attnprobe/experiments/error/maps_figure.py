@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 from ...errors import UsageError
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale
+from ...figures.kit import EMPTY, Scale, type_size
 from ...figures.looks import GREY, sentence
 from ...figures.panels import Panels, draw_figures
 from ...files import MIB, read_regular, reading
@@ -27,6 +29,8 @@ Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), that of a 
 LARGEST = 256 * MIB  # of a file
 WIDTH, WIDEST, SIDES = 0.9, 1.9, 1.1  # inches of a map, at least and at most, and of what is beside all
 SPARE, LINE = 0.1, 0.14  # inches between two heads, and of a line of the headings
+LETTERS = 14  # of a line of a heading that can be broken
+LETTER = 0.0079  # inches of a letter of a heading, for each point of its type
 GAP = 0.07  # between two maps, of a map
 SQUARE = {"linestyle": "", "marker": "s", "markersize": 7, "markeredgecolor": "#999999", "markeredgewidth": 0.5}
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
@@ -99,13 +103,15 @@ def _figure(
     width = SIDES + WIDTH * len(every)
     side = (drawing.sizes.inches(1, width) - SIDES) / len(every) / (1 + GAP)
     height = min(side, WIDEST) * exact.shape[1] / exact.shape[2] + SPARE
+    letters = max(len(line) for heading, _ in every for line in heading.split("\n"))
+    size = side / LETTER / (letters + 0.5)
     headings = LINE * max(1 + heading.count("\n") for heading, _ in every)
     return Panels(
         f"maps-layer{record['layer']}-n{record['n']}{tag}",
         f"Exact and approximate attention {matrix}, head by head",
         caption,
         panels,
-        partial(_draw, scale),
+        partial(_draw, scale, size),
         legend=partial(_outside, scale),
         width=width,
         height=height + headings / min(len(panels), drawing.sizes.down(height)),
@@ -143,8 +149,12 @@ def _scale(exact: np.ndarray, label: str) -> Scale:
     return Scale(low, high, label, "both", "YlGnBu", {"under": "white", "over": "black"})
 
 
-def _draw(scale: Scale, axis: Any, panel: tuple[str, Sequence[Column]]) -> None:
-    """The maps of one head side by side, or the reason why there is none; the first row of a page has the headings."""
+def _draw(scale: Scale, size: float, axis: Any, panel: tuple[str, Sequence[Column]]) -> None:
+    """The maps of one head side by side, or the reason why there is none; the first row of a page has the headings.
+
+    Args:
+        size: of the headings' type at most, in points.
+    """
     from matplotlib.patches import Rectangle
 
     head, columns = panel
@@ -160,7 +170,7 @@ def _draw(scale: Scale, axis: Any, panel: tuple[str, Sequence[Column]]) -> None:
     axis.set(xlim=(0, lefts[-1] + wide), ylim=(tall, 0), aspect="equal", ylabel=head, yticks=[], frame_on=False)
     first = axis.get_subplotspec().is_first_row()
     axis.set_xticks([left + wide / 2 for left in lefts] if first else [])
-    axis.tick_params(labelbottom=False, labeltop=True, length=0, labelsize="small")
+    axis.tick_params(labelbottom=False, labeltop=True, length=0, labelsize=min(size, type_size("font.size") / 1.2))
     axis.set_xticklabels([name for name, _ in columns] if first else [], parse_math=False)
     axis.grid(False)
 
@@ -190,8 +200,9 @@ def _read(path: Path, heads: int) -> np.ndarray | None:
 def _column(record: Record, run: str | Path) -> Column:
     ran = record["status"] in ("ok", "diverged")
     maps = _read(map_path(run, record["key"]), len(record["heads"])) if ran else None
-    broken = method_label(record).replace(":", ":\n").replace(",", ",\n")
-    heading = "\n".join([broken, *_budget(record)])
+    parts = re.split("(?<=[:,])", method_label(record))
+    lines = [line for part in parts for line in textwrap.wrap(part, LETTERS, break_long_words=False)]
+    heading = "\n".join([*lines, *_budget(record)])
     return heading, maps if maps is not None else "no map" if record["status"] == "ok" else record["status"]
 
 

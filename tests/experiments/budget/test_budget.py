@@ -675,13 +675,15 @@ def test_methods_on_one_layer_are_the_rows_of_a_map_and_others_stand_side_by_sid
     assert words.count("layer") == (0 if layers == 1 else 2)
 
 
-def test_a_figure_without_a_budget_has_no_colour_scale(tmp_path):
+def test_a_colour_scale_stands_where_cells_are_too_small_for_their_budgets(tmp_path):
     first = open_run(golden.RUNS / "budget").records["budget"][0]
-    for d, scales in ((None, 0), (8, 1)):
-        rows = [{**row, "d": d} for row in budget_rows([first])]
+    for d, heads, scales in ((None, 60, 0), (7, 60, 1), (7, 12, 0)):
+        one = next(row for row in budget_rows([first]) if row["epsilon"] == 0.8)
+        rows = [{**one, "d": d, "head": head} for head in range(heads)]
         (path,) = [one for one in budget_figures(rows, Drawing(), tmp_path) if one.suffix == ".svg"]
         text = path.read_text()
-        assert text.count("<!-- smallest d -->") == scales and text.count("<!-- no d up to ") == 1 - scales
+        assert text.count("<!-- smallest d -->") == scales and ("<!-- no d up to " in text) == (d is None)
+        assert (text.count("<!-- 7 -->") == 12) == (heads == 12)
 
 
 def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
@@ -695,7 +697,7 @@ def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
 
 def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
     rows = [{**row, "d": 8} for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"])]
-    rows = [row for row in rows if row["head"] is not None]
+    rows = [{**row, "head": head} for row in rows if row["head"] is not None for head in range(60)]
     scale = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("paper", False, ())).scale
     assert scale.low < 8 < scale.high
 

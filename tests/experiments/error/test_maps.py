@@ -5,6 +5,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from every_setting import DEFAULTS, run
 from inputs import DTYPES, eps, factor_of, magnitude, make
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
@@ -389,6 +391,20 @@ def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_pat
     caption = paths[-1].read_text(encoding="utf-8")
     assert "means of blocks of about 2 x 2.7 entries" in caption
     assert "lost: diverged, for no known reason." in caption
+
+
+@pytest.mark.parametrize("style", ["paper", "slide"])
+def test_headings_of_neighbouring_maps_do_not_touch(style, tmp_path, pages):
+    names = ("skyformer", "nystromformer", "nystromformer-kmeans")
+    records = [
+        kept(tmp_path, np.full((8, 8, 8), 0.125), key=f"k{name}{d}", method=name, d=d) for name in names for d in (4, 8)
+    ]
+    map_figures(records, tmp_path, Drawing(style=style), tmp_path)
+    axis = panels_of(pages[0])[0]
+    FigureCanvasAgg(pages[0]).draw()
+    boxes = [label.get_window_extent() for label in axis.get_xticklabels()]
+    assert len(boxes) == 7 and all(one.x1 < next_.x0 for one, next_ in pairwise(boxes))
+    assert "nystromformer-\nkmeans\nd = 4" in headings_of(axis)[5]
 
 
 def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
