@@ -201,7 +201,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
         answer(experiment.part("setting:list_all")(output.format_), styled=output.format_ == "table")
         return
     above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
-    gates = gates_of(experiment.name, above, below, getattr(output, "junit", None))
+    gates = gates_of(request, experiment.name, above, below, getattr(output, "junit", None))
     if output.dry_run:
         from .dry_run import show_plan
 

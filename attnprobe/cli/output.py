@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
+from ..run.option import options_of
 from ..run.topics.showing import ALL, Output
 from .options import as_shown
 from .streams import answer, echo, note
@@ -157,11 +158,11 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
     return click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 
-def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
+def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
     """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates.
 
     Raises:
-        UsageError: as `parse_gate`; or an invalid file name for ``--junit``.
+        UsageError: as `parse_gate`; a gate that no run of the request can pass; an invalid file name for ``--junit``.
     """
     from ..experiments import experiment
     from ..gates.parse import parse_gate, parse_gates
@@ -172,11 +173,26 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
     if gated is None:
         return []
     declared = [] if config is None else parse_gates(config.gates, gated)
-    requested = [*declared, *(parse_gate(text, gated) for text in above)]
-    requested += [parse_gate(text, gated, least=True) for text in below]
+    requested = {f"--fail-above {text}": parse_gate(text, gated) for text in above}
+    requested |= {f"--fail-below {text}": parse_gate(text, gated, least=True) for text in below}
+    refuse_impossible(requested, request)
     if junit is not None:
         check_report(junit)
-    return requested
+    return [*declared, *requested.values()]
+
+
+def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:
+    """Refuse gates that no run of a request can pass.
+
+    Args:
+        gates: by what a message calls them.
+    """
+    from ..gates.parse import impossible_reason
+
+    measures = {one.name: one.measures for one in options_of(type(request)) if one.measures}
+    for where, gate in gates.items():
+        if (why := impossible_reason(gate, request.known(), measures)) is not None:
+            raise UsageError(f"{where}: {why}")
 
 
 def judged(rows: Sequence[Fields], gates: Sequence[Any]) -> list[GateResult]:

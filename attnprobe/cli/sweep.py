@@ -10,10 +10,11 @@ import click
 
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
-from ..run.option import Option, options_of
+from ..run.option import Option
 from ..sweeps.yaml_file import Config, packaged_sweeps, read_config, sweep_file
 from .factory import options_in
 from .options import request_and_output
+from .output import refuse_impossible
 from .streams import answer
 
 EPILOG = """\b
@@ -90,12 +91,10 @@ def _check_gates(config: Config, request: Any) -> None:
         where = f"{config.path}:{config.lines['gates']}"
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
         raise UsageError(f"{where}: {config.command} takes no gates; {', '.join(others)} take them")
-    from ..gates.parse import impossible_reason, parse_gates
+    from ..gates.parse import parse_gates
 
-    measures = {one.name: one.measures for one in options_of(type(request)) if one.measures is not None}
-    for gate, where in zip(parse_gates(config.gates, gated, config.places), config.places, strict=True):
-        if (why := impossible_reason(gate, request.known(), measures)) is not None:
-            raise UsageError(f"{where}: {why}")
+    gates = parse_gates(config.gates, gated, config.places)
+    refuse_impossible(dict(zip(config.places, gates, strict=True)), request)
 
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:

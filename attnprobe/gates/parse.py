@@ -153,15 +153,15 @@ def _several(entry: Fields, key: str, where: str) -> tuple[object, ...] | None:
     return tuple(values)
 
 
-def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str]) -> str | None:
+def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, tuple[str, ...]]) -> str | None:
     """The reason why a gate must fail under a command's settings; None if it may pass, or if that is not known yet.
 
     Args:
         settings: the values of options by name. What lacks is not known.
         measures: by option, what the metrics begin with that are not measured where it is False.
 
-    >>> impossible_reason(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": "matrix_"})
-    'matrix: false measures no matrix_spectral'
+    >>> impossible_reason(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": ("matrix_",)})
+    'only --matrix measures matrix_spectral'
     >>> impossible_reason(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
     'n=512 is not measured; n is 64,65,66'
     >>> impossible_reason(Gate("tau", max=1, n=(512,)), {"n": "all"}, {})
@@ -174,7 +174,7 @@ def impossible_reason(gate: Gate, settings: Fields, measures: Mapping[str, str])
     """
     for setting, measured in measures.items():
         if gate.metric.startswith(measured) and settings.get(setting) is False:
-            return f"{setting}: false measures no {gate.metric}"
+            return f"only --{setting.replace('_', '-')} measures {gate.metric}"
     if gate.stat == "se" and settings.get("windows") == 1:
         return "one text window has no standard error; give more windows, or gate another statistic"
     names = _methods(settings.get("methods"))

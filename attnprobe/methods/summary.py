@@ -194,6 +194,7 @@ def _merged(
         draws=draws,
         diagnostics={
             "bad_rows": (~(mass >= floor)).sum(-1),
+            "rounded_rows": (~(mass.abs() >= floor)).sum(-1),
             "realised_d": per_head(qkv.h, min(d, qkv.n_k)),
             "visited": per_head(qkv.h, visited),
         },

@@ -71,7 +71,7 @@ class Option:
         complete: whether its items are methods, whose names the shell completes.
         kinds: the names that it takes, with commas; the option without a name is the first one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
-        measures: the prefix of metrics that are measured if this is true. called: its name in messages of ``among``.
+        measures: prefixes of metrics that are measured if this is true. called: its name in messages of ``among``.
         alias: another key of it in a sweep's file. in_file: whether a file may set it.
         of_whole: the results that it requests, if a shard cannot give them.
         excludes: options without effect next to this one, and the reasons; ``{value}`` is the value of this one.
@@ -97,7 +97,7 @@ class Option:
     complete: bool = False
     kinds: tuple[str, ...] = ()
     later: bool = False
-    measures: str | None = None
+    measures: tuple[str, ...] = ()
     called: str | None = None
     alias: str | None = None
     in_file: bool = True

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .table import Table
 
 SIGNS = {  # before the first cell of a line, or before a value
-    "!": "bad rows, whose sum is not positive or is rounding; numbers without ≈ hold on every machine",
+    "!": "bad rows, whose sum is not positive or is rounding",
     "✗": "failed or diverged",
     "–": "skipped",
-    OPEN: "rounding decides it, or its interval is wide",
+    OPEN: "rounding decides it, so that it differs between machines, or its interval is wide",
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (

@@ -132,7 +132,9 @@ def test_gates_pass_fail_and_fail_closed(run, qkv):
     assert code == 1 and "nystromformer" in out and "output_frobenius.max" in err
     assert run(*base, "--fail-above", "matrix_spectral_relative.median=1000")[0] == 0
     code, _, err = run(*base, "--fail-above", "matrix_spectral=1000", "--no-matrix")
-    assert code == 1 and "matrix_spectral" in err  # not measured: the gate fails
+    assert (code, err) == (2, "attnprobe: --fail-above matrix_spectral=1000: only --matrix measures matrix_spectral\n")
+    code, _, err = run(*base, "--fail-below", "mass=0.1")
+    assert code == 2 and "--fail-below mass=0.1: only --rows measures mass" in err
 
 
 def test_gates_leave_junit_xml_whether_they_pass_or_fail(run, qkv, tmp_path):

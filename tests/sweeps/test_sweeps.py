@@ -218,7 +218,8 @@ def test_what_is_merely_redundant_stands(sweep):
 
 
 HOPELESS = [
-    ("matrix: false\ngates: [{metric: matrix_spectral, max: 1}]", 2, "matrix: false measures no matrix_spectral"),
+    ("matrix: false\ngates: [{metric: matrix_spectral, max: 1}]", 2, "only --matrix measures matrix_spectral"),
+    ("rows: false\ngates: [{metric: tv, max: 1}]", 2, "only --rows measures tv"),
     ("gates:\n- {metric: bad_rows, max: 0}\n- {metric: bad_rows, stat: se, max: 0}", 3, "one text window has no"),
     (
         "method: [performer, 'skyformer:ridge=0.1']\ngates:\n- {metric: bad_rows, max: 0, method: linear}",

@@ -69,13 +69,13 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
         True,
         "Measure peak memory; on a CPU in a new process for each cell.",
         flag="--memory/--no-memory",
-        measures="peak_bytes",
+        measures=("peak_bytes",),
     )
     errors: bool | None = opt(
         None,
         "Measure output errors too. [default: only with --source model]",
         flag="--errors/--no-errors",
-        measures="output_",
+        measures=("output_",),
     )
     quadratic_n: int = opt(
         4096, "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.", metavar="N"

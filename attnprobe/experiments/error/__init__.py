@@ -40,12 +40,13 @@ class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):
         True,
         "Measure matrix errors too: norms of B - B~. They take most of the time.",
         flag="--matrix/--no-matrix",
-        measures="matrix_",
+        measures=("matrix_",),
     )
     rows: bool = opt(
         False,
         "Measure row metrics too: captured mass, divergences and the error of each row, by position.",
         flag="--rows/--no-rows",
+        measures=("mass", "recall_k", "tv", "kl", "js", "log_normaliser_error", "tail_gap", "support"),
         later=True,
     )
     tol: float = opt(

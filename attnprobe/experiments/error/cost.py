@@ -57,7 +57,7 @@ AXES = {  # of a metric: statistic, factor, label
 }
 SOFTMAX = "softmax"  # the method that computes exact attention
 EXACT_LABEL = "exact attention"
-MOST_ABSENT = 2  # methods that the legend names as without a cost
+MOST_ABSENT = 2  # methods without a cost that are named
 NOTHING = {"linestyle": "", "marker": ""}
 CERTAIN = {"frontier: each has less error than the one before, at 95 %": FRONTIER}
 UNCERTAIN = {"under the frontier: not better at 95 %, or bad rows": NOTHING}
@@ -78,7 +78,7 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
     """A table of the methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
 
     There is none for fewer than `MANY` methods. Rows with a mark, medians that are not reproducible, and
-    errors of rounding alone do not compete.
+    errors of rounding alone do not compete. A note names the methods that do not state the cost.
     """
     if not _are_many(records):
         return []
@@ -89,8 +89,10 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
         errors = _errors(records, metric)
         for cost, words in COSTS.items():
             best = _best(group, cost, metric, errors, causal)
-            if sum(not row["reference"] for row in best) > 1:
-                tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric)))
+            if not all(row["reference"] for row in best):
+                names = _named([*chain(*_unstated(group, [cost]).values())])
+                notes = [f"left out, as they do not state this cost: {names}"] if names else []
+                tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric), notes))
     return tables
 
 
@@ -279,11 +281,14 @@ def cost_figure(
 
     def draw(axis: Any, panel: Panel) -> None:
         name, group, drawn, steps = panel
+        if not drawn:  # no method here states this cost
+            axis.set_visible(False)
+            return
         cloud(axis, drawn, styles, steps, limits(group, name)[1])
         for row in group:
             if row.get("reference"):
                 axis.axhline(_drawn(row, metric), **yardsticks[text_label(row)], zorder=1)
-        if drawn and limits(group, name)[0] < HUGE:
+        if limits(group, name)[0] < HUGE:
             axis.axvline(limits(group, name)[0], **EXACT_LINE)
         scale(axis, [_drawn(row, metric) for row in group if row["method"] != SOFTMAX])
         axis.grid(axis="x")
@@ -300,9 +305,8 @@ def cost_figure(
         there = {point.label for _, _, drawn, _ in page for point in drawn}
         absent = []
         for words, labels in _unstated(shown, [name for name, *_ in page]).items():
-            missing = [label for label in labels if label in styles or words == "cost"]
-            who = ", ".join(missing) if len(missing) <= MOST_ABSENT else f"{len(missing)} methods"
-            absent += [f"no {words}: {who}"] * bool(missing)
+            names = _named([label for label in labels if label in styles or words == "cost"])
+            absent += [f"no {words}: {names}"] * bool(names)
         absent += [label + note for label, note in notes.items() if note and label not in there]
         under = any(below(drawn, steps, limits(group, name)[1]) for name, group, drawn, steps in page)
         exact = any(drawn and limits(group, name)[0] < HUGE for name, group, drawn, _ in page)
@@ -354,6 +358,11 @@ def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool, 
     for words, labels in _unstated(rows, COSTS).items():
         lines += [f"Not drawn where they state no {words}: {', '.join(labels)}."] if labels else []
     return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
+
+
+def _named(labels: Sequence[str]) -> str:
+    """Few names, or the number of many."""
+    return ", ".join(labels) if len(labels) <= MOST_ABSENT else f"{len(labels)} methods"
 
 
 def _unstated(rows: Sequence[Fields], costs: Iterable[str]) -> dict[str, list[str]]:

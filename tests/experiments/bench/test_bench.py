@@ -753,7 +753,7 @@ def test_a_failed_gate_exits_1(run, tmp_path):
     gates = "gates: [{metric: output_spectral, max: 1}]\n"
     Path("c.yaml").write_text(f"command: bench\nmethod: linear\nn: 32\nrounds: 2\nerrors: false\n{gates}")
     code, _, err = run("sweep", "c.yaml")
-    assert code == 2 and "errors: false measures no output_spectral" in err
+    assert code == 2 and "only --errors measures output_spectral" in err
     Path("c.yaml").write_text(
         "command: bench\nmethod: linear\nn: 32\nrounds: 2\nmemory: false\n"
         "gates: [{metric: seconds, stat: median, max: 0}]\n"

@@ -57,6 +57,18 @@ def test_fewer_than_five_methods_have_no_table():
     assert frontier_tables([*FIVE[2:], *VMEAN]) == []
 
 
+def test_one_method_that_beats_all_has_a_table_which_names_those_without_a_cost():
+    best = [*cells("best", 0.04, 0.01), *FIVE]
+    bare = cells("bare", 0.5, 0.001)
+    for record in bare:
+        record["metrics"].pop("visited_fraction", None)
+    (table,) = frontier_tables([*best, *bare, *VMEAN])
+    assert names(table) == ["V-Mean (ref.)", "best"]
+    assert list(table.notes) == ["left out, as they do not state this cost: bare"]
+    assert not frontier_tables([*FIVE, *VMEAN])[0].notes
+    assert not frontier_tables([*cells("vmean", 0.0, 0.001, None, requested=False, reference=True), *FIVE])
+
+
 def test_methods_are_compared_head_by_head():
     """Heads differ by a factor of eight, which would hide a difference of a tenth that each of them has."""
     (table,) = frontier_tables([*FIVE, *VMEAN, *cells("tenth", 0.3, 0.45)])
@@ -277,6 +289,7 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
         axis = Figure().subplots()
         figures[0].draw(axis, panel)
         uprights[title, panel[0]] = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
+        assert axis.get_visible() == bool(panel[2])  # a logarithmic axis of no point has no ticks
     assert uprights == {
         ("layer 0, 1, n = 64, d = 8", "visited_fraction"): [80.0],
         ("layer 0, 1, n = 64, d = 8", "kv_read"): [],
