@@ -429,7 +429,9 @@ def test_an_interval_that_did_not_close_is_marked_and_explained(format):
     opened = [closed[0], with_matrix(cell("mss"), (0.125, 0.125), (False, True)), closed[2]]
     text = render(*summarise(opened), HEADER, format, None)
     assert f"{sign}0.125" in text and f"{sign}0.375" not in text
-    assert f"{sign}: rounding decides it, or its interval is wide." in " ".join(text.split())
+    assert f"{sign}: rounding decides it, so that it differs between machines, or its interval is wide." in " ".join(
+        text.split()
+    )
 
 
 def test_rows_count_the_intervals_that_did_not_close(tmp_path):
