@@ -113,17 +113,6 @@ def _named(cell: Fields) -> str:
     return (cell.get("pair") or method_label(cell)) + ("" if cell["d"] is None else f" d={cell['d']}")
 
 
-def unproven(rows: Sequence[Row], runs: Sequence[Mapping[Key, Fields]]) -> list[str]:
-    """Notes on methods of a user that are tested by pairs: no record says whether their heads draw on their own."""
-    of_users = {cell["method"] for run in runs for cell in run.values() if cell.get("method_file")}
-    tested = dict.fromkeys(row["method"] for row in rows if row["test"] == "pairs")
-    return [
-        f"{name}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
-        for name in tested
-        if name in of_users
-    ]
-
-
 def of_intervals(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> list[str]:
     """Notes on intervals of matrix errors that have different widths, or did not reach theirs."""
     notes = []

@@ -11,12 +11,13 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
+from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
 from .cells import Key, cells_of, grouped, related, shared_sources
 from .chance import LEVEL
-from .notes import cells_in_words, costs_of, of_bad_rows, of_chance, of_intervals, pairings, unproven
+from .notes import cells_in_words, costs_of, of_bad_rows, of_chance, of_intervals, pairings
 from .samples import aligned, drafted, paired, per_head, place_of
 from .verdicts import (
     BENCHED,
@@ -228,7 +229,7 @@ def compare_runs(
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     notes += of_bad_rows(a_rows, b_rows) if rows_of_times is None else []
-    notes += [*costs_of(a_rows, b_rows), *pairings(judged), *of_chance(judged, level), *unproven(judged, runs)]
+    notes += [*costs_of(a_rows, b_rows), *pairings(judged), *of_chance(judged, level), *unproven(judged)]
     return Comparison(judged, shared, notes)
 
 

@@ -213,13 +213,27 @@ def _dependent(metric: Metric, pairing: Pairing, units: Sequence[_Unit]) -> str:
     """Why the values of a window are no independent pairs, in words; empty if they are."""
     if metric.timed:
         return ": times have no heads to pair"
-    cells = (*pairing.a.values(), *pairing.b.values())
-    if any((cell.get("options") or {}).get("share_heads") for cell in cells):
+    if any(map(heads_share_draws, (*pairing.a.values(), *pairing.b.values()))):
         return ", whose heads share their draws"
     counts = set() if pairing.other_method else {(len(unit.a), len(unit.b)) for unit in units}
     if uneven := [counted for counted in counts if counted[0] != counted[1]]:
         return ", and other numbers of seeds: {} in A, {} in B".format(*uneven[0])
     return ""
+
+
+def heads_share_draws(cell: Fields) -> bool | None:
+    """Whether the heads of a cell share their draws, by an option or its default; None if that is not known.
+
+    >>> (
+    ...     heads_share_draws({"options": {"share_heads": True}}),
+    ...     heads_share_draws({}),
+    ...     heads_share_draws({"method_file": {"file": "mine.py"}}),
+    ... )
+    (True, False, None)
+    """
+    origin = cell.get("method_file")
+    default = origin.get("share_heads") if origin else False
+    return (cell.get("options") or {}).get("share_heads", default)
 
 
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
@@ -344,6 +358,10 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
             "status_b": statuses[1],
         }
         row["reason"] = f"{statuses[0]} in both" if absent else None
+        if evidence.test == "pairs":
+            row["unknown_draws"] = [
+                *dict.fromkeys(cell["method"] for cell in (*a, *b) if heads_share_draws(cell) is None)
+            ]
         lost = f"no finite value in {few} places where A has one" if few else ""
         gained = f"a finite value in {more} places where A has none" if more else ""
         marked = bad[0] if len(bad) == 1 and metric != BAD else None

@@ -68,13 +68,15 @@ def with_verdicts(drafts: Iterable[Draft | Row], tolerance: float, level: float)
 class Judgement(NamedTuple):
     """A draft with its corrected p-value, None without a test, and its verdict with the reason.
 
-    ``decisive`` is whether a test can reach the level among the rows of the table.
+    ``tests`` is the number of rows over which p is corrected, and ``decisive`` is whether a test can reach the level
+    among them.
     """
 
     draft: Draft
     p: float | None
     verdict: str
     reason: str | None
+    tests: int
     decisive: bool
 
     def row(self, level: float) -> Row:
@@ -89,6 +91,7 @@ class Judgement(NamedTuple):
             "freedom": evidence.freedom,
             "p": evidence.p,
             "p_adjusted": self.p,
+            "tests": None if self.p is None else self.tests,
             "verdict": self.verdict,
             "reason": self.reason or self.draft.row["reason"],
         }
@@ -121,7 +124,7 @@ def _judgement(draft: Draft, p: float | None, count: int, tolerance: float, leve
         verdict, reason = "better", draft.better
     if verdict == WON_BY.get(draft.marked) and not draft.worse:
         verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
-    return Judgement(draft, p, verdict, reason, p is not None and draft.evidence.least * count <= level)
+    return Judgement(draft, p, verdict, reason, count, p is not None and draft.evidence.least * count <= level)
 
 
 def _may_exceed(draft: Draft, tolerated: float, level: float) -> bool:
@@ -172,8 +175,8 @@ NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "low", "high", "rat
 OF_ROW = (
     *PLACE,
     *NUMBERS,
-    *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "verdict", "paired"),
-    *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason"),
+    *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "tests", "verdict", "paired"),
+    *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason", "unknown_draws"),
 )
 FIELDS = (*OF_ROW, *OF_MODEL)
 

@@ -62,11 +62,17 @@ TAGS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of a user's method. ``sha256`` covers its file and the modules of the same folder that it imports."""
+    """The origin of a user's method.
+
+    Attributes:
+        sha256: of its file and the modules of the same folder that it imports.
+        share_heads: whether its heads share their draws by default; None if that is not known.
+    """
 
     file: str
     sha256: str
     package: str | None = None
+    share_heads: bool | None = False
 
 
 @dataclass(frozen=True)

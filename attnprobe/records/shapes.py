@@ -99,7 +99,9 @@ class Record(TypedDict):
     requested: NotRequired[Annotated[bool, Field(description="false for rows that attnprobe added")]]
     reference: NotRequired[Annotated[bool, Field(description="true for a yardstick such as V-Mean")]]
     family: NotRequired[Annotated[str | None, Field(description="the method's family")]]
-    method_file: NotRequired[Annotated[Facts | None, Field(description="file and hash of a user's method")]]
+    method_file: NotRequired[
+        Annotated[Facts | None, Field(description="file and hash of a user's method; whether heads share draws")]
+    ]
     duplicates: NotRequired[
         Annotated[Count | None, Field(description="rows of Q, K and V that are equal to another row")]
     ]

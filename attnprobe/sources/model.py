@@ -106,7 +106,7 @@ class ModelSource(Source):
             if not 0 <= layer < self.layers:
                 raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")
         length = f"{n} x {windows}"
-        if length not in self._card["lengths"]:
+        if self._card["lengths"].get(length, length) is not None:  # unknown, or read again
             with stage(self.timings, "tokenising"):
                 self._card["lengths"][length] = check_length(self.stream, self.layout, n, windows)
             self.cache.keep_facts(self.identity, self._card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from ..files import Fields
@@ -12,10 +12,6 @@ from .numbers import significant
 from .results import in_words
 from .table import Best, Tested
 
-BRACKETS = (
-    "in brackets: the difference of these means, the first less the second; its [interval], of this pair and d alone; "
-    "p, corrected over {count} of a best method and another in this table (`compare --pair`: over the d of one pair)"
-)
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
 
@@ -44,28 +40,40 @@ def duels(
         return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
 
     parts: dict[str, list[str]] = {}
-    count = 0
-    for leaders in best.leaders(sound, key, tested):
-        count += leaders.rivals - 1
-        at, compared = leaders.second or (0, None)
+    every = best.leaders(sound, key, tested)
+    for leaders in every:
+        at, compared = next(iter(leaders.compared.items()), (0, None))
         first, other = sound[leaders.places[0]], sound[at]
         if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
             continue
         if said(first):
             parts.setdefault(f"{label(first)} against {label(other)}", []).append(_of_the_best(compared))
-    lines = [f"{pair}, by the {words}: {'; '.join(every)}" for pair, every in parts.items()]
-    pairs = "1 pair" if count == 1 else f"{count} pairs"
-    return [*lines, *([BRACKETS.format(count=pairs)] if lines else []), *left_out(rows)]
+    lines = [f"{pair}, by the {words}: {'; '.join(at)}" for pair, at in parts.items()]
+    doubts = unproven(row for leaders in every for row in leaders.compared.values() if row is not None)
+    return [*lines, *doubts, *left_out(rows)]
 
 
 def _of_the_best(other: Fields) -> str:
     """The comparison of another method with the best one, as one of the best with it."""
     at = "" if other["d"] is None else f" at d = {other['d']}"
     ends = [] if other["low"] is None else [-other["high"], -other["low"]]
-    interval = f" [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
-    p = "" if other["p_adjusted"] is None else f", p = {significant(other['p_adjusted'], 2)}"
+    interval = f", 95 % interval [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
+    p = ""
+    if other["p"] is not None:
+        tests = other["tests"]
+        corrected = f", {significant(other['p_adjusted'], 2)} after Holm over {tests} pairs" if tests > 1 else ""
+        p = f", p = {significant(other['p'], 2)}{corrected}"
     verdict = OF_THE_BEST.get(other["verdict"], other["verdict"])
-    return f"{verdict}{at} ({significant(-other['difference'], 3)}{interval}{p})"
+    return f"{verdict}{at} (difference {significant(-other['difference'], 3)}{interval}{p})"
+
+
+def unproven(compared: Iterable[Fields]) -> list[str]:
+    """Sentences on the methods that pairs test, though it is not known whether their heads share draws."""
+    names = dict.fromkeys(name for row in compared for name in row["unknown_draws"] or ())
+    return [
+        f"{name}: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+        for name in names
+    ]
 
 
 def left_out(rows: Sequence[Any]) -> list[str]:

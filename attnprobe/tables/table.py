@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -65,7 +65,7 @@ class Best:
             places = [group[0], *takewhile(lambda place, worse=worse: place not in worse, judged)]
             certain = bool(worse) or None not in judged.values()
             every = len(places) == len(group)
-            leaders.append(Leaders(places, every, len(group), certain, next(iter(judged.items()), None)))
+            leaders.append(Leaders(places, every, len(group), certain, judged))
         return leaders
 
 
@@ -79,14 +79,14 @@ class Leaders:
     """The places of the best row of some rivals and of those like it, the best first.
 
     ``every``: all rivals are among them. ``rivals``: how many there are. ``tested``: a test was possible, or none was
-    needed. ``second``: the place of the second best row, with its comparison with the best.
+    needed. ``compared``: the places of the other rows with their comparisons with the best one, the better first.
     """
 
     places: list[int]
     every: bool
     rivals: int
     tested: bool = True
-    second: tuple[int, Fields | None] | None = None
+    compared: Mapping[int, Fields | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

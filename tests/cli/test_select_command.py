@@ -31,10 +31,12 @@ def test_some_queries_are_selected_for(run, tmp_path):
 
 
 def test_a_text_that_is_read_again_is_told(run, tmp_path, tiny_bert):
-    given = ("--model", tiny_bert, "--text", "embedded", "--n", 2000, "--layer", 0, "--device", "cpu")
-    for windows, told in ((1, False), (130, True)):
-        code, _, err = run("extract", *given, "--windows", windows, "--out", tmp_path / f"{windows}.safetensors")
+    given = ("--model", tiny_bert, "--text", "embedded", "--layer", 0, "--device", "cpu", "--queries", "last:4")
+    for n, told in ((2000, False), (260_000, True)):
+        code, _, err = run("extract", *given, "--n", n, "--out", tmp_path / f"{n}.safetensors")
         assert code == 0 and ("attnprobe: the text 'embedded' is read again from its start after" in err) == told, err
+    code, _, err = run("extract", *given, "--n", 2000, "--windows", 130, "--out", tmp_path / "many.safetensors")
+    assert code == 2 and "n=2000 in 130 windows needs 227500 tokens, but the text 'embedded' has" in err
 
 
 @pytest.mark.parametrize(

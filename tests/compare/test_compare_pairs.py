@@ -412,7 +412,8 @@ def test_times_of_two_methods_of_one_bench_are_compared():
 
 
 def test_error_says_which_of_two_methods_is_better(command, write):
-    line = "blr:block=64 against blr, by the mean error over heads and windows: better at d = 16 (-0.812 [-1."
+    line = "blr:block=64 against blr, by the mean error over heads and windows: better at d = 16 (difference -0.812, "
+    line += "95 % interval [-1."
     two = methods(draws_hash=None)
     skipped = [one | {"status": "skipped", "reason": "no form", "metrics": {}} for one in methods(d=32)[:2]]
     part = methods(d=32)[2:] + skipped  # at d = 32 one of the two has no errors
@@ -430,7 +431,7 @@ def test_error_says_which_of_two_methods_is_better(command, write):
     write("bad", [one for one in two if not one["options"]] + marked)
     assert " against " not in command("report", "bad", "--plot", "none")[1]
     write("none", part)
-    assert "paired over" not in command("report", "none", "--plot", "none")[1]
+    assert " against " not in command("report", "none", "--plot", "none")[1]
 
 
 def below(cells):
@@ -441,6 +442,31 @@ def below(cells):
     [table] = error_tables(rows, bounds, contest)
     bold = {table.lines[line][0] for line, column in table.best if table.columns[column].best is MEAN}
     return [line for line in table.notes if " against " in line], bold
+
+
+def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(command, write):
+    """compare said so without --pair alone, and error not at all."""
+    origin = {"file": "mine.py", "sha256": "0" * 64}
+    mine = {"method": "mine.py:fn", "method_file": origin, "draws_hash": None}
+    says = "mine.py:fn: if its heads share random numbers, p is too small; then give it an option share_heads=true"
+    known = run([0.1] * 8, method="blr", draws_hash=None)
+    pair = ["blr=mine.py:fn"]
+
+    def told(**facts):
+        cells = known + [{**one, **facts} for one in run([0.2] * 8, **mine)]
+        write("own", cells)
+        result = compare_runs(cells, cells, pairs=pair)
+        shown = command("report", "own", "--plot", "none")[1]
+        return (says in result.notes, " ".join(shown.split()).count(says), result.rows[0]["test"])
+
+    assert told() == told(method_file={**origin, "share_heads": None}) == (True, 1, "pairs")
+    assert told(method_file={**origin, "share_heads": False}) == (False, 0, "pairs")
+    assert told(method_file={**origin, "share_heads": True}) == (False, 0, None), "one window, whose heads share"
+    separate = {"options": {"share_heads": False}, "method_file": {**origin, "share_heads": True}}
+    assert told(**separate) == (False, 0, "pairs")
+    third = known + run([0.15] * 8, method="mss", draws_hash=None) + run([0.9] * 8, **mine)
+    write("third", third)
+    assert says in " ".join(command("report", "third", "--plot", "none")[1].split()), "its p decides the bold cells"
 
 
 def test_two_errors_of_rounding_are_not_compared_below_a_table():
@@ -460,10 +486,13 @@ def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
     best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
     far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
     [line], bold = below(best + other)
-    assert line.startswith("mss against blr, by the mean error over heads and windows: better at d = 16 (-0.081")
+    assert line.startswith(
+        "mss against blr, by the mean error over heads and windows: better at d = 16 (difference -0.081"
+    )
     assert line.endswith("], p = 0.039)") and bold == {"mss"}
     [line], bold = below(best + other + far)
-    assert "undecided at d = 16" in line and line.endswith("p = 0.078)") and bold == set()
+    assert "undecided at d = 16" in line and line.endswith(", p = 0.039, 0.078 after Holm over 2 pairs)")
+    assert bold == set()
 
 
 @pytest.mark.parametrize(("used", "takes_part"), [(16.5, True), (17.0, False)])

@@ -315,12 +315,18 @@ def test_a_tokenizer_is_read_where_stderr_is_closed(monkeypatch, tmp_path):
     assert vocabulary.open_tokenizer(str(tmp_path / "vocab.txt")).encode(["a"]) == [[1]]
 
 
-def test_a_text_that_is_read_again_is_said_once(tiny_bert, text_file):
-    source = resolve(SourceSpec(model=str(tiny_bert), text=str(text_file), device="cpu"), notify=lambda line: None)
-    source._card["lengths"]["4 x 1"] = "the text is read again"
+def test_a_text_that_is_read_again_is_said_once(tiny_bert):
+    source = resolve(SourceSpec(model=str(tiny_bert), text="embedded", device="cpu"), notify=lambda line: None)
     for _ in range(2):
-        source.check(4, 1, [0])
-    assert source.facts["fallback"].count("the text is read again") == 1
+        source.check(260_000, 1, [0])
+    assert len([line for line in source.facts["fallback"] if "is read again from its start" in line]) == 1
+
+
+def test_a_cache_of_an_earlier_version_does_not_allow_windows_of_repeated_text(tiny_bert):
+    source = resolve(SourceSpec(model=str(tiny_bert), text="embedded", device="cpu"), notify=lambda line: None)
+    source._card["lengths"]["2000 x 130"] = "the text is read again"
+    with pytest.raises(UsageError, match="choose at most 108 windows or a longer text"):
+        source.check(2000, 130, [0])
 
 
 def test_a_needle_is_composed_once_for_a_place(monkeypatch):

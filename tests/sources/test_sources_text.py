@@ -84,7 +84,12 @@ def test_the_embedded_text_is_read_again_beyond_its_end_and_says_so(vocabulary):
     assert stream.first(7) == [6, 7, 8, 6, 7, 8, 6] and len(stream.ids) == 3
     layout = Layout(None)
     assert check_length(stream, layout, 3, 1) is None
-    assert check_length(stream, layout, 3, 3) == "the text 'short' is read again from its start after 3 tokens"
+    assert check_length(stream, layout, 9, 1) == "the text 'short' is read again from its start after 3 tokens"
+    assert check_length(stream, layout, 1, 3) is None
+    with pytest.raises(
+        UsageError, match="n=2 in 2 windows needs 4 tokens, but the text 'short' has 3: choose at most 1"
+    ):
+        check_length(stream, layout, 2, 2)  # the second would repeat the first, and count as a further text
     with pytest.raises(UsageError, match="n=10 needs 10 tokens, but the text 'short' has 9"):
         check_length(stream, layout, 10, 1)
 

@@ -329,4 +329,4 @@ def test_bold_ends_at_the_first_row_that_the_test_tells_from_the_best():
         return [{"verdict": "worse" if b == 3.0 else "same"} for _, b in pairs]
 
     [leaders] = best.leaders([4.0, 1.0, 3.0, 2.0], lambda row: 0, compared)
-    assert (leaders.places, leaders.second) == ([1, 3], (3, {"verdict": "same"})) and leaders.tested
+    assert leaders.places == [1, 3] and [*leaders.compared] == [3, 2, 0] and leaders.tested

@@ -15,7 +15,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, Union
 
@@ -143,6 +143,10 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
     tags = claims.tags
     if not inputs & {"generator", "streams"} and "deterministic" not in tags:
         tags = ("deterministic", *tags)  # it takes no generator, and `check` detects other sources of randomness
+    if provenance is not None:
+        by_itself = False if "generator" in inputs or "deterministic" in claims.tags else None  # of one head each
+        shared = options["share_heads"].default if "share_heads" in options else by_itself
+        provenance = replace(provenance, share_heads=shared)
     return Method(
         name=name,
         function=adapter,

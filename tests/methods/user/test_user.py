@@ -475,6 +475,31 @@ def test_what_cannot_be_loaded_is_one_line_and_exit_2(run, qkv, tmp_path, text, 
     assert not (tmp_path / "outputs").exists()
 
 
+def test_a_record_says_whether_the_heads_of_a_users_method_share_draws(run, qkv, tmp_path):
+    """A default of share_heads was in no record, so that heads with one draw were tested as independent pairs."""
+    (tmp_path / "draws.py").write_text(
+        "import attnprobe\n"
+        "def shared(v, d, streams, share_heads=True): return v / (1 + streams.shared().initial_seed())\n"
+        "def apart(v, d, streams, share_heads=False): return v\n"
+        "def unknown(v, d, streams): return v\n"
+        "def of_heads(v, d, generator): return v\n"
+        "def plain(v, d): return v\n"
+        "@attnprobe.method(tags='deterministic')\n"
+        "def claimed(v, d): return v\n"
+    )
+    expected = {"shared": True, "apart": False, "unknown": None, "of_heads": False, "plain": None, "claimed": False}
+    names = ",".join(f"./draws.py:{name}" for name in expected)
+    methods = f"{names},./draws.py:shared:share_heads=false"
+    code, _, err = run("error", "--method", methods, "--qkv", qkv, "--d", "4", "--no-matrix", "--out", "r")
+    assert code == 0, err
+    origins = {one["method"]: one["method_file"] for one in read_records("r") if "method_file" in one}
+    assert {name.partition(":")[2]: origin["share_heads"] for name, origin in origins.items()} == expected
+    for option, test in {"": None, ":share_heads=false": "pairs"}.items():
+        out = run("compare", "r", "--pair", f"draws.py:shared{option}=vmean", "--format", "json")[1]
+        [row] = json.loads(out)["rows"]
+        assert row["test"] == test and ("whose heads share their draws" in row["reason"]) == (test is None)
+
+
 def test_every_command_takes_a_file(run, qkv, mine):
     rows = {}
     for name, args in {
