@@ -110,13 +110,24 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         " and ".join(filter(None, read)),
         "" if factors == [1] else f"scores x {', '.join(f'{factor:g}' for factor in factors)}",
         layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
-        f"n = {', '.join(map(str, lengths))}",
+        f"n = {', '.join(map(str, lengths))}{_beyond_positions(sources, max(lengths, default=0))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
         "causal" if any(facts.get("causal") for facts in sources) else "",
         "sliding windows" if any(facts.get("sliding_window") for facts in sources) else "",
         *dict.fromkeys(f"queries {facts['queries']}" for facts in sources if facts.get("queries")),
     ]
     return ", ".join(filter(None, parts))
+
+
+def _beyond_positions(sources: Sequence[Mapping[str, Any]], longest: int) -> str:
+    """How a text of more tokens than a model has positions was read; empty of a shorter one.
+
+    >>> _beyond_positions([{"max_positions": 512, "positions": "segment"}], 1024)
+    ' in segments of 512'
+    """
+    words = {"segment": "in segments of {}", "wrap": "at {} positions, repeated", "interpolate": "between {} positions"}
+    read = {(facts.get("positions"), facts.get("max_positions") or longest) for facts in sources}
+    return "".join(f" {words[how].format(most)}" for how, most in read if how in words and most < longest)
 
 
 def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
