@@ -55,25 +55,25 @@ class UserFunction:
             ]
 
         result, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
-        if isinstance(result, Approximation):
-            return replace(result, draws={**result.draws, **draws})
         if isinstance(result, Operator):
             return Approximation.of(result, inner, draws=draws)
-        if not self.linear_in_v:
-            return Approximation(None, result, draws)
+        if isinstance(result, Tensor):
+            result = Approximation(None, result)
+        result = replace(result, draws={**result.draws, **draws})
+        if not self.linear_in_v or result.operator is not None:
+            return result
         if Recovered.size(inner) > LARGEST:
-            return Approximation(
-                None,
+            return replace(
                 result,
-                draws,
                 no_operator=f"has a matrix of {Recovered.size(inner) / 2**30:.1f} "
                 "GiB, too large to recover; choose fewer heads or a smaller n",
             )
 
         def apply(x: Tensor) -> Tensor:
-            return _joined(run(_spread(x, qkv)))
+            again = _joined(run(_spread(x, qkv)))
+            return again if isinstance(again, Tensor) else again.output
 
-        return Approximation(Recovered(apply, inner, self.name), result, draws)
+        return replace(result, operator=Recovered(apply, inner, self.name))
 
     def _draws(self, qkv: QKV, streams: Streams) -> dict[str, Tensor]:
         """The seed of each head's generator, (h, 1) int64, from which its draws can be replayed."""

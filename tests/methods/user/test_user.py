@@ -335,6 +335,14 @@ def test_the_matrix_of_a_linear_function_is_recovered_and_the_claim_is_checked()
     def drawn(q, v, generator):  # the draws are the same for every block
         return torch.rand(1, q.shape[1], v.shape[1], generator=generator, dtype=v.dtype) @ v
 
+    @method(linear_in_v=True)
+    def counted(q, k, v, scale, generator):
+        return Approximation(None, softmax(q, k, v, scale), diagnostics={"visited": torch.full((len(q),), 7)})
+
+    approx = approximate(counted, make())
+    assert torch.allclose(approx.operator.dense(), exact(make()).dense())
+    assert approx.diagnostics["visited"].tolist() == [7, 7] and approx.draws["generator_seed"].shape == (2, 1)
+
     signed = approximate(method(linear_in_v=True)(lambda q, k, v: q @ (k.mT @ v)), make())
     assert torch.allclose(signed.operator.dense(), make().q @ make().k.mT)
 
