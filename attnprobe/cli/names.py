@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..environment import plugins
-from ..errors import UsageError, unknown
+from ..errors import UsageError, unknown, unknown_method, unknown_option
 from ..experiments import EXPERIMENTS, experiment
 from ..files import NO_METHOD, path_of, qkv_file, reading, text_file
 from ..grammar.lists import (
@@ -136,7 +136,7 @@ def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[s
                     path_of(file[0]).stat()
             known = elsewhere or name in NAMES or name in _registered("methods.registry", "METHODS")
             if not known and name not in (installed := plugins()):
-                raise unknown(what, name, [*beside, *sorted([*NAMES, *installed])])
+                raise unknown_method(what, name, [*beside, *sorted([*NAMES, *installed])])
         option, equals, value = (options or "").partition("=")
         if option and equals and method in NAMES:
             _refuse_option(method, option, value)
@@ -183,10 +183,8 @@ def theorem_names() -> list[str]:
 def _refuse_option(method: str, option: str, value: str) -> None:
     """Refuse an option that a built-in method does not take, and a word that is none of the option's."""
     taken = options_of_method(method)
-    if not taken:
-        raise UsageError(f"{method} takes no options, got '{option}'")
     if option not in taken:
-        raise unknown(f"option of {method}", option, taken)
+        raise unknown_option(method, option, taken)
     if taken[option] and value not in taken[option]:
         raise unknown(f"value of {method}:{option}", value, taken[option])
 

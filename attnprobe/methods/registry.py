@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any
 
 from ..arguments import checked
-from ..errors import Unsupported, UsageError, unknown
+from ..errors import Unsupported, UsageError, unknown_option
 from ..grammar.folding import fold_text
 from .base import Approximation
 from .option import Option, option_of, word
@@ -169,9 +169,16 @@ class Method:
         if "causal_target" in self.tags:
             return
         if causal and not self.is_causal and "prefill" not in self.tags:
-            raise Unsupported(f"attention is causal, and {self.name} has no causal form")
+            raise Unsupported(f"attention is causal, and {self.name} has no causal form{self._way_out('causal')}")
         if local and not self.takes_windows:
-            raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")
+            way_out = self._way_out("local")
+            raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it{way_out}")
+
+    def _way_out(self, tag: str) -> str:
+        """What a user's function needs for causal or windowed inputs; empty for the project's own methods."""
+        if self.family != "user":
+            return ""
+        return f"; take qkv, hide what qkv.visible hides, and claim {tag}: docs/guide/add-a-method.md, A causal method"
 
     def why_not_decoding(self) -> str | None:
         """Why it has no form for one query behind a cache of keys; None for a method with the tag ``decodes``."""
@@ -198,9 +205,7 @@ class Method:
         chosen = {}
         for name, value in options.items():
             if name not in known:
-                if not known:
-                    raise UsageError(f"{self.name} takes no options, got '{name}'")
-                raise unknown(f"option of {self.name}", name, known)
+                raise unknown_option(self.name, name, known)
             value = known[name].coerce(value, self.name)
             if value != known[name].default or type(value) is not type(known[name].default):
                 chosen[name] = value
