@@ -81,7 +81,7 @@ Exit codes: 0 written, 2 an impossible name, or a file that exists already."""
 @click.option("--out", default=".", show_default=True, metavar="DIR", help="The folder for the files.")
 @debug_option
 def new_method(name: str, out: str, debug: bool) -> None:
-    """Write NAME.py, a method that works, and test_NAME.py, its test. Replace the method by your own.
+    """Write NAME.py, a method that works, also in a language model, and test_NAME.py, its test. Replace it by your own.
 
     Prints the next commands: measure, check and test it. Existing files are never overwritten.
     """

@@ -91,8 +91,9 @@ def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_
 
 def test_the_method_and_its_wrong_brother_take_under_fifty_lines():
     sources = [text for language, text in blocks(PAGE) if language == "python" and text.startswith("# ")]
-    sources = [text for text in sources if not text.startswith("# own.py")]
+    sources = [text for text in sources if not text.startswith(("# near.py", "# own.py"))]
     shell = [line for language, text in blocks(PAGE) if language == "sh" for line in text.splitlines()]
+    shell.remove("attnprobe check ./near.py:near")
     lines = [line for text in sources for line in text.splitlines() if line.strip() and not line.startswith("# ")]
     assert len(sources) == 3 and len(lines) + len(shell) < 50
 
@@ -120,6 +121,32 @@ def test_the_pages_policy_decodes_as_the_built_in_of_its_rule(run, decoder, text
     assert len(own["steps"]["kl"]) == 8 and min(built_in["steps"]["kl"]) > 1e-3
     for metric in ("kl", "loss"):
         assert own["steps"][metric] == pytest.approx(built_in["steps"][metric], rel=1e-4), metric
+
+
+def test_the_pages_causal_method_keeps_its_claims_and_is_measured_in_a_language_model(
+    run, decoder, text_file, tmp_path
+):
+    [method] = [text for _, text in blocks(PAGE) if text.startswith("# near.py")]
+    [command] = [line for line in shown_commands(PAGE) if "near.py" in line and "--model" in line]
+    (tmp_path / "near.py").write_text(method + "\n")
+    code, out, _ = run("check", "./near.py:near")
+    assert code == 0 and "✓ causal " in out and "✓ causal-rows" in out and "✓ local" in out
+    small = ("--model", decoder, "--text", text_file, "--n", 40, "--layer", 1, "--d", 8, "--device", "cpu")
+    code, out, err = run(*shlex.split(command)[1:], *small, "--out", "r", "--format", "json")
+    assert code == 0, err
+    near = next(row for row in json.loads(out)["rows"] if row["method"] == "near.py:near")
+    seen = sum(min(i + 1, 8) + (i >= 8) for i in range(40))
+    assert near["metrics"]["visited_fraction"]["mean"] == pytest.approx(seen / 40**2)
+    assert "matrix_spectral" in near["metrics"]
+
+
+def test_a_function_without_a_causal_form_is_shown_the_page(run, decoder, text_file, tmp_path):
+    (tmp_path / "own.py").write_text("def idea(v):\n    return v.clone()\n")
+    small = ("--model", decoder, "--text", text_file, "--n", 40, "--device", "cpu")
+    _, out, err = run("error", "--method", "./own.py:idea", *small, "--out", "r")
+    said = flat(out + err)
+    assert "no causal form; take qkv, hide what qkv.visible hides, and claim causal" in said
+    assert f"{PAGE.relative_to(ROOT)}, A causal method" in said and "\n## A causal method\n" in PAGE.read_text()
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,22 @@ def test_a_selection_that_looks_ahead_is_noticed_though_no_later_key_has_weight(
     assert verdict.status == "failed" and "change the rows before them" in verdict.reason
 
 
+@pytest.mark.parametrize("seen", ["up to its own place", "of its pair", "as if it were the last"])
+def test_the_causal_form_of_a_function_without_a_matrix_is_checked_by_its_output(seen):
+    def fn(qkv):
+        places = torch.arange(qkv.n_q) + qkv.n_k - qkv.n_q if seen == "as if it were the last" else qkv.query_positions
+        last = places // 2 * 2 + 1 if seen == "of its pair" else places
+        return Approximation(None, below(qkv.scale * qkv.q @ qkv.k.mT, last) @ qkv.v)
+
+    causal, rows = examine(tagged("causal", fn), only=["causal", "causal-rows"])
+    if seen == "up to its own place":
+        assert (causal.status, rows.status) == ("ok", "ok")
+    elif seen == "of its pair":
+        assert causal.status == "failed" and causal.reason.endswith("hide the keys that qkv.visible hides")
+    else:
+        assert rows.status == "failed" and "alone (read their places from qkv.query_positions): at" in rows.reason
+
+
 @pytest.mark.parametrize(
     ("mixes", "normaliser", "why"), [(False, True, None), (True, True, "query .* alone"), (False, False, "no log_norm")]
 )
@@ -461,7 +477,16 @@ def test_new_method_writes_what_passes_its_check_and_its_test(run, tmp_path):
     assert "attnprobe check ./own/my_pool.py:my_pool" in err
     code, out, err = run("check", "./own/my_pool.py:my_pool")
     assert code == 0 and "0 fail" in out, out
-    for claim in ("row-sums-one", "nonnegative", "exact-at-full-budget", "linear", "adjoint", "budget"):
+    for claim in (
+        "row-sums-one",
+        "nonnegative",
+        "exact-at-full-budget",
+        "linear",
+        "adjoint",
+        "budget",
+        "causal",
+        "causal-rows",
+    ):
         assert f"✓ {claim} " in out
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "own"],
@@ -471,6 +496,10 @@ def test_new_method_writes_what_passes_its_check_and_its_test(run, tmp_path):
         env=HERE,
     )
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+    visited = attnprobe.approximate("own/my_pool.py:my_pool", make(h=2, n=20).replace(causal=True), 4).diagnostics[
+        "visited"
+    ]
+    assert visited.tolist() == [20 + 15 + 10 + 5] * 2
     before = (tmp_path / "own/my_pool.py").read_bytes()
     for name, words in (
         ("my_pool", "exists; choose another name"),
@@ -530,14 +559,21 @@ def test_the_options_that_are_read_from_files_are_the_registrys():
         ["vmean:x=1"],
         ["torch:flux"],
         ["skyformer:inverse=pniv"],
+        ["skyformer", "d=16"],
+        ["vmean:d=16"],
+        ["mine"],
     ],
 )
-def test_methods_are_refused_at_once_in_the_words_of_the_request(texts):
+def test_methods_are_refused_at_once_in_the_words_of_the_request(texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
     with pytest.raises(UsageError) as at_once:
         check_methods(texts)
     with pytest.raises(UsageError) as later:
         parse_methods(texts, "softmax")
     assert str(at_once.value) == str(later.value)
+    way_out = {"d=16": "; the budget is --d, such as --d 16,32", "mine": "; did you mean './mine.py:mine'?"}
+    assert str(at_once.value).endswith(way_out.get(texts[-1].removeprefix("vmean:"), ""))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ...files import path_of, writing
 
-METHOD = '''"""{title}: one sentence about the method. Replace this example, which averages keys, by your own."""
+METHOD = '''"""{title}: one sentence about the method. Replace this example, which keeps d keys, by your own."""
 
 import torch
 
@@ -18,33 +18,31 @@ import attnprobe
 
 @attnprobe.method(
     linear_in_v=True,
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
-    budget="d segments of consecutive keys",
+    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal"),
+    budget="d keys at equal distances",
     cost="2 n d p",
     limit=lambda n_q, n_k: n_k,
     exact_at=lambda n: (n, {{}}),
 )
-def {name}(q, k, v, d, scale):
-    """Attention over the means of d segments of keys.
+def {name}(q, k, v, d, scale, qkv):
+    """Attention to the keys ``⌊s n_k / d⌋``, s = 0 … d - 1; a causal query sees those up to its own place.
 
-    With m_s the mean of the c_s keys of segment s, and u_s that of their values,
-
-        ``out_i = Σ_s w_is u_s``,   ``w_is ∝ c_s exp(scale · q_i · m_s)``.
+        ``out_i = Σ_s w_is v_s``,   ``w_is ∝ exp(scale · q_i · k_s)``.
 
     Args:
         q, k, v: (h, n_q, p), (h, n_k, p), (h, n_k, p_v), on any device and of any dtype.
-        d: the number of segments. scale: the factor on Q Kᵀ, applied here.
+        d: the number of keys. scale: the factor on Q Kᵀ, applied here. qkv: says which keys a query sees.
 
     Returns:
-        The output, (h, n_q, p_v). ``2 n d p`` multiply-adds a head.
+        The output, (h, n_q, p_v), and the number of computed scores. ``2 n d p`` multiply-adds a head.
     """
-    n = k.shape[1]
-    segment = torch.arange(n, device=k.device) * d // n  # (n_k,)
-    member = torch.nn.functional.one_hot(segment, d).to(k.dtype)  # (n_k, d)
-    size = member.sum(0)  # (d,)
-    keys, values = (member.mT @ x / size[:, None] for x in (k, v))  # (h, d, p), (h, d, p_v)
-    scores = scale * q @ keys.mT + size.log()  # (h, n_q, d)
-    return torch.softmax(scores, -1) @ values
+    kept = torch.arange(d, device=k.device) * k.shape[1] // d  # (d,)
+    scores = scale * q @ k[:, kept].mT  # (h, n_q, d)
+    if qkv.visible is not None:  # causal
+        scores = scores.masked_fill(qkv.visible.hides(kept), -torch.inf)
+    output = torch.softmax(scores, -1) @ v[:, kept]
+    visited = (scores > -torch.inf).sum((1, 2))  # (h,), for the tables and the figure of cost
+    return attnprobe.Approximation(None, output, diagnostics={{"visited": visited}})
 '''
 
 TEST = '''"""{title}: the contract of every method, and the formula."""
@@ -62,12 +60,13 @@ def test_it_keeps_the_contract():
 
 def test_it_equals_its_formula():
     q, k, v = torch.randn(3, 1, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = torch.zeros_like(v)
-    segments = [[0, 1, 2], [3, 4], [5, 6]]  # of 7 keys
-    for i in range(7):
-        weights = [len(s) * torch.exp(0.5 * q[0, i] @ k[0, s].mean(0)) for s in segments]
-        expected[0, i] = sum(w * v[0, s].mean(0) for w, s in zip(weights, segments)) / sum(weights)
-    assert torch.allclose(approximate({name}, QKV(q, k, v), d=3).output, expected)
+    for causal in (False, True):
+        expected = torch.zeros_like(v)
+        for i in range(7):
+            kept = [s for s in (0, 2, 4) if s <= i or not causal]  # of 7 keys
+            weights = torch.softmax(0.5 * k[0, kept] @ q[0, i], 0)
+            expected[0, i] = weights @ v[0, kept]
+        assert torch.allclose(approximate({name}, QKV(q, k, v, causal=causal), d=3).output, expected)
 '''
 
 
