@@ -32,6 +32,7 @@ DESCENT = 0.3  # of type, of letters below the line
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
 RADIUS = 3.0  # points, of a marker
 RING = 1.5  # points, by which a hollow marker is larger
+CLEARLY = 1.3  # times as near to its own point as to another is a name
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
 FAR = 1e3  # from the least cost to the beginning of the frontier at V-Mean, which has none
@@ -179,7 +180,8 @@ def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Point]
     ends = [point for line in lines for point in (line[0], line[-1])]
     numbered = [point for point in [*ends, *(point for line in lines if few for point in line)] if point.d is not None]
     for point in dict.fromkeys([*numbered, *named]):
-        text = point.label if point in named else str(point.d) if found else f"d = {point.d}"
+        name = point.label + " !" * point.bad
+        text = name if point in named else str(point.d) if found else f"d = {point.d}"
         if point in named and any(other == text for other, _, _ in found):
             continue
         (own,) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
@@ -191,7 +193,7 @@ def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Point]
             gap = (SLANTED if all(side) else STRAIGHT) + (RING if point.bad else 0.0)
             x, y = (part * (gap + extent / 2) for part, extent in zip(side, (wide, tall), strict=True))
             box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
-            hidden = any(_meet(box, other) for other in taken)
+            hidden = any(_meet(box, other) for other in taken) or (point in named and _nearer(box, others, own))
             if not hidden and low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]:
                 covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
                 fitting[x, y - tall / 2 + below] = covered, box
@@ -239,6 +241,17 @@ def _within(box: Box, places: Sequence[Place], near: float) -> int:
     """How many places lie in a box or so near it."""
     left, bottom, right, top = box
     return sum(left - near < x < right + near and bottom - near < y < top + near for x, y in places)
+
+
+def _nearer(box: Box, others: Sequence[Place], own: Place) -> bool:
+    """Whether a box is nearer to one of the others than to its own place, or nearly."""
+    left, bottom, right, top = box
+
+    def apart(place: Place) -> float:
+        x, y = place
+        return math.hypot(max(left - x, 0, x - right), max(bottom - y, 0, y - top))
+
+    return min(map(apart, others), default=math.inf) < CLEARLY * apart(own)
 
 
 def _meet(one: Box, other: Box) -> bool:

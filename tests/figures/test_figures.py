@@ -492,3 +492,23 @@ def test_a_method_without_a_colour_has_its_name_once_where_it_covers_nothing():
     names = {text.get_text(): text.xy for text in axis.texts}
     assert names["d = 8"] == (10.0, 5.0) and names["free"] == (300.0, 100.0), "at the point near the frontier"
     assert 2 < len(names) == len(axis.texts) < 12
+
+
+def test_a_name_is_clearly_nearer_to_its_own_point():
+    """*skyformer* stood 5 points from nystromformer's dot, and 7 from its own."""
+    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
+    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
+    upper, lower, far = (Point(f"a long name {y:g}", 8, 30.0, y, bad=y == 500) for y in (36.0, 30.0, 500.0))
+    costs.cloud(axis, [upper, lower, far], {}, [])
+    costs.numbers(axis, [upper, lower, far], {})
+    axis.figure.canvas.draw()
+    assert [text.get_text() for text in axis.texts][-1] == "a long name 500 !"
+    for text in axis.texts:
+        box = text.get_window_extent()
+        places = axis.transData.transform([(point.cost, point.error) for point in (upper, lower, far)])
+        near = [
+            math.hypot(*(max(lo - x, 0, x - hi) for lo, x, hi in zip(box.min, at, box.max, strict=True)))
+            for at in places
+        ]
+        own = axis.transData.transform(text.xy)
+        assert places[near.index(min(near))].tolist() == own.tolist() and sorted(near)[1] > 1.2 * min(near)

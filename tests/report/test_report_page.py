@@ -249,6 +249,7 @@ def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):
         r"mine_%\$&.py:fn",
         "V-Mean",
         "frontier: the least error up to a cost",
+        "under the frontier: bad rows",
         "exact attention",
         "hollow, !: bad rows",
     ]

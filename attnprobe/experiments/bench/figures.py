@@ -228,7 +228,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         y=f"{symbol(ERROR)}, median",
         legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}
         | others
-        | LEAST_ERROR
+        | (LEAST_ERROR if any(best.values()) else {})
         | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),

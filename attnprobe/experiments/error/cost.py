@@ -61,6 +61,7 @@ MOST_ABSENT = 2  # methods without a cost that are named
 NOTHING = {"linestyle": "", "marker": ""}
 CERTAIN = {"frontier: each has less error than the one before, at 95 %": FRONTIER}
 UNCERTAIN = {"under the frontier: not better at 95 %, or bad rows": NOTHING}
+BELOW = {"under the frontier: bad rows": NOTHING}
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
 
@@ -315,7 +316,7 @@ def cost_figure(
             **yardsticks,
             **(others if there - styles.keys() else {}),
             **(CERTAIN if errors else LEAST_ERROR),
-            **(UNCERTAIN if errors and under else {}),
+            **((UNCERTAIN if errors else BELOW) if under else {}),
             **({EXACT_LABEL: EXACT_LINE} if exact else {}),
             **hollow_legend(row for row in points if text_label(row) in there),
             **dict.fromkeys(absent, NOTHING),

@@ -23,6 +23,7 @@ from ...figures.methods import (
     legend_text,
     panel_title,
     parts,
+    sign_legend,
     styles_of,
     text_label,
     where,
@@ -31,6 +32,7 @@ from ...figures.panels import Panels, draw_figures, panels_of
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import Row
+from ...tables.methods import ROUNDING
 from ...tables.table import gathered
 
 if TYPE_CHECKING:
@@ -228,7 +230,6 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         return []
     groups = _parts(shown)
     styles = styles_of(rows, shown)
-    flags = flagged(shown)
     names = [name for name in PANELS if _has(shown, name)]
     yardstick = [y for row in shown if row.get("reference") for y in _errors(row)]
     high = max(ABOVE * median(yardstick), 1.3 * max(yardstick)) if yardstick else HUGE
@@ -238,7 +239,9 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
         name, group = panel
         for row in group:
             if points := _curve(row, name):
-                axis.plot(*zip(*points, strict=True), **{**styles[text_label(row)], "markersize": 4})
+                at, values = zip(*points, strict=True)
+                drawn = values if name == "mass" else [y if y > ROUNDING else math.nan for y in values]
+                axis.plot(at, drawn, **{**styles[text_label(row)], "markersize": 4})
         logarithmic(axis, "x")
         axis.set_ylabel(PANELS[name])
         if name == "mass":
@@ -247,8 +250,10 @@ def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path)
             scale(axis, [y for row in shown if _place(row) == _place(group[0]) for y in _errors(row)], high=high)
 
     def legend(page: Sequence[tuple[str, Sequence[Row]]]) -> dict[str, Any]:
-        there = {text_label(row) for _, group in page for row in group}
-        return {legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in there}
+        there = [row for _, group in page for row in group]
+        labels, flags = {text_label(row) for row in there}, flagged(there)
+        looks = {legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in labels}
+        return looks | sign_legend(there)
 
     panels = [[(title, (name, group)) for name in names if _has(group, name)] for title, group in groups]
     alike = gathered(panels, len) if sum(map(len, panels)) > ROW else [panels]  # those without mass are on other pages
@@ -314,6 +319,7 @@ def _of_positions(rows: Sequence[Row], names: Sequence[str], notes: Mapping[str,
     lines += [f"Methods without a curve of mass have more than {ALL} everywhere."] if "mass" in names else []
     lines += [
         "The error of a row is ‖o~ − o‖ / ‖o‖." + " The legend names what lies outside the axis." * any(notes.values()),
+        *(["Errors of rounding are not drawn."] * any(y <= ROUNDING for row in rows for y in _errors(row))),
         "Points are means over the queries at positions 2^a to 2^(a+1) − 1, at the geometric middle of these.",
     ]
     return [*lines, where(rows, "heads", "windows", "repeats")]

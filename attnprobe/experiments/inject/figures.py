@@ -282,13 +282,13 @@ def _drawn(axis: Any, panel: Sequence[Row], rows: Sequence[Row], styles: Styles,
     """Draw each method of a panel, on the scale of the rows; returns the legend."""
     lowest, own = _lowest(rows), {}
     notes = outside(rows, lambda row: [_drift(row)], lowest)
-    bad = flagged(rows)
+    bad = flagged(panel)
     for label, style in styles.items():
         group = [row for row in panel if text_label(row) == label]
         if group:
             words, line = plot(axis, group, style)
             own[legend_text(label, bad) + words + notes[label]] = line
-    for label, look in sign_legend(rows).items():
+    for label, look in sign_legend(panel).items():
         (own[label],) = axis.plot([], [], **look)
     drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
     logarithmic(axis, "y")

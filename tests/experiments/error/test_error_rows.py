@@ -138,13 +138,6 @@ def test_floors_are_gates_of_metrics_of_which_more_is_better(run, qkv, tmp_path,
     assert run("error", "--qkv", qkv[0], *options, *gate)[0] == code
 
 
-def test_a_floor_fails_where_its_metric_is_not_measured(run, qkv, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = ("--method", "window", "--d", 8, "--no-matrix", "--out", "r", "--fail-below", "mass=0.1")
-    code, _, err = run("error", "--qkv", qkv[0], *options)
-    assert code == 1 and "mass" in err
-
-
 @pytest.mark.parametrize(
     "queries, rows", [("last:5", range(43, 48)), ("every:12", [11, 23, 35, 47]), ("3,40-41", [3, 40, 41])]
 )
