@@ -136,6 +136,7 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
         seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
         split = f" ({facts['split']})" if facts.get("split") else ""
         model, weights, text = (str(facts.get(name)) for name in ("model", "weights", "text"))
+        weights = "with its own weights" if weights == "pretrained" and model not in MODELS else weights  # maybe random
         return MODELS.get(model, model), f"{WEIGHTS.get(weights, weights)}{seed}", f"on {TEXTS.get(text, text)}{split}"
     if "qkv" in facts:
         return f"Q, K and V of {facts['qkv']}", "", ""

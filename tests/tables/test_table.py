@@ -266,7 +266,9 @@ def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
     run = open_run(RUNS / "error-rows")
     [view] = views(run)
     caption = next(line for line in view.text("latex").splitlines() if line.startswith(r"\caption"))
-    start = r"\caption{Errors of attention approximations, decoder, pretrained, on words.txt: layer 0 $\cdot$ $n = 16$"
+    start = (
+        r"\caption{Errors of attention approximations, decoder, with its own weights, on words.txt: layer 0 $\cdot$ "
+    )
     assert caption.startswith(start) and caption.count("$n = 16$") == 1
     assert r"\label{tab:error-rows-inputs-1}" in view.inputs.text("latex")
 

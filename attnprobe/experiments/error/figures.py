@@ -45,6 +45,7 @@ ACROSS = 5  # budgets of a figure
 ROW = 3  # panels of mass and error that are one row
 MAP = 2.1  # inches of a map at a single budget
 LINE = 0.15  # inches of a line of a map's title
+CELL = 0.085  # inches of a cell, at least
 WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
@@ -115,7 +116,8 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             f"{sentence(place_words)}.",
         ]
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
-        across = min(ACROSS, drawing.sizes.across(0.3 + 0.085 * max(len(heads), 7)))
+        cell = CELL * (1 + drawing.sizes.fixed)  # which is read from afar
+        across = min(ACROSS, drawing.sizes.across(0.3 + cell * max(len(heads), 7)))
         for part in chunks(budgets, across):
             figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
