@@ -144,7 +144,8 @@ def compare(
         *comparison.sources_in_words(),
     ]
     header = Header(facts, lines)
-    answer(comparison_view(comparison.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
+    view = comparison_view(comparison.rows, header, comparison.sources, paths)
+    answer(view.text(**as_shown(output)), styled=output.format_ == "table")
     for line in comparison.notes:
         note(line)
     for line in alone_lines(comparison.rows):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
 from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.labels import TELLING
-from ..tables.long import sortable
 from ..tables.numbers import method_label, short_hashes
 
 Key = tuple[Any, ...]
 MOST_FACTS = 4  # that a refusal names
+DEMAND = re.compile(r"\s*d\s*=")  # of a budget, among options
 
 
 def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fields]:
@@ -163,19 +164,20 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
         name = f"{left[0]}{ARROW}{right[0]}"
         budgets = [{row["d"] for row in rows} for rows in taken]
         free = left[1] is not None or right[1] is not None
-        tests: dict[int | None, Any] = {}
-        for d in {None} if free else (budgets[0] | budgets[1]) - {None} or {None}:
-            at = [side[1] if free or of == {None} else d for side, of in zip((left, right), budgets, strict=True)]
-            sides = (left[2], at[0]), (right[2], at[1])
-            tests[d] = frozenset(sides) if a is b else sides
-        again = sorted((d for d, test in tests.items() if test in compared), key=sortable)
+        again = []
+        for d in [None] if free else sorted((budgets[0] | budgets[1]) - {None}) or [None]:
+            at = (left[1], right[1]) if free else [None if of == {None} else d for of in budgets]
+            test = (left[2], at[0]), (right[2], at[1])
+            if test in compared:
+                again.append(d)
+                continue
+            compared |= {test, test[::-1]} if a is b else {test}
+            for into, rows in zip((ours, others), taken, strict=True):
+                into += [
+                    {**row, "pair": name, "requested": True, "d": d} for row in rows if free or row["d"] in (None, d)
+                ]
         named = ", ".join(str(d) for d in again if d is not None)
         repeated += [f"{text} at d={named}" if named else text] if again else []
-        compared.update(tests.values())
-        for into, rows, elsewhere in ((ours, taken[0], budgets[1]), (others, taken[1], budgets[0])):
-            for row in rows:
-                every = [None] if free else elsewhere if row["d"] is None else [row["d"]]
-                into += [{**row, "pair": name, "requested": True, "d": d} for d in every if d not in again]
     return ours, others, repeated
 
 
@@ -193,23 +195,41 @@ def _sides(text: str, a: Sequence[Fields], b: Sequence[Fields]) -> tuple[Side, S
     if not places:
         raise UsageError(f"--pair {text}: write two methods, LEFT=RIGHT, such as skyformer=nystromformer")
     if not found:
-        for place in places:
-            sides = with_commas(text[:place]), with_commas(text[place + 1 :])
-            if _found(sides[0], a) and _found(sides[1], b):
-                raise UsageError(f"--pair {text}: join options by commas: {sides[0]}={sides[1]}")
-        for place in places:
-            for name, rows in _at_other_budgets((text[:place], a), (text[place + 1 :], b)):
-                at = ", ".join(str(d) for d in sorted({row["d"] for row in rows if row["d"] is not None}))
-                raise UsageError(f"--pair {text}: {name} was measured {f'at d={at}' if at else 'without d'}")
-        known = [", ".join(dict.fromkeys(method_label(row) for row in run if _counts(row))) for run in (a, b)]
-        where = known[0] if known[0] == known[1] else f"{known[0]} in A; {known[1]} in B"
-        unwritten = ", without options at their defaults" if ":" in text else ""
-        raise UsageError(f"--pair {text}: no two methods of the runs; they have {where}{unwritten}")
+        raise _unfit(text, [(text[:place], text[place + 1 :]) for place in places], a, b)
     if any(len(side) > 1 for side in found[0]):
         several = ", ".join(dict.fromkeys(one[2] for side in found[0] for one in side))
         raise UsageError(f"--pair {text} fits several methods, {several}: write their options")
     (left,), (right,) = found[0]
     return _at_budget_of(right, left, a), _at_budget_of(left, right, b)
+
+
+def _unfit(text: str, splits: Sequence[tuple[str, str]], a: Sequence[Fields], b: Sequence[Fields]) -> UsageError:
+    """Why a pair, which is split at one of its signs of equality, names no two methods of the runs."""
+    known = [list(dict.fromkeys(row["method"] for row in rows if _counts(row))) for rows in (a, b)]
+
+    def names(split: tuple[str, str]) -> list[str]:
+        return [short_name(parts(side)[0]) for side in split]
+
+    def likely(split: tuple[str, str]) -> tuple[int, bool]:
+        named = names(split)
+        return sum(name in of for name, of in zip(named, known, strict=True)), "=" not in "".join(named)
+
+    split = max(splits, key=likely)
+    for name, of, run in zip(names(split), known, ("A", "B"), strict=True):
+        if name not in of:
+            return UsageError(f"--pair {text}: {unknown('method' if a is b else f'method of {run}', name, of)}")
+    joined = [with_commas(side) for side in split]
+    if joined != [*split]:
+        return UsageError(f"--pair {text}: join options by commas: {'='.join(joined)}")
+    side, rows = next((side, rows) for side, rows in zip(split, (a, b), strict=True) if not _found(side, rows))
+    name, options = parts(side)
+    fitting = _found(f"{name}:{','.join(one for one in (options or '').split(',') if not DEMAND.match(one))}", rows)
+    if fitting:
+        budgets = sorted({row["d"] for row in _cells(rows, fitting[0]) if row["d"] is not None})
+        at = f"at d={', '.join(map(str, budgets))}" if budgets else "without d"
+        return UsageError(f"--pair {text}: {fitting[0][2]} was measured {at}")
+    labels = dict.fromkeys(method_label(row) for row in rows if row["method"] == short_name(name) and _counts(row))
+    return UsageError(f"--pair {text}: '{side}' is not among {', '.join(labels)}; leave out options at their defaults")
 
 
 def _at_budget_of(other: Side, side: Side, rows: Sequence[Fields]) -> Side:
@@ -248,20 +268,6 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
                 return [side]
             sides[side[2]] = side
     return [*sides.values()]
-
-
-def _at_other_budgets(*sides: tuple[str, Sequence[Fields]]) -> list[tuple[str, list[Fields]]]:
-    """The methods of a pair that its run has at other budgets only, each with its cells; empty if one is unknown."""
-    found = []
-    for text, rows in sides:
-        name, options = parts(text)
-        pieces = [piece for piece in (options or "").split(",") if piece.partition("=")[0].strip() != "d"]
-        methods = _found(text, rows) or _found(f"{name}:{','.join(pieces)}", rows)
-        if not methods:
-            return []
-        if not _found(text, rows):
-            found.append((methods[0][2], _cells(rows, methods[0])))
-    return found
 
 
 def _means(text: str, value: Any) -> bool:

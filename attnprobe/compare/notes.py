@@ -71,14 +71,15 @@ def of_chance(rows: Sequence[Row], level: float) -> list[str]:
         return []
     shares = (f"{100 * min(1.0, share / 2):.3g} %" for share in (tables * level, level))
     return [
-        f"p is corrected within each of {tables} tables: without a change, at most {next(shares)} of comparisons have "
-        f"a worse row; with --level {level / tables:.2g}, {next(shares)}"
+        f"p is corrected in each of {tables} tables alone: if nothing changed, the probability of a worse row in any "
+        f"is at most {next(shares)}; with --level {level / tables:.2g}, {next(shares)}"
     ]
 
 
 def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
-    """A note on rows whose two sides differ in what they compute or read: means over all places of a budget."""
+    """Notes on costs: where sides differ, by means over all places of a budget, and where one side states none."""
     differing = []
+    unknown: dict[str, None] = {}
     both = {key: ([*a[key].values()], [*b[key].values()]) for key in a if key in b}
     for alike in gathered(both, lambda key: (*key[1:3], *key[4:6])):  # one method, n and d
         sides = [[cell for key in alike for cell in both[key][side]] for side in (0, 1)]
@@ -88,10 +89,14 @@ def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key,
             left, right = (factor * fmean(one) if one else math.nan for one in costs)
             if abs(left - right) > SAME_COST * right:
                 parts.append(f"{left:.3g} against {right:.3g} {unit}")
+        first = sides[0][0]
         if parts:
-            first = sides[0][0]
             differing.append(f"{_named(first)}, n={first['n']}: {', '.join(parts)}")
-    return [f"costs differ: {'; '.join(differing)}"] if differing else []
+        silent = [side for side in sides if all(per_head(cell, name) is None for cell in side for name in COSTS)]
+        if "pair" in first and len(silent) == 1:
+            unknown[method_label(silent[0][0])] = None
+    notes = [f"costs differ: {'; '.join(differing)}"] if differing else []
+    return [*notes, *(f"the cost of {name} is unknown: it states none" for name in unknown)]
 
 
 def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
@@ -102,8 +107,8 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
         if names := dict.fromkeys(_named(cells[0]) for cells in bad):
             where = side if "pair" in bad[0][0] else run
             notes.append(
-                f"bad rows {where} count as they are, and a better side that alone has some is undecided: "
-                f"{', '.join(names)}"
+                f"bad rows {where}, which the means include: {', '.join(names)}; if the better side alone has some, "
+                "the row is undecided"
             )
     return notes
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from ..tables.console import Header
+from ..tables.labels import sources_words
 from ..tables.long import Row
 from ..tables.methods import label
+from ..tables.metrics import in_words
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
@@ -24,11 +28,15 @@ TESTS = {
 }
 
 
-def comparison_view(rows: Sequence[Row], header: Header) -> View:
-    """The view of a comparison."""
-    return View(
-        "compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS, title=TITLE
-    )
+def comparison_view(
+    rows: Sequence[Row], header: Header, sources: Sequence[Mapping[str, Any]] = (), runs: Sequence[str] = ()
+) -> View:
+    """The view of a comparison of runs, of which these are the facts of sources and the paths."""
+    pairs = [row["method"] for row in rows if ARROW in row["method"]]
+    title = ", ".join(filter(None, [TITLE, sources_words(sources)]))
+    stem = "-".join(dict.fromkeys([*(Path(run).name for run in runs), *pairs]))
+    tables = comparison_tables(rows)
+    return View("compare", header, rows, tables, comparison_legend(rows), COMPARED, FIELDS, title=title, stem=stem)
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
@@ -43,7 +51,8 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     metrics = dict.fromkeys(row["metric"] for row in rows if row["metric"] is not None)
     for group in gathered([row for row in rows if row["metric"] is not None], _caption):
         difference = WITH_INTERVAL if any(row["low"] is not None for row in group) else DIFFERENCE
-        columns = [*PLACE, *_value_columns(group), difference, *TESTED]
+        corrected = any(row["p"] != row["p_adjusted"] for row in group)
+        columns = [*PLACE, *_value_columns(group), difference, *(TESTED if corrected else TESTED[1:])]
         tables.append(table_of(_caption(group[0]), group, columns, _reasons(group, named=len(metrics) > 1)))
     return tables + lone[first:]
 
@@ -56,7 +65,7 @@ def _reasons(rows: Sequence[Row], named: bool) -> list[str]:
             key = method_label(row), row["verdict"], row["reason"]
             budgets.setdefault(key, []).append("" if row["d"] is None else str(row["d"]))
     at = {key: f" d={', '.join(every)}" if all(every) else "" for key, every in budgets.items()}
-    of = f" in {rows[0]['metric']}" if named else ""
+    of = f" in {in_words(rows[0]['metric'])}" if named else ""
     return [f"{key[0]}{at[key]} is {key[1]}{of}: {key[2]}" for key in budgets]
 
 
@@ -86,9 +95,9 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     if tests:
         if lacking := _without_interval(compared):
             parts.append(f"No interval: {' or '.join(lacking)}.")
-        parts.append("p: two-sided, by Holm's method over the rows of the table.")
+        parts.append("p: two-sided, by Holm's method over the rows of the table; of one row, not corrected.")
         if any(row["low"] is not None for row in compared):
-            parts.append("interval: the differences that the test of this row alone does not refuse.")
+            parts.append("interval: at 1 − level, of this row alone, not corrected.")
         units = "heads in all windows" if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
@@ -152,9 +161,13 @@ def _named(row: Row) -> str:
 def _caption(row: Row) -> str:
     one = "method" if ARROW in row["method"] else "run"
     alone = f"requested, but in one {one} only" if row["verdict"] == MISSING else f"cells of one {one} alone"
-    facts = (f"{name} {short_hashes(str(fact))}" for name, fact in row["source"].items() if fact is not None)
+    facts = (
+        f"{name.replace('_', ' ')} {short_hashes(str(fact))}"
+        for name, fact in row["source"].items()
+        if fact is not None
+    )
     target = "" if "layers" in row else f"target {row['target']}"
-    return joined(row["metric"] or alone, _layers(row), f"n = {row['n']}", target, *facts)
+    return joined(in_words(row["metric"]) if row["metric"] else alone, _layers(row), f"n = {row['n']}", target, *facts)
 
 
 def _layers(row: Row) -> str:
@@ -203,6 +216,7 @@ VALUES: tuple[Column, ...] = (
     Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
 TESTED: tuple[Column, ...] = (
+    Column("p of\none row", lambda row: significant(row["p"], 2), spare=4),
     Column("p\n(Holm)", lambda row: significant(row["p_adjusted"], 2), short="p", spare=-1),
     Column("test", _test, spare=3),
 )

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from ..tables.metrics import in_words as in_words
+
 Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 
 # They differ for readers with red-green or blue-yellow blindness too, on white and turned over on black.
@@ -107,7 +109,6 @@ SYMBOLS = {
     "matrix_frobenius_relative": r"$\|B-\tilde{B}\|_F\;/\;\|B\|_F$",
 }
 PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}
-WORDS = {"output": "output error", "matrix": "matrix error"}
 
 
 def symbol(metric: str) -> str:
@@ -125,19 +126,6 @@ def formula(metric: str) -> str:
     for tex, plain in PLAIN.items():
         text = text.replace(tex, plain)
     return text
-
-
-def in_words(metric: str) -> str:
-    """A metric's name in a title.
-
-    >>> in_words("output_spectral_relative"), in_words("max_abs")
-    ('relative output error (spectral norm)', 'max abs')
-    """
-    if metric not in SYMBOLS:
-        return metric.replace("_", " ")
-    of, norm, *rest = metric.split("_")
-    norm = norm.title() if norm == "frobenius" else norm
-    return f"{'relative ' if rest else ''}{WORDS[of]} ({norm} norm)"
 
 
 def sentence(text: str) -> str:

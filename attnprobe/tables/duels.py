@@ -88,4 +88,4 @@ def left_out(rows: Sequence[Any]) -> list[str]:
         "as yardsticks": [row for row in methods if is_sound(row) and row["method"] in YARDSTICKS and len(labels) > 2],
     }
     named = {words: list(dict.fromkeys(map(label, of))) for words, of in why.items()}
-    return [f"Left out {words}: {in_words(names)}." for words, names in named.items() if names]
+    return [f"Not ranked {words}: {in_words(names)}." for words, names in named.items() if names]

@@ -94,20 +94,12 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
     'MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package, layer 0, n = 512, 12 heads'
     """
     sources = [record.get("source") or {} for record in records]
-    words: dict[tuple[str, str], list[str]] = {}
-    for facts in sources:
-        model, weights, text = _source_words(facts)
-        words.setdefault((model, text), []).append(weights)
-    read = [
-        ", ".join(filter(None, [model, " and ".join(filter(None, dict.fromkeys(weights))), text]))
-        for (model, text), weights in words.items()
-    ]
     factors = sorted({scale_of(facts) for facts in sources})
     lengths = sorted({record["n"] for record in records})
     placed = [record for record in records if "task" not in (record.get("source") or {})]
     heads = {head for record in placed for head in record.get("heads") or ()}
     parts = [
-        " and ".join(filter(None, read)),
+        sources_words(sources),
         "" if factors == [1] else f"scores x {', '.join(f'{factor:g}' for factor in factors)}",
         layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
         f"n = {', '.join(map(str, lengths))}{_beyond_positions(sources, max(lengths, default=0))}",
@@ -128,6 +120,19 @@ def _beyond_positions(sources: Sequence[Mapping[str, Any]], longest: int) -> str
     words = {"segment": "in segments of {}", "wrap": "at {} positions, repeated", "interpolate": "between {} positions"}
     read = {(facts.get("positions"), facts.get("max_positions") or longest) for facts in sources}
     return "".join(f" {words[how].format(most)}" for how, most in read if how in words and most < longest)
+
+
+def sources_words(sources: Iterable[Mapping[str, Any]]) -> str:
+    """Models, their weights and texts, in plain words."""
+    words: dict[tuple[str, str], list[str]] = {}
+    for facts in sources:
+        model, weights, text = _source_words(facts)
+        words.setdefault((model, text), []).append(weights)
+    read = [
+        ", ".join(filter(None, [model, " and ".join(filter(None, dict.fromkeys(weights))), text]))
+        for (model, text), weights in words.items()
+    ]
+    return " and ".join(filter(None, read))
 
 
 def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -134,6 +134,8 @@ def latex(
             r"\end{table}",
             *(f"% {one_line(note)}" for note in table.notes),
         ]
+        if hidden := dict.fromkeys(column.name for column in table.columns if column not in shown.columns):
+            lines.append(f"% columns left out: {', '.join(hidden)}")
     entries = legend_of((column for table in tables for column in table.columns), full=True)
     return "\n".join([*lines, *(f"% {one_line(entry.text)}" for entry in entries)])
 

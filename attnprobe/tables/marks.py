@@ -19,8 +19,8 @@ SIGNS = {  # before the first cell of a line, or before a value
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (
-    "Bold: the best mean at each d but for yardsticks and rows that use more, and the next ones up to the first that a "
-    "paired test, corrected over the rows of a layer, finds worse"
+    "Bold: at each d the best mean, and the next ones until a paired test, corrected over the rows of a layer, finds "
+    "one worse; yardsticks and rows that use more than d are not ranked"
 )
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"

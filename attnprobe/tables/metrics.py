@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,22 @@ def share(name: str, better: str | None = "smaller") -> Metric:
 
 
 SELECTED = (Metric("scored"), Metric("kv_read"))  # what methods that select keys compute and read for a row
+NORMED = re.compile("(output|matrix)_(spectral|frobenius)(_relative)?")
+
+
+def in_words(metric: str) -> str:
+    """A metric's name in a title.
+
+    >>> in_words("output_spectral_relative"), in_words("max_abs")
+    ('relative output error (spectral norm)', 'max abs')
+    """
+    normed = NORMED.fullmatch(metric)
+    if normed is None:
+        return metric.replace("_", " ")
+    norm = normed[2].replace("f", "F")
+    return f"{'relative ' if normed[3] else ''}{normed[1]} error ({norm} norm)"
+
+
 ERROR = (  # of `attnprobe error`
     Metric("output_spectral"),
     Metric("output_spectral_relative", rounds=True),

@@ -52,8 +52,8 @@ class View:
             fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         tiles: what a page counts: names, and the fields of records whose different values are counted.
-        companions: other views, whose tables are written too. run: the run's folder, where there is one. beside: the
-            folder of the view that this one stands beside.
+        companions: other views, whose tables are written too. run: the run's folder, where there is one. stem: what
+            the labels of LaTeX's tables begin with if there is none.
     """
 
     command: str
@@ -74,7 +74,7 @@ class View:
     tiles: Sequence[tuple[str, str]] = TILES
     companions: Sequence[View] = ()
     run: str | None = None
-    beside: str | None = None
+    stem: str = ""
 
     def of_run(self, folder: Path) -> View:
         """The view with the name of the run's folder."""
@@ -87,7 +87,7 @@ class View:
             return None
         above = replace(self.header, inputs=(), measured=())
         rows = self.header.inputs
-        words = {"title": "Statistics of Q, K and V", "beside": self.run}
+        words = {"title": "Statistics of Q, K and V", "stem": Path(self.run or "").name}
         return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND, **words)
 
     @property
@@ -139,7 +139,7 @@ class View:
         if format == "github":
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
-            label = f"{Path(self.run or self.beside or '').name}-{self.command}"
+            label = f"{Path(self.run or '').name or self.stem}-{self.command}"
             return latex(chosen.tables, chosen.legend, chosen.header, chosen.run, label, self.title, bool(columns))
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 

@@ -848,7 +848,8 @@ def test_a_narrow_terminal_keeps_the_verdict(comparison, monkeypatch):
 
 def test_a_line_of_the_log(comparison):
     lines = [comparison_line(row) for row in comparison.regressions]
-    assert lines[0] == f"skyformer d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.750 became 3.812"
+    where = "relative output error (spectral norm) · layer 0 · n = 64 · target softmax"
+    assert lines[0] == f"skyformer d=16 ({where}): 1.750 became 3.812"
     assert lines[1].endswith("1.000 became 1.000 (ok became failed in 1 of 2 cells: a <b>)")
 
 
@@ -999,3 +1000,41 @@ def test_a_pair_that_differs_in_cost_has_a_note_with_both(read):
     n = ours[0]["n"]
     expected = [f"costs differ: skyformer → linformer d=16, n={n}: 8 against 4 keys read"] if read == (8.0, 4.0) else []
     assert notes == expected
+
+
+def test_a_side_of_a_pair_without_a_cost_is_named():
+    """Its error looked as good as that of a method that computes less."""
+    cells = [cell(method="linformer"), cell(method="mine.py:fn")]
+    cells[0]["metrics"] |= {"visited_fraction": [0.25, 0.25]}
+
+    def told():
+        notes = compare_runs(cells, cells, [METRIC], pairs=["mine.py:fn=linformer"]).notes
+        return [line for line in notes if "cost" in line]
+
+    assert told() == ["the cost of mine.py:fn is unknown: it states none"]
+    cells[1]["metrics"] |= {"visited_fraction": [None, None]}  # it computes no scores
+    assert told() == []
+
+
+def test_a_corrected_p_stands_beside_that_of_the_row_alone():
+    """By hand: the twelve exchanged alike give 2 / 2^12 twice; of two rows Holm's method doubles the smaller one."""
+    a = run([1.0] * 12) + run([1.0] * 12, d=32)
+    rows = compare_runs(a, redrawn([2.0] * 12) + redrawn([2.0] * 8 + [0.5] * 4, d=32)).rows
+    assert rows[0]["p"] == 2 / 2**12 and rows[0]["p_adjusted"] == 2 * rows[0]["p"] and rows[0]["tests"] == 2
+
+    def titles(some):
+        return comparison_view(some, Header()).tables[0].headings
+
+    assert "p of one row" in titles(rows) and "p of one row" not in titles(rows[1:]), "nothing was corrected"
+
+
+def test_a_table_for_a_paper_names_its_runs_its_text_and_its_metric(write, command):
+    """Tables of two runs shared a label, and a caption had neither model nor text but the name of a field."""
+    source = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
+    write("old_run", [cell(method=name, source=source) for name in ("topk", "window")])
+    code, out, _ = command("compare", "old_run", "--pair", "topk=window", "--format", "latex")
+    assert code == 0
+    assert r"\label{tab:old-run-topk-window-compare-1}" in out
+    caption = "Comparison of methods, MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package: "
+    assert rf"\caption{{{caption}relative output error (spectral norm) $\cdot$ layer 0" in out
+    assert "\n% columns left out: B / A" in out

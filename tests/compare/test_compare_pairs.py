@@ -91,7 +91,8 @@ def test_bad_rows_that_do_not_decide_are_named_too():
     cells = run(WORSE, method="x", draws_hash=None) + run(WORSE, method="y", draws_hash=None)
     cells[0]["metrics"] |= bad
     notes = compare_runs(cells, cells, pairs=["x=y"]).notes
-    says = "bad rows on the left count as they are, and a better side that alone has some is undecided: x → y d=16"
+    says = "bad rows on the left, which the means include: x → y d=16; if the better side alone has some, "
+    says += "the row is undecided"
     assert notes == [says]
     cells[0]["metrics"] |= {"guarded_rows": bad["bad_rows"]}
     assert compare_runs(cells, cells, pairs=["x=y"]).notes == []
@@ -127,7 +128,9 @@ def test_several_tables_have_a_note_on_chance():
     assert not any("tables" in note for note in compare_runs(one, one, pairs=["blr=blr:block=64"]).notes)
     two = one + methods(draws_hash=None, layer=3)
     (note,) = compare_runs(two, two, pairs=["blr=blr:block=64"]).notes
-    assert note.startswith("p is corrected within each of 2 tables: without a change, at most 5 % of comparisons have")
+    assert note.startswith(
+        "p is corrected in each of 2 tables alone: if nothing changed, the probability of a worse row"
+    )
     assert note.endswith("with --level 0.025, 2.5 %")
 
 
@@ -216,14 +219,20 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
     ("pair", "says"),
     [
         ("blr", "write two methods, LEFT=RIGHT"),
-        ("blr=nobody", "no two methods of the runs; they have blr, blr:block=64$"),
+        ("blr=nobody", "unknown method 'nobody'; choose from blr$"),
+        ("blr=blt:block=64", "unknown method 'blt'; did you mean 'blr'.$"),
+        ("brl:d=16=blr:block=64,d=16", "unknown method 'brl'; did you mean 'blr'.$"),
         ("blr:block=64=blr:block=64", "both sides are the same cells"),
         ("blr:d=8=blr", "blr was measured at d=16$"),
         ("blr=blr:block=64,d=8", "blr:block=64 was measured at d=16$"),
-        ("blr:d=8=nobody", "no two methods of the runs"),
-        ("blr:block=32=blr:block=64", "they have blr, blr:block=64, without options at their defaults$"),
+        ("blr:d=8=nobody", "unknown method 'nobody'"),
+        (
+            "blr:block=32=blr:block=64",
+            "'blr:block=32' is not among blr, blr:block=64; leave out options at their defaults$",
+        ),
         ("blr:block=64:d=16=blr", "join options by commas: blr:block=64,d=16=blr$"),
-        ("lower-bound=blr:block=64", "no two methods of the runs; they have blr, blr:block=64"),
+        ("blr:d=16:temp=1=blr:block=64,d=16", "join options by commas: blr:d=16,temp=1=blr:block=64,d=16$"),
+        ("lower-bound=blr:block=64", "unknown method 'lower-bound'; choose from blr$"),
     ],
 )
 def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
@@ -233,7 +242,7 @@ def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
 
 
 def test_methods_that_two_runs_lack_are_named_for_each():
-    with pytest.raises(UsageError, match="they have topk in A; window in B"):
+    with pytest.raises(UsageError, match="unknown method of B 'topk'; choose from window$"):
         related([cell(method="topk")], [cell(method="window")], ["topk=topk"])
     with pytest.raises(UsageError, match="no pair has both methods at the same target, n, d and layer"):
         compare_runs([cell(method="topk", n=8)], [cell(method="window", n=16)], pairs=["topk=window"])
@@ -265,7 +274,7 @@ def test_an_option_is_written_as_for_the_method(option, value, texts):
         (row,) = compare_runs(cells, cells, pairs=[f"topk=./mc.py:unif:{option}={text}"]).rows
         assert row["method"] == f"topk → mc.py:unif:{option}={value}"
     for other in ("3", "true", "Model"):
-        with pytest.raises(UsageError, match="no two methods"):
+        with pytest.raises(UsageError, match="is not among|unknown method"):
             related(cells, cells, [f"topk=mc.py:unif:{option}={other}"])
 
 
@@ -359,7 +368,7 @@ def test_the_command_compares_within_a_run_and_exits_with_1_if_the_right_one_is_
     write("a", methods(draws_hash=None))
     code, out, err = command("compare", "a", "--pair", "blr:block=64=blr", "--pair", "blr=blr:block=64")
     assert code == 1 and "run: a" in out and "[interval]" in out
-    row = f"blr:block=64 → blr d=16 ({METRIC} · layer 0 · n = 64 · target softmax)"
+    row = "blr:block=64 → blr d=16 (relative output error (spectral norm) · layer 0 · n = 64 · target softmax)"
     assert err.splitlines() == [
         "attnprobe: --pair blr=blr:block=64 at d=16 repeats an earlier pair: counted once",
         f"attnprobe: worse: {row}: 1.688 on the left, 2.500 on the right",

@@ -93,7 +93,7 @@ def test_a_row_with_a_mark_is_not_the_best():
     assert rivals(row) is None
     text = sentence(bad)
     assert text.startswith("linformer has the smallest mean error at d = 16: 0.51 of ‖BV‖₂")
-    assert text.endswith("Worse than V-Mean at d = 16: mss. Left out where they have bad rows: skyformer.")
+    assert text.endswith("Worse than V-Mean at d = 16: mss. Not ranked where they have bad rows: skyformer.")
     assert sentence([marked(some[0], bad_rows=3, guarded_rows=3), *some[1:]]) == sentence(some)
     rounded = [marked(some[0], rounded_rows=1), *some[1:]]  # a mean that rounding decides
     assert sentence(rounded).startswith("linformer has the smallest mean error at d = 16")
@@ -103,14 +103,14 @@ def test_a_row_with_a_mark_is_not_the_best():
     tables = bad + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(tables) == (
         "linformer alone has the smallest mean error at the largest d in 1 of 2 tables, skyformer in 1. "
-        "Left out where they have bad rows: skyformer."
+        "Not ranked where they have bad rows: skyformer."
     )
     lost = [*every, some[3]] + records({"skyformer": 0.5, "linformer": 0.9}, d=(16,), layers=(1,))
     assert sentence(lost) == (
         "skyformer alone has the smallest mean error at the largest d in 1 of 1 tables. "
-        "Left out where they have bad rows: skyformer, linformer and mss."
+        "Not ranked where they have bad rows: skyformer, linformer and mss."
     )
-    assert "Left out" not in sentence([bad[0], some[3]])
+    assert "Not ranked" not in sentence([bad[0], some[3]])
 
 
 def test_single_values_tie_within_five_per_cent():
@@ -139,14 +139,14 @@ def test_windows_decide_which_method_moves_a_model_least():
     text = inject_result(rows, Contest(some, "inject"))
     assert text == (
         "In all layers, a d = 4 moves the last hidden states least: a mean drift of 0.24; "
-        "c d = 4 is not distinguishable from it. Left out as yardsticks: topk."
+        "c d = 4 is not distinguishable from it. Not ranked as yardsticks: topk."
     )
     single = {**rows[0], "method": "svd", "layer": 0}  # a yardstick in one layer alone
     assert inject_result([*rows, single], Contest(some, "inject")) == text
     several = inject_result([*rows, *(one | {"n": 16} for one in rows)])
-    assert several.endswith("tables. Left out as yardsticks: topk.")
+    assert several.endswith("tables. Not ranked as yardsticks: topk.")
     one_window = Contest([one for one in some if one["window"] == 0], "inject")
-    assert f"a mean drift of 0.24; {UNTESTED}. Left out" in inject_result(rows, one_window)
+    assert f"a mean drift of 0.24; {UNTESTED}. Not ranked" in inject_result(rows, one_window)
 
 
 def test_seeds_decide_on_the_smallest_instability():

@@ -16,9 +16,9 @@ def test_what_takes_no_part_is_named_with_its_reason():
     bad = row("skyformer", metrics={"bad_rows": {"max": 1.0}})
     rows = [row("window"), more, bad, row("topk"), row("vmean", None, reference=True)]
     assert left_out(rows) == [
-        "Left out where they have bad rows: skyformer.",
-        "Left out where they use more than d: moba.",
-        "Left out as yardsticks: topk.",
+        "Not ranked where they have bad rows: skyformer.",
+        "Not ranked where they use more than d: moba.",
+        "Not ranked as yardsticks: topk.",
     ]
     assert left_out([row("topk"), row("window")]) == [], "of two methods a yardstick is compared"
     assert left_out([row("topk", status="skipped"), row("window"), row("bigbird")]) == []

@@ -39,8 +39,8 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
     tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal).replace("$d$", "d")
     assert (
-        "Bold: the best mean at each d but for yardsticks and rows that use more, and the next ones up to the first "
-        "that a paired test, corrected over the rows of a layer, finds worse." in tested
+        "Bold: at each d the best mean, and the next ones until a paired test, corrected over the rows of a layer, "
+        "finds one worse; yardsticks and rows that use more than d are not ranked." in tested
     )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
@@ -49,7 +49,7 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
         format, ROWS, *(lambda metric, pairs, one=one: [one] * len(pairs) for one in (WORSE, None)), **terminal
     )
     if format != "latex":  # whose notes are each of one table
-        assert "finds worse; none where heads and windows are too few." in partly
+        assert "are not ranked; none where heads and windows are too few." in partly
 
 
 def test_a_pipe_has_no_bold_cells_to_explain():

@@ -342,7 +342,7 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     assert code == 0 and "!  skyformer" in out and "!: bad rows" in out and out.count("!  ") == 1
     assert "nystromformer against skyformer:guard=sampled, by the mean drift over windows: " in out
     result = inject_view.inject_result(inject_rows(read_run("r").records))
-    assert "Left out where they have bad rows: skyformer." in result
+    assert "Not ranked where they have bad rows: skyformer." in result
     first = json.loads(Path("r/records.jsonl").read_text().splitlines()[0])
     calls = {call.number: call for call in capture(opened(models["bert"]), {"input_ids": ids_of(texts)}).values()}
     made = [approximate("skyformer", call.qkv(), 20, seed=first["seed"]) for call in calls.values()]
