@@ -95,7 +95,9 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     if tests:
         if lacking := _without_interval(compared):
             parts.append(f"No interval: {' or '.join(lacking)}.")
-        parts.append("p: two-sided, by Holm's method over the rows of the table; of one row, not corrected.")
+        parts.append("p: two-sided, by Holm's method over the rows of the table.")
+        if any(row["p"] != row["p_adjusted"] for row in compared):
+            parts.append("p of one row: not corrected.")
         if any(row["low"] is not None for row in compared):
             parts.append("interval: at 1 − level, of this row alone, not corrected.")
         units = "heads in all windows" if paired else "heads and windows"
