@@ -18,6 +18,7 @@ from ..tables.numbers import method_label, short_hashes
 
 Key = tuple[Any, ...]
 MOST_FACTS = 4  # that a refusal names
+NO_NAME = re.compile(r"=|^\d")  # a value of an option
 DEMAND = re.compile(r"\s*d\s*=")  # of a budget, among options
 
 
@@ -210,9 +211,11 @@ def _unfit(text: str, splits: Sequence[tuple[str, str]], a: Sequence[Fields], b:
     def names(split: tuple[str, str]) -> list[str]:
         return [short_name(parts(side)[0]) for side in split]
 
-    def likely(split: tuple[str, str]) -> tuple[int, bool]:
+    def likely(split: tuple[str, str]) -> tuple[int, int]:
         named = names(split)
-        return sum(name in of for name, of in zip(named, known, strict=True)), "=" not in "".join(named)
+        return sum(name in of for name, of in zip(named, known, strict=True)), sum(
+            not NO_NAME.search(name) for name in named
+        )
 
     split = max(splits, key=likely)
     for name, of, run in zip(names(split), known, ("A", "B"), strict=True):

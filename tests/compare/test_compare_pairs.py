@@ -225,6 +225,7 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
         ("blr:block=64=blr:block=64", "both sides are the same cells"),
         ("blr:d=8=blr", "blr was measured at d=16$"),
         ("blr=blr:block=64,d=8", "blr:block=64 was measured at d=16$"),
+        ("blr:d=8:temp=1=nobody:d=32", "unknown method 'nobody'"),
         ("blr:d=8=nobody", "unknown method 'nobody'"),
         (
             "blr:block=32=blr:block=64",
