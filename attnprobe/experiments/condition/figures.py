@@ -138,9 +138,9 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float, colour: str) 
     heights = [line + 0.42 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
     axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **{**DOT, "markerfacecolor": face})
-    middle = quantiles(unbounded(row["cond"] for row in group))["median"]
-    if math.isfinite(middle):
-        axis.plot([middle] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")
+    infinite = top ** ((BAND[0] + BAND[1]) / 2)  # beside the dots of singular matrices
+    middle = min(quantiles(unbounded(row["cond"] for row in group))["median"], infinite)
+    axis.plot([middle] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")
     ranges = [(row["cond_eff"], height) for row, height in zip(group, heights, strict=True) if row["cond"] is None]
     for value, height in ranges:
         if value:

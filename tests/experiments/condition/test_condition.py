@@ -626,6 +626,20 @@ def test_the_options_of_a_core_stand_in_the_figure_where_they_tell_variants_apar
     assert names == {"skyformer", expected}
 
 
+@pytest.mark.parametrize("singular, band", [(1, False), (3, True)])
+def test_a_median_of_singular_matrices_stands_in_their_band(singular, band):
+    from matplotlib.figure import Figure
+
+    from attnprobe.experiments.condition.figures import BAND, _strip
+
+    axis = Figure().subplots()
+    rows = [{"matrix": "A", "cond": None if place < singular else 10.0, "cond_eff": 5.0} for place in range(4)]
+    _strip(axis, 0, rows, 1e3, "black")
+    (bar,) = [line for line in axis.get_lines() if line.get_linewidth() == 2.4]
+    x = bar.get_xdata()[0]
+    assert 1e3 ** BAND[0] < x < 1e3 ** BAND[3] if band else x == 10
+
+
 def test_a_causal_form_has_no_core_of_all_keys(tmp_path, run):
     made = torch.Generator().manual_seed(0)
     file = tmp_path / "causal.safetensors"
