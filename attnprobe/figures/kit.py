@@ -20,7 +20,7 @@ LEGEND_LINE = 0.161  # inches of a line of a legend
 DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
 SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
-CLEAR = 0.06  # of an axis, from a named edge to the next number
+CLEAR = {"x": 0.12, "y": 0.06}  # of an axis, from a named edge to the next number
 LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
@@ -232,7 +232,7 @@ def edge_ticks(axis: Any, edges: Mapping[float, str]) -> None:
         def __call__(self) -> Any:
             low, high = sorted(axis.get_view_interval())
             at = axis.get_transform().transform
-            apart = CLEAR * (at(high) - at(low))
+            apart = CLEAR[axis.axis_name] * (at(high) - at(low))
             ticks = [x for x in numbers() if low <= x <= high]
             return [x for x in ticks if all(abs(at(x) - at(edge)) > apart for edge in edges)] + [*edges]
 

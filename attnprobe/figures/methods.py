@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -33,6 +33,9 @@ MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
 BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
+VACUOUS = "vacuous"  # the verdict on a bound that says nothing, beyond which nothing is shaded
+CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
+SMALLEST = 0.35  # of the size of a marker
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
 BARS_WIDE = 4.0  # points from the first to the last of the bars at one x, about as many as a marker has
@@ -175,9 +178,11 @@ def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:
     return {label: {"color": GREY, **(band if banded else {"linestyle": "", "marker": "|", "markersize": 8})}}
 
 
-def band_legend(rows: Iterable[Fields]) -> dict[str, Any]:
-    """The legend of bands from p10 to p90 over heads and windows, if there are several."""
-    return spread_legend(QUANTILES, banded=True) if len({(row["head"], row["window"]) for row in rows}) > 1 else {}
+def band_legend(rows: Iterable[Fields], colours: Collection[str] = ()) -> dict[str, Any]:
+    """The legend of bands from p10 to p90 over heads and windows, if there are several; in the only colour."""
+    legend = spread_legend(QUANTILES, banded=True) if len({(row["head"], row["window"]) for row in rows}) > 1 else {}
+    (colour,) = colours if len(colours) == 1 else (GREY,)
+    return {label: {**look, "color": colour} for label, look in legend.items()}
 
 
 def verdicts_legend(
@@ -189,7 +194,14 @@ def verdicts_legend(
     words = {word: {"color": GREY, "linestyle": "", **look} for word, look in looks.items() if word in verdicts}
     there = {d: colour for d, colour in colours.items() if d in budgets and d is not None}
     squares = {f"d = {d}": {"color": colour, "linestyle": "", "marker": "s"} for d, colour in there.items()}
-    return {**words, **squares, broken: BROKEN}
+    return {**words, **squares, **({broken: BROKEN} if verdicts - {VACUOUS} else {})}
+
+
+def fitting(axis: Any, size: float, apart: float) -> float:
+    """The size of a marker, smaller if neighbours that are so far apart on the x axis would cover each other."""
+    low, high = axis.get_xlim()
+    space = CLEAR * apart / (high - low) * axis.get_window_extent().width / axis.figure.dpi * 72
+    return min(size, max(space, SMALLEST * size))
 
 
 def markers(points: int, place: int, count: int) -> tuple[int, int]:
@@ -243,14 +255,19 @@ def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:
 
 
 def where(rows: Sequence[Any], *names: str) -> str:
-    """The place of rows and what they are over, as a sentence of a caption.
+    """The `facts` of rows as a sentence of a caption.
+
+    >>> where([{"layer": 0, "n": n, "heads": 12} for n in (512, 1024)], "heads")
+    'Layer 0, n = 512 and 1024, 12 heads.'
+    """
+    return sentence(facts(rows, *names)) + "."
+
+
+def facts(rows: Sequence[Any], *names: str) -> str:
+    """The place of rows and what they are over.
 
     Args:
         names: what is counted: heads, windows, repeats.
-
-    >>> rows = [{"layer": 0, "n": n, "target": "softmax", "heads": 12} for n in (512, 1024)]
-    >>> where(rows, "heads")
-    'Layer 0, n = 512 and 1024, 12 heads.'
     """
 
     def seen(name: str) -> list[Any]:
@@ -262,7 +279,7 @@ def where(rows: Sequence[Any], *names: str) -> str:
     parts += [f"n = {_in_words(lengths)}"] if lengths else []
     parts += [f"target {one}" for one in seen("target") if one != "softmax"]
     parts += [counted(rows, *names)] if names else []
-    return sentence(", ".join(parts)) + "."
+    return ", ".join(parts)
 
 
 def _in_words(values: Sequence[Any]) -> str:

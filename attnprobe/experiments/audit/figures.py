@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS
-from ...figures.methods import PROMISED, spread_legend, verdicts_legend, where
+from ...figures.methods import PROMISED, facts, fitting, spread_legend, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -22,11 +23,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "violated": {"marker": "X", "markersize": 6, "color": COLOURS[1]},
     "undecided": {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
 }
-SPREAD = 0.8  # of the width of a δ: how far apart its heads stand
+SPREAD = 0.8  # of the width of an ε, that its heads share
 ZERO = 2.0  # from the least share to the place of zero
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
-CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
-SMALLEST = 0.35  # of the size of a marker
 
 
 def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -58,9 +57,9 @@ def _figure(rows: Sequence[Row]) -> Panels:
         f"calibration-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
         "Probability of an error above ε, measured against promised",
         caption,
-        panels_of(rows, lambda row: f"{at_budget(row)}\n{row['quantity']}"),
+        panels_of(rows, lambda row: f"{at_budget(row)}\n{row['quantity']}\n{facts(rows)}"),
         partial(_panel, least),
-        "promised ε, a dot a head",
+        "promised ε",
         "share of seeds above ε",
         lambda panels: verdicts_legend(LOOKS, {}, broken, panels) | spread_legend("interval"),
         width=1.6,
@@ -71,7 +70,6 @@ def _figure(rows: Sequence[Row]) -> Panels:
 
 def _panel(least: float, axis: Any, group: Sequence[Row]) -> None:
     """The heads of one method and quantity, side by side above each δ and ε; a share of zero is at the lower edge."""
-    several = len({row["delta"] for row in group}) > 1
     slots = sorted({(row["delta"], row["epsilon"]) for row in group})
     logarithmic(axis, "y")
     axis.grid(False, axis="x")
@@ -83,16 +81,19 @@ def _panel(least: float, axis: Any, group: Sequence[Row]) -> None:
         axis.fill_between(ends, [delta, delta], [MOST, MOST], color=PROMISED, linewidth=0, zorder=0)
         axis.plot(ends, [delta, delta], color="#999999", linewidth=0.8, zorder=1)
     order = sorted({(row["layer"], row["head"], row["window"]) for row in group})
-    points = axis.get_window_extent().width / axis.figure.dpi * 72
-    space = CLEAR * SPREAD * points / len(slots) / len(order)
     for row in group:
-        place = order.index((row["layer"], row["head"], row["window"]))
-        x = slots.index((row["delta"], row["epsilon"])) + SPREAD * (place / max(len(order) - 1, 1) - 0.5)
+        place = (order.index((row["layer"], row["head"], row["window"])) + 0.5) / len(order)
+        x = slots.index((row["delta"], row["epsilon"])) + SPREAD * (place - 0.5)
         look = LOOKS[row["verdict"]]
         bar = {"color": look["color"], "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
         axis.plot([x, x], [max(row["lower"], least), row["upper"]], **bar)
-        size = min(look["markersize"], max(space, SMALLEST * look["markersize"]))
+        size = fitting(axis, look["markersize"], SPREAD / len(order))
         point = {**look, "markersize": size, "linestyle": "", "alpha": 0.8, "clip_on": False, "zorder": 3}
         axis.plot([x], [max(row["worst"], least)], **point)
-    names = [f"{epsilon:g}" + f"\nδ = {delta:g}" * several for delta, epsilon in slots]
-    axis.set_xticks(range(len(slots)), names)
+    axis.set_xticks(range(len(slots)), [f"{epsilon:g}" for _, epsilon in slots])
+    places = {delta: [place for place, slot in enumerate(slots) if slot[0] == delta] for delta, _ in slots}
+    if len(places) > 1:  # each δ once, in a line below its ε
+        middles = [fmean(some) for some in places.values()]
+        axis.set_xticks(middles, [f"\nδ = {delta:g}" for delta in places], minor=True)
+        axis.tick_params(axis="x", which="minor", length=0, pad=axis.xaxis.get_tick_padding() + 2)
+        axis.xaxis.remove_overlapping_locs = False

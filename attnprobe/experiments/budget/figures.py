@@ -13,7 +13,7 @@ from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale, cell_text, heat_map
 from ...figures.looks import formula
-from ...figures.methods import where
+from ...figures.methods import facts, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -113,7 +113,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
         ],
         [
             (
-                "\n".join([*(some if len(layers) > 1 else []), f"ε = {epsilon:g}"]),
+                "\n".join([*(some if len(layers) > 1 else []), f"ε = {epsilon:g}", facts(rows)]),
                 [row for row in rows if row["epsilon"] == epsilon and method_label(row) in some],
             )
             for some in maps

@@ -14,11 +14,13 @@ from ...figures.methods import HUGE, MANY_POINTS, SHADE, markers, spread_legend,
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
+from ...tables.results import at_budget
 from ...tables.table import gathered, grouped_by
 from .view import SELF_ATTENTION, stability_label
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the core, B or C"
+UNITS = {"tau": "τ", "loss": "nats", "gradient_norm": r"$\|\nabla\|_2$", CONDITION: r"$\sigma_1/\sigma_m$"}
 OF_CONDITION = (
     "The condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized "
     "attention: the median over layers and heads."
@@ -71,17 +73,18 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
             _line(axis, lists, look(group[0]), name in GEOMETRIC, banded, (place, len(groups)))
         if name in GEOMETRIC:
             logarithmic(axis, "y")
-        axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, ""))
+        axis.set_ylabel(UNITS[name])
         axis.xaxis.get_major_locator().set_params(integer=True)
 
     return Panels(
         stem,
-        f"First steps of training on {first['task']}: mean and range over {seeds} seed{'s' * (seeds != 1)}",
+        f"First steps of training on {first['task']}: "
+        + (f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"),
         caption,
         [(PANELS.get(name, name), name) for name in names],
         draw,
         "step",
-        legend={stability_label(row).replace("$", r"\$"): look(row) for row in rows}
+        legend={at_budget(row, stability_label).replace("$", r"\$"): look(row) for row in rows}
         | (spread_legend("range over seeds", banded) if seeds > 1 else {}),
         width=3.0,
         columns=2,

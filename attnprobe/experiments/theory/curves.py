@@ -20,8 +20,10 @@ from ...tables.table import gathered, grouped_by
 Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
 
 MOST_TICKS = 6
+OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
+ROWS = {"linewidth": 1.0, "linestyle": ":"}
 LINE = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
 COLLAPSE = {  # label, colour and kind of line
     "values": (r"$\|res(V)\|/\|V\|$", COLOURS[0], ":"),
@@ -56,13 +58,14 @@ def theory_curves(points: Sequence[Row]) -> list[Panels]:
     return figures
 
 
-def _panels(points: Sequence[Row], by: str, heading: str) -> dict[str, Any]:
-    """Panels for each value of a field and each source, those of one value side by side."""
+def _panels(points: Sequence[Row], *by: str) -> dict[str, Any]:
+    """Panels for each value of a field, layer or n, and each source, those of one value side by side."""
     sources = list(dict.fromkeys(point["source"] for point in points))
-    ordered = sorted(points, key=lambda point: (point[by], sources.index(point["source"])))
+    ordered = sorted(points, key=lambda point: (point[by[0]], sources.index(point["source"])))
 
     def title(point: Row) -> str:
-        return ", ".join(filter(None, [source_heading(point), f"{heading} {point[by]}"]))
+        places = ["n = {n}" if name == "n" else "layer {layer}" for name in by]
+        return ", ".join(filter(None, [source_heading(point), *(place.format_map(point) for place in places)]))
 
     return {"panels": panels_of(ordered, title), "columns": len(sources) if 1 < len(sources) <= 3 else None}
 
@@ -89,7 +92,7 @@ def _dimension(points: Sequence[Row]) -> Panels:
         for group in grouped_by(panel, "n"):
             n, colour = group[0]["n"], colours[group[0]["n"]]
             _line(axis, _curve(group, _epsilon, "d_stat"), colour)
-            axis.axhline(2 * n, color=colour, linewidth=0.6, linestyle=":")
+            axis.axhline(2 * n, color=colour, **ROWS)
         logarithmic(axis)
         if len(ticks) <= MOST_TICKS:
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -104,9 +107,11 @@ def _dimension(points: Sequence[Row]) -> Panels:
         ],
         draw=draw,
         x=r"$\lambda\,/\,\|C\|$",
-        y=r"$d_{stat}(\lambda)$, dotted: $2n$",
-        legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()} | band_legend(points),
-        **_panels(points, "layer", "layer"),
+        y=r"$d_{stat}(\lambda)$",
+        legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()}
+        | band_legend(points, colours.values())
+        | {"2n": {**ROWS, "color": GREY}},
+        **_panels(points, "layer"),
     )
 
 
@@ -140,15 +145,15 @@ def _tokens(points: Sequence[Row]) -> Panels:
         x="tokens n",
         y="landmarks",
         legend={f"ε = {epsilon:g}": {"color": colour, **LINE} for epsilon, colour in colours.items()}
-        | {"2n": rows, **band_legend(points)},
-        **_panels(points, "layer", "layer"),
+        | {"2n": rows, **band_legend(points, colours.values())},
+        **_panels(points, "layer"),
     )
 
 
 def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> Panels:
     """The share of errors above ε, a line for each method and budget."""
     of, n = points[0]["at"].get("of"), points[0]["n"]
-    what = f"whose {of} is off by more than ε" if of in ("matrix", "output") else "whose error exceeds ε"
+    what = f"whose {of} is off by more than ε" if of in OF else "whose error exceeds ε"
     title = f"Share of seeds and heads {what}"
     looks = {name: every[name] for name in map(_at_budget, points)}
     deltas = sorted({point["at"]["delta"] for point in points if "delta" in point["at"]})
@@ -174,9 +179,9 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
         [f"{title}, relative to its norm.", where(points)],
         draw=draw,
         x="ε",
-        y="share of errors above ε",
+        y=f"share of {of} errors above ε" if of in OF else "share of errors above ε",
         legend=looks | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
-        **_panels(points, "layer", "layer"),
+        **_panels(points, "layer", "n"),
     )
 
 
@@ -223,7 +228,7 @@ def _collapse(points: Sequence[Row]) -> Panels:
             COLLAPSE[name][0]: {**LINE, "color": COLLAPSE[name][1], "linestyle": COLLAPSE[name][2]} for name in names
         }
         | band_legend(points),
-        **_panels(detailed, "n", "n ="),
+        **_panels(detailed, "n"),
     )
 
 

@@ -15,13 +15,15 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS, GREY
-from ...figures.methods import HUGE, PROMISED, verdicts_legend, where
+from ...figures.methods import HUGE, PROMISED, VACUOUS, facts, fitting, verdicts_legend, where
 from ...figures.panels import Panels, draw_figures
-from ...tables.labels import file_tag
+from ...tables.labels import LETTERS, file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
 from .curves import theory_curves
 from .record import VERDICTS
+
+Colours = Mapping[int | None, str]  # of budgets
 
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
@@ -33,6 +35,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 ROUNDING = 1e-9  # measured values and a bound that are all nearer to 0 are drawn on an axis from -1 to 1
 NEAR = 100  # the largest ratio on a linear axis
 EDGE = 0.035  # of an axis, from its end to what is 0 or infinite
+SLOT = 0.85  # of the space of a layer or ε, that its heads share
 
 
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -41,8 +44,8 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     ``theory-bounds-nN``, for each (source, n): measured value against bound, a panel for each theorem, sense and
     statement in words, one point per head, layer and other parameter. The side beyond the bound is shaded. Colours are
     budgets, markers are verdicts. Values that are infinite, or not above 0 on a logarithmic axis, stand at an edge that
-    says so; values that were not measured are omitted. If all statements of a panel have one bound, its values are
-    drawn layer by layer.
+    says so; values that were not measured are omitted. Beyond a vacuous bound nothing is shaded. If the statements of a
+    panel have several ε, or one bound, its values are drawn ε by ε, or layer by layer, with the bounds as lines.
 
     Returns:
         The files' paths.
@@ -59,7 +62,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
     colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
     caption = [
         "What was measured against what is promised: a panel for each statement, a point for each head, layer and ε.",
-        "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
+        "Shaded: beyond a bound that is not vacuous. Colours are budgets, markers are verdicts.",
         where(rows),
     ]
     return Panels(
@@ -93,7 +96,7 @@ def _titled(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
     for group in groups:
         several = count[group[0]["theorem"]] > 1
         words = ", ".join(_in_words(group[0]["at"])) or group[0]["sense"]
-        panels.append((in_paper(group[0]["paper"]) + f"\n{words}" * several, group))
+        panels.append((in_paper(group[0]["paper"]) + f"\n{words}" * several + f"\n{facts(rows)}", group))
     return panels
 
 
@@ -103,78 +106,93 @@ def _in_words(at: Mapping[str, Any]) -> list[str]:
     return [value if name in ("method", "of") else f"{name} {value}" for name, value in words.items()]
 
 
-def _panel(colours: Mapping[int | None, str], axis: Any, group: Sequence[Row]) -> None:
-    """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
-    sense = group[0]["sense"]
-    if len({row["bound"] for row in group}) == 1 and math.isfinite(group[0]["bound"]):
-        _flat(axis, group, sense, colours)
+def _panel(colours: Colours, axis: Any, group: Sequence[Row]) -> None:
+    """A statement: measured against bound on logarithmic axes of one range, or `_slots`."""
+    sense, bounds = group[0]["sense"], [row["bound"] for row in group]
+    varied = [name for name in group[0]["at"] if len({row["at"].get(name) for row in group}) > 1]
+    if varied or (len(set(bounds)) == 1 and math.isfinite(bounds[0])):
+        _slots(axis, group, varied, colours)
         return
     low, high = _range([row[name] for row in group for name in ("bound", "measured")])
     ends = _within(low, high)
     logarithmic(axis)
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
-    above, below = ([low, high], [high, high]), ([low, low], [low, high])
-    axis.fill_between([low, high], *(above if sense == "at most" else below), color=PROMISED, linewidth=0, zorder=0)
+    told = _telling(group, ends, low, high)
+    axis.fill_between(told, told, high if sense == "at most" else low, color=PROMISED, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     _points(axis, group, colours, lambda row: tuple(np.clip([row["bound"], row["measured"]], *ends)))
-    edge_ticks(axis.xaxis, _edges([row["bound"] for row in group], ends))
+    edge_ticks(axis.xaxis, _edges(bounds, ends))
     edge_ticks(axis.yaxis, _edges([row["measured"] for row in group], ends))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
 
-def _flat(axis: Any, group: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
-    """Measured values side by side in each layer, and their common bound as a line."""
-    from matplotlib.ticker import FixedLocator
+def _telling(group: Sequence[Row], ends: tuple[float, float], low: float, high: float) -> tuple[float, float]:
+    """The part of an axis to shade: all of it but the end where all bounds are vacuous."""
+    told, vacuous = ([row["bound"] for row in group if (row["verdict"] == VACUOUS) == void] for void in (False, True))
+    first, last = (end(np.clip(told, *ends)) if told else None for end in (min, max))
+    if first is None or last is None:
+        return low, low
+    spare = ends[0] / low
+    if group[0]["sense"] == "at most":
+        return low, last * spare if max(vacuous, default=-math.inf) > last else high
+    return first / spare if min(vacuous, default=math.inf) < first else low, high
 
-    bound = group[0]["bound"]
-    values = [row["measured"] for row in group if math.isfinite(row["measured"])] or [bound]
-    layers = sorted({row["layer"] for row in group})
-    if min(values) < 0 or max(values) <= NEAR * max(min(values), bound, 0.1):
-        low, high = min(*values, bound), max(*values, bound)
+
+def _slots(axis: Any, group: Sequence[Row], varied: Sequence[str], colours: Colours) -> None:
+    """Measured values side by side for each value of the varied parameters, or else in each layer; bounds as lines."""
+    sense = group[0]["sense"]
+    measured, bounds = ([row[name] for row in group] for name in ("measured", "bound"))
+    values = [value for value in (*measured, *bounds) if math.isfinite(value)] or [1.0]
+    low, high = min(values), max(values)
+    linear = low < 0 or high <= NEAR * max(low, 0.1)
+    if linear:
         spare = max(0.08 * (high - low), 0.05 * abs(high))
         spare = spare if spare > ROUNDING else 1.0
         low, high = low - spare, high + spare
         ends = low + EDGE * (high - low), high - EDGE * (high - low)
+        axis.yaxis.set_major_formatter("{x:.4g}")
     else:
-        low, high = _range([*values, bound])
+        low, high = _range(values)
         ends = _within(low, high)
         logarithmic(axis, "y")
-    edge = min(max(bound, low), high)
-    axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=PROMISED, linewidth=0, zorder=0)
-    axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
-    spots = sorted({(row["head"], row["d"] or 0) for row in group})
-    heads = sorted({head for head, _ in spots})
-    place = {id(row): layers.index(row["layer"]) + _beside((row["head"], row["d"] or 0), spots) for row in group}
-    _points(axis, group, colours, lambda row: (place[id(row)], np.clip(row["measured"], *ends)))
+
+    slots = [tuple(row["at"][name] for name in varied) or (row["layer"],) for row in group]
+    places = [(row["layer"] if varied else 0, row["head"], row["window"], row["d"] or 0) for row in group]
+    names, order = sorted(set(slots)), sorted(set(places))
+    wide, middle = SLOT / len(order), (len(order) - 1) / 2
+    x = [names.index(one) + wide * (order.index(place) - middle) for one, place in zip(slots, places, strict=True)]
+    lines = np.clip(bounds, low, high)
+    told = np.array([row["verdict"] != VACUOUS for row in group])
+    height = told * ((high if sense == "at most" else low) - lines)
+    axis.bar(x, height, wide, lines, color=PROMISED, edgecolor=PROMISED, linewidth=0.3, zorder=0)
+    axis.hlines(lines, np.array(x) - wide / 2, np.array(x) + wide / 2, color="#999999", linewidth=0.8, zorder=1)
     axis.set_ylim(low, high)
-    axis.set_xlim(-0.6, len(layers) - 0.4)
-    axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
-    axis.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
-    axis.set_xlabel(f"heads {heads[0]} to {heads[-1]} of a layer" if len(heads) > 1 else f"head {heads[0]}")
-    axis.set_ylabel(f"measured, {sense} {bound:.3g}")
-    linear = axis.get_yscale() == "linear"
-    if linear:
-        axis.yaxis.set_major_formatter("{x:.4g}")
-    edge_ticks(axis.yaxis, _edges([row["measured"] for row in group], ends, -math.inf if linear else 0.0))
-
-
-def _beside(spot: tuple[int, int], spots: Sequence[tuple[int, int]]) -> float:
-    """The place of a head and budget beside the middle of its layer, from left to right."""
-    return 0.8 * (spots.index(spot) / (len(spots) - 1) - 0.5) if len(spots) > 1 else 0.0
+    axis.set_xlim(-0.5, len(names) - 0.5)
+    x_of = dict(zip(map(id, group), x, strict=True))
+    _points(axis, group, colours, lambda row: (x_of[id(row)], np.clip(row["measured"], *ends)), wide)
+    axis.grid(False, axis="x")
+    word = "{:g}" if varied else "layer {}"
+    axis.set_xticks(range(len(names)), ["\n".join(map(word.format, name)) for name in names])
+    heads = sorted({row["head"] for row in group})
+    beside = f"heads {heads[0]} to {heads[-1]} side by side" if len(heads) > 1 else f"head {heads[0]}"
+    beside += ", by layer" if varied and len({row["layer"] for row in group}) > 1 else ""
+    axis.set_xlabel("\n".join([*(LETTERS.get(name, name) for name in varied), beside]))
+    promise = f"promised: {sense} {bounds[0]:.3g}" if len(set(bounds)) == 1 else f"line: promised, {sense}"
+    axis.set_ylabel(f"measured\n{promise}")
+    edge_ticks(axis.yaxis, _edges(measured, ends, -math.inf if linear else 0.0))
 
 
 def _points(
-    axis: Any, group: Sequence[Row], colours: Mapping[int | None, str], at: Callable[[Row], tuple[float, float]]
+    axis: Any, group: Sequence[Row], colours: Colours, at: Callable[[Row], tuple[float, float]], apart: float = math.inf
 ) -> None:
     for verdict in VERDICTS:
         for d, colour in colours.items():
             drawn = [at(row) for row in group if row["verdict"] == verdict and row["d"] == d]
             x, y = zip(*drawn, strict=True) if drawn else ((), ())
-            axis.plot(
-                x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
-            )
+            look = {**LOOKS[verdict], "markersize": fitting(axis, LOOKS[verdict]["markersize"], apart)}
+            axis.plot(x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **look)
 
 
 def _edges(values: Sequence[float], ends: tuple[float, float], least: float = 0.0) -> dict[float, str]:

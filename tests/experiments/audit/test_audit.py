@@ -233,28 +233,39 @@ def test_a_bias_of_few_repeats_is_doubted(repeats, biased, doubted):
     assert bool(notes) == doubted and all(f"{repeats} repeats may find a bias" in line for line in notes)
 
 
-@pytest.mark.parametrize("heads", [2, 12])
-def test_markers_of_neighbours_do_not_cover_each_other(heads, tmp_path, monkeypatch):
-    """Shares of 1 of all heads at two ε, and of 0; none is cut by the edge."""
+@pytest.fixture
+def calibration(tmp_path, monkeypatch):
+    """``calibration(heads, deltas)``: the figure of shares of 1 at two ε, and of 0 of the numerator."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     from attnprobe.experiments.audit.figures import audit_figures
     from attnprobe.figures import files
     from attnprobe.figures.drawing import Drawing
 
-    sheets = []
-    monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: sheets.append(sheet) or [])
-    place = {"method": "performer", "options": {}, "d": 16, "layer": 0, "window": 0, "n": 64, "delta": 0.05}
-    rows = [
-        {**place, "head": head, "epsilon": epsilon, "quantity": quantity, "source": None, "target": "softmax"}
-        | {"verdict": "violated", "worst": share, "lower": share, "upper": share, "trials": 100}
-        for quantity, share in (("normaliser", 1.0), ("numerator", 0.0), ("output", 1.0))
-        for epsilon in (0.05, 0.1)
-        for head in range(heads)
-    ]
-    audit_figures(rows, Drawing(), tmp_path)
-    (figure,) = [sheet.figure for sheet in sheets]
-    FigureCanvasAgg(figure).draw()
+    def draw(heads, deltas):
+        sheets = []
+        monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: sheets.append(sheet) or [])
+        place = {"method": "performer", "options": {}, "d": 16, "layer": 0, "window": 0, "n": 64}
+        rows = [
+            {**place, "head": head, "epsilon": epsilon, "quantity": quantity, "source": None, "target": "softmax"}
+            | {"verdict": "violated", "worst": share, "lower": share, "upper": share, "trials": 100, "delta": delta}
+            for quantity, share in (("normaliser", 1.0), ("numerator", 0.0), ("output", 1.0))
+            for delta in deltas
+            for epsilon in (0.05, 0.1)
+            for head in range(heads)
+        ]
+        audit_figures(rows, Drawing(), tmp_path)
+        (figure,) = [sheet.figure for sheet in sheets]
+        FigureCanvasAgg(figure).draw()
+        return figure
+
+    return draw
+
+
+@pytest.mark.parametrize("heads", [2, 12])
+def test_markers_of_neighbours_do_not_cover_each_other(heads, calibration):
+    """Shares of 1 of all heads at two ε, and of 0; none is cut by the edge."""
+    figure = calibration(heads, [0.05])
     for axis in figure.axes:
         lines = [line for line in axis.get_lines() if line.get_marker() == "X"]
         spots = [line.get_transform().transform(line.get_xydata())[0] * 72 / figure.dpi for line in lines]
@@ -266,3 +277,16 @@ def test_markers_of_neighbours_do_not_cover_each_other(heads, tmp_path, monkeypa
     zeros = {line.get_ydata()[0] for line in figure.axes[1].get_lines() if line.get_marker() == "X"}
     assert zeros == {numbers.pop("0")} and min(numbers.values()) > 1.2 * max(zeros)
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.05", "0.1"]
+
+
+def test_each_delta_is_named_once_and_heads_of_one_epsilon_stand_together(calibration):
+    figure = calibration(2, [0.05, 0.2])
+    assert figure.get_suptitle().replace("\u00a0", " ") == "performer d = 16, layer 0, n = 64"
+    for axis in figure.axes:
+        labels = [text for minor in (False, True) for text in axis.get_xticklabels(minor=minor)]
+        assert [text.get_text().strip() for text in labels] == [*["0.05", "0.1"] * 2, "δ = 0.05", "δ = 0.2"]
+        boxes = [text.get_window_extent() for text in labels[4:]]
+        assert boxes[0].x1 < boxes[1].x0
+        x = sorted(line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "X")
+        steps = np.diff(x)
+        assert max(steps[::2]) < min(steps[1::2])

@@ -695,6 +695,12 @@ def test_a_figure_says_the_largest_d_that_any_method_tried(tmp_path):
     assert "no d up to 64 is enough" in text and "<!-- no d up to 64 -->" in text and "up to 16" not in text
 
 
+def test_a_figure_says_its_n_above_its_maps(tmp_path):
+    rows = budget_rows([open_run(golden.RUNS / "budget").records["budget"][0]])
+    (path,) = [one for one in budget_figures(rows, Drawing(), tmp_path) if one.suffix == ".svg"]
+    assert f"layer {rows[0]['layer']}, n\u00a0=\u00a0{rows[0]['n']} -->" in path.read_text()
+
+
 def test_equal_budgets_have_a_colour_between_the_ends_of_the_scale():
     rows = [{**row, "d": 8} for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"])]
     rows = [{**row, "head": head} for row in rows if row["head"] is not None for head in range(60)]

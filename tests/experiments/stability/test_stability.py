@@ -666,3 +666,20 @@ def test_points_stand_at_their_steps_and_ranges_of_many_methods_take_turns(metho
         bars = [[segment[0][0] for segment in one.get_segments()] for one in axis.collections]
         assert all(bars) and len(bars) == methods and "Bars are their range" in panels.caption[0]
         assert steps < 2 * methods or sorted(x for one in bars for x in one) == list(range(1, steps + 1))
+
+
+@pytest.mark.parametrize("seeds, words", [(1, "one seed"), (2, "mean and range over 2 seeds")])
+def test_a_figure_names_budgets_units_and_seeds(seeds, words):
+    from matplotlib.figure import Figure
+
+    rows = [
+        {"method": "skyformer", "options": {}, "d": 8, "seed": seed, "task": "listops", "n": 64, "batch": 4}
+        | {"conditions": {}, "cond_per_step": {}, "per_step": {"loss": [1.0], "gradient_norm": [2.0]}}
+        for seed in range(seeds)
+    ]
+    panels = _figure(rows, rows, "stability")
+    assert panels.title.endswith(f": {words}") and [*panels.legend][0] == "skyformer d = 8"
+    for _, name in panels.panels:
+        axis = Figure().subplots()
+        panels.draw(axis, name)
+        assert axis.get_ylabel()

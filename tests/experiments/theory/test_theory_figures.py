@@ -185,9 +185,7 @@ def points(axis):
 @pytest.mark.parametrize("sense, side", [("at most", 1), ("at least", -1)])
 def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(drawn, sense, side):
     verdicts = ["holds", "violated", "assumption not met"]
-    some = [
-        finding({"x": i}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))
-    ]
+    some = [finding({}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))]
     axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
     eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in COLOURS[:2])
     assert points(axis) == {
@@ -224,10 +222,12 @@ def test_an_edge_says_what_stands_there_and_no_number_stands_beside_it(drawn):
     one = finding({}, 8, (-4.0, 0.02, "inf"), (1.0, 0.0, 3.0), verdict=["violated", "holds", "holds"])
     axis = drawn([record(one)])["theory-bounds-n64"].axes[0]
     assert {"≤ 0", "∞"} <= {text for text, _ in ticks(axis.xaxis)} and "0" in {text for text, _ in ticks(axis.yaxis)}
-    for side in (axis.xaxis, axis.yaxis):
+    two = finding({}, 8, (-4.0, 0.7, 100.0), (1.0, 1.0, 1.0), verdict=["violated", "holds", "holds"])
+    near = drawn([record(two)])["theory-bounds-n64"].axes[0]
+    for side in (axis.xaxis, axis.yaxis, near.xaxis):
         places = sorted(np.log(place) for _, place in ticks(side))
         span = np.diff(np.log(side.get_view_interval()))[0]
-        assert np.diff(places).min() > 0.06 * span
+        assert np.diff(places).min() > (0.12 if side.axis_name == "x" else 0.06) * span
 
 
 def test_statements_in_words_have_panels_of_their_own(drawn):
@@ -273,16 +273,17 @@ def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
     some = [record(finding({}, 8, verdict=["holds"] * 3), theorem=f"t{place}") for place in range(9)]
     last = record(finding({}, 16, verdict=["vacuous"] * 3), theorem="t9")
     actual = drawn([*some, last])
-    for name, words in (("", ["holds", "d = 8"]), ("-2", ["vacuous", "d = 16"])):
+    for name, words in (("", ["holds", "d = 8", "bound broken"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
-        assert [text.get_text() for text in legend.get_texts()] == [*words, "bound broken"]
+        assert [text.get_text() for text in legend.get_texts()] == words
 
 
 def test_the_legend_of_the_dimension_has_the_band_over_heads():
     rows = theory_rows([record(finding({"epsilon": 0.1}, 8, d_stat=[3.0, 4.0, 5.0]))])
     for heads, band in ((HEADS, ["p10 – p90"]), (HEADS[:1], [])):
         (figure,) = theory_curves([row for row in rows if row["head"] in heads])
-        assert [*figure.legend] == ["n = 64", *band]
+        assert [*figure.legend] == ["n = 64", *band, "2n"]
+        assert {figure.legend[name]["color"] for name in ("n = 64", *band)} == {COLOURS[0]}
 
 
 def test_theorems_are_named_by_their_papers_in_lines_that_fit_their_panels(drawn):
@@ -307,13 +308,63 @@ def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
     assert [label.get_text() for label in axis.get_xticklabels()] == ["layer 2", "layer 5"]
     heights = sorted((round(x), y) for some in points(axis).values() for x, y in some)
     assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
-    line = next(line for line in axis.get_lines() if len(line.get_xdata()) == 2)
-    assert set(line.get_ydata()) == {3.0} and axis.get_ylabel() == "measured, at most 3"
+    (lines,) = axis.collections
+    assert {y for line in lines.get_segments() for _, y in line} == {
+        3.0
+    } and axis.get_ylabel() == "measured\npromised: at most 3"
     for sense, ends in (("at most", (3.0, axis.get_ylim()[1])), ("at least", (axis.get_ylim()[0], 3.0))):
         actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
         axis = drawn(actual)["theory-bounds-n64"].axes[0]
         shaded = axis.patches[0].get_extents().transformed(axis.transData.inverted())
         assert (shaded.y0, shaded.y1) == pytest.approx(ends)
+
+
+def shades(axis):
+    """The shaded intervals of an axis with slots: ``{x: (low, high)}``."""
+    boxes = [bar.get_bbox() for bar in axis.patches]
+    return {(box.x0 + box.x1) / 2: (box.y0, box.y1) for box in boxes if box.y0 != box.y1}
+
+
+@pytest.mark.parametrize("bounds", [(3.0,) * 3, (3.0, 30.0, 300.0)])
+def test_each_epsilon_has_a_place_of_its_own_with_the_bounds_as_lines(drawn, bounds):
+    some = [finding({"epsilon": e, "delta": 0.1}, 8, bounds, (e, 2.0, 5.0)) for e in (0.1, 0.5)]
+    axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "0.5"]
+    assert axis.get_xlabel() == "ε\nheads 0 to 2 side by side"
+    actual = sorted(point for some in points(axis).values() for point in some)
+    assert [y for _, y in actual] == [0.1, 2.0, 5.0, 0.5, 2.0, 5.0]
+    assert [round(x) for x, _ in actual] == [0, 0, 0, 1, 1, 1] and len({x for x, _ in actual}) == 6
+    steps = np.diff([x for x, _ in actual])
+    assert steps[2] > 1.1 * max(steps[:2])  # heads of one ε stand nearer to each other
+    (lines,) = axis.collections
+    assert [line[0, 1] for line in lines.get_segments()] == [*bounds, *bounds]
+    top = axis.get_ylim()[1]
+    assert [shades(axis)[x] for x in sorted(shades(axis))] == [pytest.approx((y, top)) for y in (*bounds, *bounds)]
+
+
+@pytest.mark.parametrize("epsilons", [(0.1,), (0.1, 0.5)])
+def test_nothing_is_shaded_beyond_vacuous_bounds(drawn, epsilons):
+    """Neither side by side nor on two axes, where what says something has its shade."""
+    some = [
+        finding({"epsilon": e}, 8, (3.0, 30.0, 300.0), (1.0, "inf", "inf"), verdict=["holds", "vacuous", "vacuous"])
+        for e in epsilons
+    ]
+    axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
+    if len(epsilons) > 1:
+        assert {y for y, _ in shades(axis).values()} == {3.0} and len(shades(axis)) == 2
+        return
+    (shaded,) = axis.collections[0].get_paths()
+    ends = axis.get_ylim()
+    infinite = ends[1] / (ends[1] / ends[0]) ** EDGE
+    assert shaded.contains_point((2.9, infinite)) and not shaded.contains_point((30.0, infinite))
+
+
+def test_figures_of_matrix_and_output_say_which_and_where(drawn):
+    for of in ("matrix", "output"):
+        one = finding({"epsilon": 0.1, "delta": 0.2, "of": of}, 8, errors=[[0.1, 0.2]] * 3)
+        figure = drawn([record(one, theorem="ma-property", method="m")])[f"theory-ma-{of}-n64"]
+        assert figure.axes[0].get_ylabel() == f"share of {of} errors above ε"
+        assert figure.get_suptitle().replace("\u00a0", " ") == "layer 0, n = 64"
 
 
 def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
