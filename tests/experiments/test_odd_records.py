@@ -359,7 +359,7 @@ def test_theory_of_measures_that_are_infinite_or_one():
     assert scales["skeinformer-jl"] == ("log", 0.0625, 1.6) and scales["eckart-young"] == ("linear", -1, 1)
     assert scales["wide"][0] == "log" and scales["single"][0] == "linear"
     assert [axes["theory-bounds-n24"][place].get_xlabel() for place in (-2, -1)] == [
-        "heads 0 to 1 side by side",
+        "heads 0 to 1",
         "head 0",
     ]
 

@@ -176,7 +176,7 @@ def _slots(axis: Any, group: Sequence[Row], varied: Sequence[str], colours: Colo
     word = "{:g}" if varied else "layer {}"
     axis.set_xticks(range(len(names)), ["\n".join(map(word.format, name)) for name in names])
     heads = sorted({row["head"] for row in group})
-    beside = f"heads {heads[0]} to {heads[-1]} side by side" if len(heads) > 1 else f"head {heads[0]}"
+    beside = f"heads {heads[0]} to {heads[-1]}" if len(heads) > 1 else f"head {heads[0]}"
     beside += ", by layer" if varied and len({row["layer"] for row in group}) > 1 else ""
     axis.set_xlabel("\n".join([*(LETTERS.get(name, name) for name in varied), beside]))
     promise = f"promised: {sense} {bounds[0]:.3g}" if len(set(bounds)) == 1 else f"line: promised, {sense}"

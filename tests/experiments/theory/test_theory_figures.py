@@ -330,7 +330,7 @@ def test_each_epsilon_has_a_place_of_its_own_with_the_bounds_as_lines(drawn, bou
     some = [finding({"epsilon": e, "delta": 0.1}, 8, bounds, (e, 2.0, 5.0)) for e in (0.1, 0.5)]
     axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "0.5"]
-    assert axis.get_xlabel() == "ε\nheads 0 to 2 side by side"
+    assert axis.get_xlabel() == "ε\nheads 0 to 2"
     actual = sorted(point for some in points(axis).values() for point in some)
     assert [y for _, y in actual] == [0.1, 2.0, 5.0, 0.5, 2.0, 5.0]
     assert [round(x) for x, _ in actual] == [0, 0, 0, 1, 1, 1] and len({x for x, _ in actual}) == 6
