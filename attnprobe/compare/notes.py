@@ -107,7 +107,7 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
         if names := dict.fromkeys(_named(cells[0]) for cells in bad):
             where = side if "pair" in bad[0][0] else run
             notes.append(
-                f"bad rows {where}, which the means include: {', '.join(names)}; if the better side alone has some, "
+                f"bad rows {where}, which the numbers include: {', '.join(names)}; if the better side alone has some, "
                 "the row is undecided"
             )
     return notes

@@ -63,7 +63,8 @@ def examine(
     """Check every property of a method, by default at score scales 1 and 6, in float32 and float64.
 
     A failing case is reduced to fewer heads, tokens and dimensions and a smaller budget as long as it fails with the
-    same exception. So the reported case is small. Inputs are seeded normal numbers.
+    same exception. So the reported case is small. Inputs are seeded normal numbers. A method that fails ``finite`` is
+    tried no further, because NaN differs from itself.
 
     Args:
         method: as in `attnprobe.approximate`; options follow a colon in a name.
@@ -88,12 +89,13 @@ def examine(
         raise UsageError(f"{name}: '{option_text}' are no options; write {name}:OPTION=VALUE")
     verdicts, total = [], len(targets) * len(selected)
     for one in targets:
-        options = entry.check(one, given)
+        options, finite = entry.check(one, given), True
         for key in selected:
             progress(len(verdicts), total, key)
             base = Case(entry, one, options)
             name_and_options = method if isinstance(method, str) else None
-            verdicts.append(_verdict(PROPERTIES[key], base, dict(fixed or {}), name_and_options))
+            verdicts.append(_verdict(PROPERTIES[key], base, dict(fixed or {}), name_and_options, finite))
+            finite = finite and (key, verdicts[-1].status) != ("finite", "failed")
     progress(total, total, "")
     return verdicts
 
@@ -124,11 +126,17 @@ def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> 
     return verdicts
 
 
-def _verdict(one: Property, base: Case, fixed: dict[str, Any], method: str | None) -> Verdict:
-    """The verdict on one property. ``method`` is the user's name of the method, for the replay command."""
+def _verdict(one: Property, base: Case, fixed: dict[str, Any], method: str | None, finite: bool) -> Verdict:
+    """The verdict on one property.
+
+    Args:
+        method: the user's name of the method, for the replay command. finite: false after ``finite`` failed.
+    """
     verdict = partial(Verdict, one.name, one.says, base.target)
     if one.tag is not None and not base.method.claims(one.tag, base.target):
         return verdict("skipped", reason="not claimed")
+    if not finite:
+        return verdict("skipped", reason="not tried, as finite failed")
     skip_reason, count = None, 0
     for case in _cases(one, base, fixed):
         error = _run_case(one, case)

@@ -91,7 +91,7 @@ def test_bad_rows_that_do_not_decide_are_named_too():
     cells = run(WORSE, method="x", draws_hash=None) + run(WORSE, method="y", draws_hash=None)
     cells[0]["metrics"] |= bad
     notes = compare_runs(cells, cells, pairs=["x=y"]).notes
-    says = "bad rows on the left, which the means include: x → y d=16; if the better side alone has some, "
+    says = "bad rows on the left, which the numbers include: x → y d=16; if the better side alone has some, "
     says += "the row is undecided"
     assert notes == [says]
     cells[0]["metrics"] |= {"guarded_rows": bad["bad_rows"]}
@@ -297,6 +297,16 @@ def test_a_pair_reads_the_cells_that_tables_and_figures_show(command, qkv):
     code, out, err = command("compare", "r/records.jsonl", "--pair", "window=topk", "--format", "json")
     assert {row["d"] for row in json.loads(out)["rows"]} == {4, 8} and "other settings" not in err
     assert "attnprobe: A and B have the same records: a run equals itself" in command("compare", "r", "r")[2]
+
+
+def test_equal_medians_of_heads_that_differ_are_undecided():
+    """They were the same without an interval, where one run had a head of twice the error."""
+    cells = [
+        cell(values, method=name, draws_hash=None, metrics={METRIC: values, "rounded_rows": [0.0] * 6 + [rows]})
+        for name, values, rows in (("x", [1.0, 2, 3, 4, 5, 6, 80], 3.0), ("y", [1.5, 2, 3, 4, 5, 7, 8], 0.0))
+    ]
+    (row,) = compare_runs(cells, cells, pairs=["x=y"]).rows
+    assert (row["statistic"], row["a"], row["b"], row["verdict"]) == ("median", 4.0, 4.0, "undecided")
 
 
 def test_two_methods_without_a_number_are_no_comparison(command, write):

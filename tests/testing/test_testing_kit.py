@@ -283,6 +283,17 @@ def test_draws_that_depend_on_the_other_heads_are_noticed():
     assert verdict.status == "failed" and re.fullmatch(r"head \d draws other x alone", verdict.reason)
 
 
+def test_a_method_whose_values_are_lost_is_tried_no_further():
+    """NaN differs from itself: ten properties failed, with causes that were none."""
+
+    def lost(q, k, v):
+        return torch.full_like(q @ k.mT @ v, torch.nan)
+
+    verdicts = {one.property: one for one in examine(lost)}
+    assert [name for name, one in verdicts.items() if one.status == "failed"] == ["finite"]
+    assert verdicts["heads"].reason == "not tried, as finite failed"
+
+
 def test_two_tokens_have_one_that_may_be_padded():
     [verdict] = examine("linear", only=["padding"], fixed={"n": 2})
     assert verdict.status == "ok"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,6 +33,7 @@ from ...tables.methods import ROUNDING, caption, is_fragile, is_sound, label, ma
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
+from .columns import METHOD_COLUMNS
 from .record import SHAPE
 
 if TYPE_CHECKING:
@@ -93,7 +95,9 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
             if not all(row["reference"] for row in best):
                 names = _named([*chain(*_unstated(group, [cost]).values())])
                 notes = [f"left out, as they do not state this cost: {names}"] if names else []
-                tables.append(table_of(f"unbeaten in {words} · {caption(group)}", best, _columns(metric), notes))
+                tables.append(
+                    table_of(f"unbeaten in {words} · {caption(group)}", best, frontier_columns(metric), notes)
+                )
     return tables
 
 
@@ -190,15 +194,14 @@ def _ties(row: Row) -> str:
     return ", ".join([*row["ties"][:MOST_TIES], *([f"{rest} more"] if rest > 0 else [])])
 
 
-def _columns(metric: str) -> list[Column]:
+def frontier_columns(metric: str) -> list[Column]:
+    """The columns of the tables of unbeaten methods."""
     heading, meaning = WORDS[metric]
-    of = f"metrics[{metric}]"
+    of, known = f"metrics[{metric}]", {column.name: column for column in METHOD_COLUMNS}
     return [
         Column("method", label, key=True),
         Column("d", "{d}", key=True),
-        Column("visited\nof n_q·n_k", "{metrics[visited_fraction][mean]:share}", short="visited"),
-        Column("scored\na row", "{metrics[scored][mean]:3}", "to choose its keys", short="scored", spare=4),
-        Column("keys\nread", "{metrics[kv_read][mean]:3}", short="keys read", spare=3),
+        *(replace(known[name], spare=spare) for name, spare in (("visited", 0), ("scored", 4), ("keys read", 3))),
         Column(
             f"{heading}\nmedian [p10 – p90]",
             f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",
@@ -210,7 +213,6 @@ def _columns(metric: str) -> list[Column]:
             _of_above,
             "geometric mean of the ratios of single heads; interval over heads",
             short="ratio",
-            spare=2,
         ),
         Column(
             "as good",

@@ -31,8 +31,9 @@ from ...tables.metrics import ERROR
 from ...tables.table import Table, Tested, grouped_by, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
-from .cost import cost_figure, frontier_tables, judged_by
+from .columns import COLUMNS as OF_METHODS
+from .columns import KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
+from .cost import OUTPUT, RESIDUAL, cost_figure, frontier_columns, frontier_tables, judged_by
 from .error_figure import error_figure
 from .figures import head_figures, positions_figure
 from .maps_figure import map_figures
@@ -59,6 +60,7 @@ OF_RECORD = (
     *KERNEL,
 )
 OF_HEAD = ("head", *PER_HEAD, "profile")
+COLUMNS = (*OF_METHODS, *frontier_columns(OUTPUT), *frontier_columns(RESIDUAL))
 ROW = (
     *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
     *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),

@@ -58,7 +58,7 @@ def _place(row: Row) -> str:
 
 
 def _layers(row: Row) -> str:
-    return f"layer {row['layer']}" if row["layer"] is not None else f"layers {_place(row)}"
+    return f"layer{'s' * (row['layer'] is None and len(row['layers']) > 1)} {_place(row)}"
 
 
 def _interval(statistics: Row, windows: int) -> str:
@@ -388,11 +388,11 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows, at_budget))
     if len(leaders) != 1:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
-        return sentences(led(winners, "the smallest drift in all layers"), apart)
+        return sentences(led(winners, "the smallest drift"), apart)
     (first, *alike), certain = leaders[0]
     names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
-    text = f"In all layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
+    text = f"In {_layers(first)}, {at_budget(first)} moves the last hidden states least: {size}{names}."
     return sentences(text, apart)
 
 

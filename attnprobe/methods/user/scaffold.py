@@ -18,7 +18,7 @@ import attnprobe
 
 @attnprobe.method(
     linear_in_v=True,
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "exact_at_full_budget", "causal"),
     budget="d keys at equal distances",
     cost="2 n d p",
     limit=lambda n_q, n_k: n_k,
