@@ -392,7 +392,7 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     (first, *alike), certain = leaders[0]
     names = beside([at_budget(row) for row in alike]) if certain else f"; {UNTESTED}"
     size = f"a mean drift of {significant(mean(first, 'drift'), 2)}"
-    text = f"In {_layers(first)}, {at_budget(first)} moves the last hidden states least: {size}{names}."
+    text = f"In all replaced layers, {at_budget(first)} moves the last hidden states least: {size}{names}."
     return sentences(text, apart)
 
 
