@@ -8,10 +8,11 @@ from statistics import fmean
 
 from ..files import Fields
 from ..tables.long import Row
+from ..tables.methods import spoiled_heads
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key
-from .samples import per_head, with_bad_rows
+from .samples import per_head
 from .verdicts import TABLE
 
 COSTS = {  # factor, unit
@@ -103,7 +104,7 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
     """A line on the compared rows of each run, or side of a pair, with bad rows, which `error` leaves out."""
     notes = []
     for rows, run, side in ((a, "in A", "on the left"), (b, "in B", "on the right")):
-        bad = [[*rows[key].values()] for key in a if key in b and any(map(with_bad_rows, rows[key].values()))]
+        bad = [[*rows[key].values()] for key in a if key in b and any(map(spoiled_heads, rows[key].values()))]
         if names := dict.fromkeys(_named(cells[0]) for cells in bad):
             where = side if "pair" in bad[0][0] else run
             notes.append(

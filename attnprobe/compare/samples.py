@@ -14,6 +14,7 @@ import numpy as np
 from ..files import Fields
 from ..records.file import STATUSES
 from ..tables.long import Row, fragile_statistics, sortable
+from ..tables.methods import spoiled_heads
 from ..tables.metrics import METRICS, Metric
 from ..tables.table import gathered
 from .cells import Key
@@ -340,7 +341,7 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
-    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(with_bad_rows, cells))]
+    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(spoiled_heads, cells))]
     drafts = []
     for metric in metrics:
         fields, evidence, (few, more) = measured(METRICS[metric], pairing)
@@ -367,11 +368,6 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
         marked = bad[0] if len(bad) == 1 and metric != BAD else None
         drafts.append(Draft(row, METRICS[metric], evidence, worse or lost or None, better or gained or None, marked))
     return drafts
-
-
-def with_bad_rows(cell: Fields) -> bool:
-    """Whether a cell has bad rows that were not replaced; tables mark it with ``!``."""
-    return any(per_head(cell, BAD) or ()) and per_head(cell, "guarded_rows") is None
 
 
 def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Sequence[Fields], fall: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..files import Fields
 from ..records.file import LOWER_BOUND
@@ -97,6 +97,13 @@ def mark(row: Fields) -> str:
         return OF_STATUS[row["status"]]
     replaced = statistic(row, "guarded_rows", "max") is not None
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
+
+
+def spoiled_heads(record: Fields) -> list[Any]:
+    """The heads of a record with bad rows that are left as they are, for which `mark` has ``!``."""
+    bad, guarded = (record["metrics"].get(name) or [] for name in ("bad_rows", "guarded_rows"))
+    replaced = any(count is not None for count in guarded)
+    return [head for head, count in zip(record["heads"], bad, strict=False) if count and not replaced]
 
 
 def marked(row: Fields, name: str) -> str:

@@ -1007,13 +1007,13 @@ def test_a_side_of_a_pair_without_a_cost_is_named():
     cells = [cell(method="linformer"), cell(method="mine.py:fn")]
     cells[0]["metrics"] |= {"visited_fraction": [0.25, 0.25]}
 
-    def told():
+    def notes_on_costs():
         notes = compare_runs(cells, cells, [METRIC], pairs=["mine.py:fn=linformer"]).notes
         return [line for line in notes if "cost" in line]
 
-    assert told() == ["the cost of mine.py:fn is unknown: it states none"]
+    assert notes_on_costs() == ["the cost of mine.py:fn is unknown: it states none"]
     cells[1]["metrics"] |= {"visited_fraction": [None, None]}  # it computes no scores
-    assert told() == []
+    assert notes_on_costs() == []
 
 
 def test_a_corrected_p_stands_beside_that_of_the_row_alone():

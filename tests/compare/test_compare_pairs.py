@@ -472,18 +472,18 @@ def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(c
     known = run([0.1] * 8, method="blr", draws_hash=None)
     pair = ["blr=mine.py:fn"]
 
-    def told(**facts):
+    def judged(**facts):
         cells = known + [{**one, **facts} for one in run([0.2] * 8, **mine)]
         write("own", cells)
         result = compare_runs(cells, cells, pairs=pair)
         shown = command("report", "own", "--plot", "none")[1]
         return (says in result.notes, " ".join(shown.split()).count(says), result.rows[0]["test"])
 
-    assert told() == told(method_file={**origin, "share_heads": None}) == (True, 1, "pairs")
-    assert told(method_file={**origin, "share_heads": False}) == (False, 0, "pairs")
-    assert told(method_file={**origin, "share_heads": True}) == (False, 0, None), "one window, whose heads share"
+    assert judged() == judged(method_file={**origin, "share_heads": None}) == (True, 1, "pairs")
+    assert judged(method_file={**origin, "share_heads": False}) == (False, 0, "pairs")
+    assert judged(method_file={**origin, "share_heads": True}) == (False, 0, None), "one window, whose heads share"
     separate = {"options": {"share_heads": False}, "method_file": {**origin, "share_heads": True}}
-    assert told(**separate) == (False, 0, "pairs")
+    assert judged(**separate) == (False, 0, "pairs")
     third = known + run([0.15] * 8, method="mss", draws_hash=None) + run([0.9] * 8, **mine)
     write("third", third)
     assert says in " ".join(command("report", "third", "--plot", "none")[1].split()), "its p decides the bold cells"

@@ -32,7 +32,7 @@ from ...figures.panels import Panels, draw_figures, panels_of
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import Row
-from ...tables.methods import ROUNDING
+from ...tables.methods import ROUNDING, spoiled_heads
 from ...tables.table import gathered
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             references.add((place, text_label(record)))
         headings[place] = source_heading({"source": source, "weights": record["source"].get("weights")})
         key = text_label(record), record.get("d")
-        spoiled |= {(place, *key, record["layer"], head) for head in _spoiled(record)}
+        spoiled |= {(place, *key, record["layer"], head) for head in spoiled_heads(record)}
         cells = panels.setdefault(place, {}).setdefault(key, {})
         values = record["metrics"].get(metric)
         for head, value in zip(record["heads"], values if isinstance(values, list) else (), strict=False):
@@ -121,13 +121,6 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         for part in chunks(budgets, across):
             figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
-
-
-def _spoiled(record: ErrorRecord) -> list[int]:
-    """The heads with bad rows that are left as they are, as in `mark`."""
-    bad, guarded = (record["metrics"].get(name) or [] for name in ("bad_rows", "guarded_rows"))
-    replaced = any(count is not None for count in guarded)
-    return [head for head, count in zip(record["heads"], bad, strict=False) if count and not replaced]
 
 
 def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
