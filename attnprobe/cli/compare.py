@@ -37,7 +37,7 @@ a file that is not a run, runs of different sources, no requested row of both wi
 GROUPS = {  # of the help
     "What is compared": ("pairs", "metrics"),
     "What counts as a change": ("tolerance", "level", "strict"),
-    "What is shown": ("format_", "columns", "legend", "debug"),
+    "What is shown": ("junit", "format_", "columns", "legend", "debug"),
 }
 
 
@@ -87,6 +87,11 @@ class Grouped(click.Command):
     help="Two-sided significance level, for all rows of a table together.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided or missing.")
+@click.option(
+    "--junit",
+    metavar="FILE",
+    help="Write the rows as JUnit XML, for CI: undecided and missing ones are skipped, with --strict failures.",
+)
 @shown_options
 def compare(
     a: str,
@@ -96,6 +101,7 @@ def compare(
     tolerance: float,
     level: float,
     strict: bool,
+    junit: str | None,
     **shown: Any,
 ) -> None:
     """Compare run B with run A, cell by cell, and exit with 1 if B is worse.
@@ -107,15 +113,27 @@ def compare(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
-    from ..compare.view import COMPARED, FIELDS, alone_lines, comparison_line, comparison_view, missing_lines
+    from ..compare.view import (
+        COMPARED,
+        FIELDS,
+        alone_lines,
+        comparison_cases,
+        comparison_line,
+        comparison_view,
+        missing_lines,
+    )
     from ..errors import UsageError
     from ..experiments import read_run
     from ..files import reading
+    from ..gates.junit import check_report
     from ..records.read import left_out_note, malformed_notes
     from ..tables.console import Header
+    from .output import keep_cases
     from .streams import answer, note
 
     output = output_of(**shown)
+    if junit is not None:
+        check_report(junit)
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
     wanted = [metric.strip() for text in metrics for metric in text.split(",")]
     runs = [read_run(path) for path in (a, b) if path is not None]
@@ -153,5 +171,6 @@ def compare(
     for row in comparison.regressions:
         note(f"{'worse' if pairs else 'regression'}: {comparison_line(row)}")
     note(comparison.in_words())
-    worse = comparison.regressions or (strict and comparison.undecided)
+    worse = bool(comparison.regressions or (strict and comparison.undecided))
+    keep_cases(comparison_cases(comparison.rows, strict), "compare", junit, worse)
     raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

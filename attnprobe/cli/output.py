@@ -19,6 +19,7 @@ from .streams import answer, echo, note
 if TYPE_CHECKING:
     from ..files import Fields
     from ..gates.check import GateResult
+    from ..gates.junit import Case
     from ..tables.view import Figure, View
 
 
@@ -165,8 +166,8 @@ def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[s
         UsageError: as `parse_gate`; a gate that no run of the request can pass; an invalid file name for ``--junit``.
     """
     from ..experiments import experiment
+    from ..gates.junit import check_report
     from ..gates.parse import parse_gate, parse_gates
-    from ..gates.results import check_report
 
     config = click.get_current_context().obj  # of a sweep
     gated = experiment(command).gated
@@ -216,8 +217,7 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     Args:
         results: as `judged` gives them.
     """
-    from ..errors import UsageError
-    from ..gates.results import gates_table, junit_xml
+    from ..gates.results import gate_cases, gates_table
 
     if shard := shard_of_command():
         if gates:
@@ -232,12 +232,20 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     config = click.get_current_context().obj
     if config is not None and config.gates:
         echo(gates_table(results), err=True, styled=True)
-    if junit is not None:
-        try:
-            junit_xml(results, junit)
-            note(f"gates: {junit}")
-        except UsageError as error:
-            if not failed:
-                raise
-            note(str(error))  # the exit code is the gate's
+    keep_cases(gate_cases(results), "gates", junit, failed)
     return failed
+
+
+def keep_cases(cases: Sequence[Case], suite: str, junit: str | None, failed: bool) -> None:
+    """Write test cases to the file of ``--junit``, if there is one. If a case ``failed``, that is the exit code."""
+    from ..gates.junit import write_junit
+
+    if junit is None:
+        return
+    try:
+        write_junit(cases, suite, junit)
+        note(f"{suite}: {junit}")
+    except UsageError as error:
+        if not failed:
+            raise
+        note(str(error))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..gates.junit import Case
 from ..tables.console import Header
 from ..tables.labels import sources_words
 from ..tables.long import Row
@@ -150,10 +151,32 @@ def _sided(row: Row, name: str) -> str:
 
 def comparison_line(row: Row) -> str:
     """A row as a line of a log."""
+    return f"{_named(row)} ({_caption(row)}): {_change(row)}"
+
+
+def _change(row: Row) -> str:
     a, b = (significant(row[side]) or "no value" for side in ("a", "b"))
     ends = f"{a} on the left, {b} on the right" if ARROW in row["method"] else f"{a} became {b}"
     why = f" ({row['reason']})" if row["reason"] else ""
-    return f"{_named(row)} ({_caption(row)}): {ends}{why}"
+    return f"{ends}{why}"
+
+
+def comparison_cases(rows: Iterable[Row], strict: bool = False) -> list[Case]:
+    """A test case for each compared or missing row. A worse one failed; the undecided are skipped.
+
+    Args:
+        strict: undecided and missing rows failed.
+    """
+    cases = []
+    for row in rows:
+        verdict, subject = row["verdict"], row["metric"] or MISSING
+        name = f"{_named(row)} ({_caption(row)})"
+        if verdict in ("same", "better"):
+            cases.append(Case(subject, name))
+        elif verdict not in ONLY.values():
+            why = _change(row) if row["metric"] else _sided(row, "reason")
+            cases.append(Case(subject, name, why, verdict, skipped=verdict != "worse" and not strict))
+    return cases
 
 
 def _named(row: Row) -> str:

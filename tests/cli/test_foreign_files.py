@@ -124,11 +124,11 @@ CASES = {
         2,
         "--out l is a symbolic link, which is not followed",
     ),
-    "JUnit: a manifest": (lambda p: junit(p, '{"schema": 1}'), 2, "--junit j is not a report of gates"),
+    "JUnit: a manifest": (lambda p: junit(p, '{"schema": 1}'), 2, "--junit j is not a report of test cases"),
     "JUnit: an XML of something else": (
         lambda p: junit(p, "<?xml version='1.0' encoding='utf-8'?>\n<project/>"),
         2,
-        "--junit j is not a report of gates; choose a new name, or remove the file",
+        "--junit j is not a report of test cases; choose a new name, or remove the file",
     ),
     "JUnit: a link": (
         lambda p: link(p / "j", "error", "--qkv", QKV, "--d", "4", "--fail-above", "output_spectral=9", "--junit", "j"),

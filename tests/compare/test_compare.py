@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -906,6 +907,31 @@ def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
     assert command("compare", "a", "b", "--strict")[0] == 1 and command("compare", "a", "a", "--strict")[0] == 0
     assert command("compare", "a", "b", "--level", "0.3")[0] == 1
     assert command("compare", "a", "b", "--level", "1")[0] == 2
+
+
+def test_junit_xml_has_a_test_case_for_each_compared_or_missing_row(command, write, tmp_path):
+    write("a", [*run([1.0], [1.0]), *run([1.0], [1.0], d=32), cell(method="blr"), *run([1.0], method="mss")])
+    write("b", [*redrawn([2.0], [3.0]), *run([2.0], [2.5], d=32), *run([1.0], [1.0], method="mss")])
+    where = "relative output error (spectral norm) · layer 0 · n = 64 · target softmax"
+    lone = "requested, but in one run only · layer 0 · n = 64 · target softmax"
+    for strict, spared in (((), "skipped"), (("--strict",), "failure")):
+        code, _, err = command("compare", "a", "b", "--junit", "c.xml", *strict)
+        assert code == 1 and "attnprobe: compare: c.xml" in err.splitlines()
+        suite = ElementTree.parse(tmp_path / "c.xml").getroot()[0]
+        assert {case.get("name"): (case[0].tag, case[0].get("message")) if len(case) else None for case in suite} == {
+            f"blr d=16 ({lone})": (spared, "only in A"),
+            f"skyformer d=16 ({where})": (spared, "1.000 became 2.500 (p = 0.20 over 2 windows)"),
+            f"skyformer d=32 ({where})": ("failure", "1.000 became 2.250"),
+            f"mss d=16 ({where})": None,
+        }
+        assert suite.get("name") == "attnprobe compare" and suite.get("failures") == ("3" if strict else "1")
+        assert {case.get("classname") for case in suite} == {f"attnprobe.{METRIC}", "attnprobe.missing"}
+    (tmp_path / "mine.xml").write_text("<mine/>")
+    assert command("compare", "a", "a", "--junit", "mine.xml")[0] == 2
+    assert (tmp_path / "mine.xml").read_text() == "<mine/>"
+    assert command("compare", "a", "a", "--junit", "a/records.jsonl/c.xml")[0] == 2
+    code, _, err = command("compare", "a", "b", "--junit", "a/records.jsonl/c.xml")
+    assert code == 1 and "a/records.jsonl/c.xml" in err
 
 
 @pytest.mark.parametrize(

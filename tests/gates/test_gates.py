@@ -11,8 +11,9 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.view import summarise
 from attnprobe.gates.check import Gate, GateResult, check
+from attnprobe.gates.junit import write_junit
 from attnprobe.gates.parse import impossible_reason, parse_gate, parse_gates
-from attnprobe.gates.results import gates_markdown, gates_table, junit_xml
+from attnprobe.gates.results import gate_cases, gates_markdown, gates_table
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
@@ -339,7 +340,7 @@ def valid(element):
 
 def test_junit_xml_is_one_case_per_gate_and_row(tmp_path):
     results = a_few()
-    junit_xml(results, tmp_path / "deep/er/gates.xml")
+    write_junit(gate_cases(results), "gates", tmp_path / "deep/er/gates.xml")
     data = (tmp_path / "deep/er/gates.xml").read_bytes()
     assert data.startswith(b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites ") and data.endswith(b">\n")
     root = ET.fromstring(data)
@@ -360,19 +361,19 @@ def test_junit_xml_is_one_case_per_gate_and_row(tmp_path):
     assert by_method["mss"].find("failure").text.endswith(told)
     assert [float(case.get("time")) for case in cases] == [0.25, 0.0, 0.25, 0.0]
     assert float(suite.get("time")) == 0.5
-    junit_xml(results, tmp_path / "again.xml")
+    write_junit(gate_cases(results), "gates", tmp_path / "again.xml")
     assert (tmp_path / "again.xml").read_bytes() == data
 
 
 def test_junit_xml_of_nothing_and_of_a_path_that_cannot_be(tmp_path):
-    junit_xml([], tmp_path / "none.xml")
+    write_junit(gate_cases([]), "gates", tmp_path / "none.xml")
     root = ET.parse(tmp_path / "none.xml").getroot()
     valid(root)
     assert root[0].get("tests") == "0" and len(root[0]) == 0
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file/below.xml"):
         with pytest.raises(UsageError, match=re.escape(str(path))):
-            junit_xml([], path)
+            write_junit(gate_cases([]), "gates", path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "none.xml"]
 
 
@@ -381,7 +382,9 @@ def test_a_time_that_is_no_number_is_none(tmp_path):
     for mean in (math.nan, None, "1", math.inf):
         row = {"method": "x", "status": "ok", "metrics": {"seconds": {"mean": mean, "count": 2}}}
         assert check([row], [gate])[0].seconds is None
-    junit_xml([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")], tmp_path / "x.xml")
+    write_junit(
+        gate_cases([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")]), "gates", tmp_path / "x.xml"
+    )
     times = [element.get("time") for element in ET.parse(tmp_path / "x.xml").iter()]
     assert times == ["2.500", "2.500", "2.500", "0.000"]
 

@@ -13,8 +13,9 @@ from text_tables import text_table
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.files import fixed_settings, saved
 from attnprobe.figures.kit import Sheet
+from attnprobe.gates.junit import write_junit
 from attnprobe.gates.parse import Gate
-from attnprobe.gates.results import junit_xml
+from attnprobe.gates.results import gate_cases
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import plain, strict_json, write_text
@@ -133,7 +134,7 @@ def test_junit_xml_is_well_formed(tmp_path):
     from attnprobe.gates.check import GateResult
 
     result = GateResult(Gate("seconds", max=1.0), HOSTILE, None, HOSTILE)
-    junit_xml([result], tmp_path / "gates.xml")
+    write_junit(gate_cases([result]), "gates", tmp_path / "gates.xml")
     root = ET.parse(tmp_path / "gates.xml").getroot()
     assert root.find(".//failure").get("message") == SEEN
 

@@ -17,7 +17,8 @@ from attnprobe.experiments.error.view import errors_view, summarise
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
-from attnprobe.gates.results import gates_table, junit_xml
+from attnprobe.gates.junit import write_junit
+from attnprobe.gates.results import gate_cases, gates_table
 from attnprobe.records.shapes import by_name
 from attnprobe.tables.console import Header
 from attnprobe.tables.long import FRAGILE, STATISTICS, described
@@ -171,7 +172,7 @@ def test_a_gate_on_a_fragile_statistic_is_undecided_on_either_side_of_its_limit(
     outcomes = [(result.passed, result.failed, result.undecided) for result in results]
     assert outcomes == [(False, False, True), *[(True, False, False)] * 3]  # d = 16 is reproducible and passes
     assert "not reproducible" in results[0].message and results[0].value == 90.0
-    junit_xml(results, tmp_path / "gates.xml")
+    write_junit(gate_cases(results), "gates", tmp_path / "gates.xml")
     (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
     assert suite.get("skipped") == "1"
     assert suite[0].find("skipped").get("message") == results[0].message and suite[0].find("failure") is None

@@ -1,0 +1,82 @@
+"""JUnit XML for CI: the test cases of gates and of comparisons."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from ..errors import UsageError
+from ..files import open_regular, writing
+from ..grammar.foreign import one_line
+from ..records.file import write_bytes
+
+HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"attnprobe\""  # of a report
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test case.
+
+    Attributes:
+        subject: the metric, or what else the case is about. name: of the case among those of its subject.
+        message: the reason why it did not pass, empty if it did. kind: of failure. skipped: it did not fail either.
+        seconds: the time that its values took, None if unknown.
+    """
+
+    subject: str
+    name: str
+    message: str = ""
+    kind: str = ""
+    skipped: bool = False
+    seconds: float | None = None
+
+
+def check_report(path: str) -> None:
+    """Refuse to replace a file other than a report of `write_junit` or an empty one.
+
+    Raises:
+        UsageError: no file name, a symbolic link, or a file of something else.
+    """
+    if not path.strip() or os.path.isdir(path):
+        raise UsageError(f"--junit '{path}' is not a file name; write one such as gates.xml")
+    if not os.path.lexists(path):
+        return
+    with writing(path):
+        if os.path.islink(path):
+            raise UsageError(f"--junit {path} is a symbolic link, which is not followed; choose another name")
+        with open_regular(path, None) as file:
+            start = file.read(len(HEAD))
+        if start not in (b"", HEAD):
+            raise UsageError(f"--junit {path} is not a report of test cases; choose a new name, or remove the file")
+
+
+def write_junit(cases: Sequence[Case], suite: str, path: str | os.PathLike[str]) -> None:
+    """Write a suite of test cases, each passed, with a ``failure`` or ``skipped``, as JUnit XML.
+
+    Valid against Jenkins' ``junit-10.xsd``. Times are in seconds, 0 where they are not known, the suite's is the sum.
+    Equal cases give equal bytes but for the times: no date is written.
+
+    Raises:
+        UsageError: a path that cannot be written.
+    """
+    skipped = sum(case.skipped for case in cases)
+    failures = sum(bool(case.message) for case in cases) - skipped
+    times = [ceil(1e3 * (case.seconds or 0.0)) / 1e3 for case in cases]  # milliseconds: the schema has no more
+    counts = {"tests": str(len(cases)), "failures": str(failures), "errors": "0"}
+    time = {"time": f"{sum(times):.3f}"}
+    root = ET.Element("testsuites", {"name": "attnprobe", **counts, **time})
+    of_suite = {"name": f"attnprobe {suite}", **counts, "skipped": str(skipped), **time}
+    element = ET.SubElement(root, "testsuite", of_suite)
+    for case, seconds in zip(cases, times, strict=True):
+        name, message = one_line(case.name), one_line(case.message)
+        names = {"classname": f"attnprobe.{one_line(case.subject)}", "name": name}
+        one = ET.SubElement(element, "testcase", {**names, "time": f"{seconds:.3f}"})
+        if case.skipped:
+            ET.SubElement(one, "skipped", {"message": message})
+        elif message:
+            ET.SubElement(one, "failure", {"message": message, "type": case.kind}).text = f"{name}: {message}"
+    ET.indent(root)
+    write_bytes(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
