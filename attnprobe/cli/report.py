@@ -22,6 +22,7 @@ Examples:
   attnprobe report outputs/20261121-084512-error-1a2b3c
   attnprobe report outputs/RUN --format latex > table.tex
   attnprobe report outputs/RUN --plot maps --out elsewhere
+  attnprobe report outputs/RUN --rename mine.py:mine=Ours
   attnprobe report outputs/A outputs/B --out both
   attnprobe report outputs/RUN --plot papers --reference skyformer_fig1.csv
 \b
@@ -48,6 +49,13 @@ In Python:
     "digitisation_uncertainty. Repeatable.",
 )
 @click.option(
+    "--rename",
+    "names",
+    multiple=True,
+    metavar="METHOD=NAME",
+    help="The name of a method in tables and figures, in place of the one that they have; repeatable.",
+)
+@click.option(
     "--plot",
     "plots",
     multiple=True,
@@ -67,6 +75,7 @@ def report(
     runs: tuple[str, ...],
     metric: str | None,
     references: tuple[str, ...],
+    names: tuple[str, ...],
     plots: tuple[str, ...],
     out: str | None,
     style: str,
@@ -95,9 +104,10 @@ def report(
     output = output_of(**shown)
     kinds = kinds_from(plots or (ALL,), plot_kinds())
     writes = output.format_ == "table" or bool(plots) or out is not None
-    names = [one.name for one in ERROR]
-    if metric is not None and metric not in names:
-        raise unknown("metric", metric, names)
+    errors = [one.name for one in ERROR]
+    if metric is not None and metric not in errors:
+        raise unknown("metric", metric, errors)
+    wanted = dict(map(_renaming, names))
     check_style(style)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
@@ -109,6 +119,10 @@ def report(
         )
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
+    methods = {name: None for run in opened for name in run.methods}
+    for name in wanted.keys() - methods.keys():
+        raise unknown("method of --rename", name, methods)
+    opened = [run.renamed({name: wanted[name] for name in run.methods if name in wanted}) for run in opened]
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
@@ -141,6 +155,17 @@ def report(
         note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
         raise click.exceptions.Exit(4)
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    """The method and its name of ``--rename``."""
+    from ..errors import UsageError
+    from ..grammar.lists import short_name
+
+    method, equals, name = text.partition("=")
+    if not equals:
+        raise UsageError(f"--rename {text}: the form is METHOD=NAME, as mine.py:mine=Ours")
+    return short_name(method.strip()), name.strip()
 
 
 def _folders(runs: Sequence[Run], page: Path) -> list[Path]:

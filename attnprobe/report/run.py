@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
@@ -27,6 +27,7 @@ from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import identity, measured_words, scale_of, source_labels
+from ..tables.methods import YARDSTICKS
 from ..tables.numbers import method_label
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..records.shapes import InputsRecord, Manifest, Record, Source
 
+FIXED = frozenset((*YARDSTICKS, "vmean", "exact", LOWER_BOUND))  # names that tables and figures know methods by
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -112,6 +114,41 @@ class Run:
         from .parts import plot_panel
 
         return plot_panel(self, kind, ax, panel, legend)
+
+    @property
+    def methods(self) -> list[str]:
+        """The names, without options, of the methods that `renamed` takes: all but yardsticks."""
+        names = dict.fromkeys(record.get("method") for record in self.everything)
+        return [name for name in names if name is not None and name not in FIXED]
+
+    def renamed(self, names: Mapping[str, str]) -> Run:
+        """The run with other names of methods in its tables, figures and frame; options stay behind the names.
+
+        Values of papers are found by the names that attnprobe has.
+
+        Args:
+            names: by the method's name in the tables, without options, such as ``{"mine.py:mine": "Ours"}``.
+
+        Raises:
+            UsageError: no such method, a yardstick, a name with a sign of options or that another method has, or a run
+                of ``budget``, whose files load methods by their names.
+        """
+        kept = {*(_name(record) for record in self.everything), *FIXED} - names.keys()
+        for name, other in names.items():
+            if name not in self.methods:
+                raise unknown("method", name, self.methods)
+            if not other.strip() or set(other) & set(":=,→\n"):
+                raise UsageError(f"'{other}' cannot name {name}: write a name without : = , which options have")
+            if other in kept or list(names.values()).count(other) > 1:
+                raise UsageError(f"'{other}' cannot name {name}: another method has that name")
+        if names and "budget" in self.records:
+            raise UsageError("a run of budget keeps the names of its methods: its files load methods by them")
+
+        def named(record: Mapping[str, Any]) -> Record:
+            fields = {field: names.get(record[field], record[field]) for field in ("method", "of") if field in record}
+            return {**record, **fields}  # type: ignore[return-value]
+
+        return replace(self, records={command: [*map(named, group)] for command, group in self.records.items()})
 
     def header(self, records: Sequence[Record]) -> Header:
         """The header of tables and figures: facts that all sources share once, the others for each source."""
@@ -212,7 +249,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
 
         method = _first(record)
         if method is None:
-            method_key = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
+            method_key = json.dumps([_name(record), record["options"]], sort_keys=True)
             method = methods.get(method_key, AT_THE_END)
         return (
             order[source],
@@ -238,6 +275,11 @@ def _plan(manifest: Manifest, source: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(layers, dict):
         plan = {**plan, "layers": layers.get(source.get("weights") or "file")}
     return plan
+
+
+def _name(record: Mapping[str, Any]) -> str | None:
+    """Of the method or matrix."""
+    return record.get("of", record.get("method"))
 
 
 def _first(record: Mapping[str, Any]) -> int | None:
