@@ -12,7 +12,8 @@ from ..tables.long import Row
 from ..tables.table import method_key
 from .cells import Key, cell_of, place_of_cell
 from .chance import LEVEL
-from .samples import drafted, paired
+from .drafts import drafted
+from .pairing import paired
 from .verdicts import TABLE, TOLERANCE, Draft, judgements
 
 

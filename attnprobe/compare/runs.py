@@ -15,10 +15,13 @@ from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
-from .cells import Key, cells_of, grouped, related, shared_sources
+from .cells import Key, cells_of, grouped, shared_sources
 from .chance import LEVEL
+from .drafts import drafted, place_of, timed_drafts, timed_place
 from .notes import cells_in_words, costs_of, of_bad_rows, of_chance, of_intervals, pairings
-from .samples import aligned, drafted, paired, per_head, place_of
+from .pairing import aligned, paired
+from .pairs import related
+from .samples import per_head
 from .verdicts import (
     BENCHED,
     MISSING,
@@ -28,8 +31,6 @@ from .verdicts import (
     other_versions,
     refuse_other_machines,
     timed_cells,
-    timed_drafts,
-    timed_place,
     timed_rows,
     with_verdicts,
 )

@@ -12,100 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import Fields
-from ..records.file import STATUSES
 from ..tables.long import Row, fragile_statistics, sortable
-from ..tables.methods import spoiled_heads
-from ..tables.metrics import METRICS, Metric
+from ..tables.metrics import Metric
 from ..tables.table import gathered
-from .cells import Key
 from .chance import FEWEST, Evidence, over_pairs, over_windows, two_samples
-from .verdicts import Draft, blank, numbers, statuses_in_words
+from .pairing import Pairing
+from .verdicts import numbers
 
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
-BAD = "bad_rows"
-MEASURED = ("ok", "diverged")
 STATISTICS: Mapping[str, Statistic] = {"mean": np.mean, "median": np.median, SOUND: np.mean}
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """The pairing of a row's cells (see `compare_runs`), and the paired cells of each run.
-
-    With ``kind`` "cells" both hold the same keys.
-    """
-
-    kind: str | None
-    a: Mapping[Key, Fields]
-    b: Mapping[Key, Fields]
-
-    @property
-    def pairs(self) -> list[tuple[Fields, Fields]]:
-        return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
-
-    @property
-    def other_method(self) -> bool:
-        """Whether the cells of B are those of another method, so that heads are a sample."""
-        return any("pair" in cell for cell in self.a.values())
-
-    @property
-    def same_draws(self) -> bool:
-        """Whether all common cells had the same random numbers, or drew none."""
-        if self.other_method:
-            return False
-        both = [pair for pair in self.pairs if all(cell["status"] in MEASURED for cell in pair)]
-        known = all("draws_hash" in cell for pair in both for cell in pair)
-        return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
-
-
-def paired(ours: Mapping[Key, Fields], others: Mapping[Key, Fields]) -> Pairing:
-    """The pairing of a row's cells; empty if one run has none.
-
-    The repeats of two methods are no pairs, because one of them may draw nothing: their means are paired.
-    """
-    if not ours or not others:
-        return Pairing(None, {}, {})
-    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, others)]
-    both = places[0] & places[1]
-    common = [key for key in ours if key in others]
-    of_methods = any("pair" in cell for cell in ours.values())
-    repeated = any(len(cells) > len(at) for cells, at in zip((ours, others), places, strict=True))
-    if common and not (of_methods and repeated):
-        return Pairing("cells", {key: ours[key] for key in common}, {key: others[key] for key in common})
-    if not both:
-        return Pairing(None, ours, others)
-    common_cells = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, others))
-    return Pairing("windows", *common_cells)
-
-
-def aligned(cells: Mapping[Key, Fields], others: Iterable[Key]) -> dict[Key, Fields]:
-    """Cells of which each has the heads that a cell of the other run has at its window, or none of them.
-
-    A cell with further heads becomes one cell for each such part. Its time is that of all heads, so a part has none.
-    """
-    heads_at: dict[Any, set[tuple[Any, ...]]] = {}
-    for window, _, heads in others:
-        heads_at.setdefault(window, set()).add(heads)
-    parts: dict[Key, Fields] = {}
-    for (window, seed, heads), cell in cells.items():
-        left = list(heads)
-        for other in sorted(heads_at.get(window, ())):
-            part = tuple(head for head in left if head in other)
-            left = [head for head in left if head not in other]
-            if part:
-                parts[window, seed, part] = _part(cell, part)
-        if left:
-            parts[window, seed, tuple(left)] = _part(cell, left)
-    return parts
-
-
-def _part(cell: Fields, heads: Sequence[Any]) -> Fields:
-    """A cell with these of its heads only."""
-    if len(heads) == len(cell["heads"]):
-        return cell
-    places = [cell["heads"].index(head) for head in heads]
-    metrics = {name: [values[place] for place in places] for name, values in cell["metrics"].items() if values}
-    return {**cell, "heads": [*heads], "metrics": metrics, "seconds": None}
 
 
 def per_head(cell: Fields, metric: str) -> list[float | None] | None:
@@ -319,69 +235,3 @@ def _mean(values: Sequence[_Value]) -> float | None:
     if len(values) == 1:
         return values[0].number
     return _of([value.number for value in values if value.number is not None], np.mean)
-
-
-def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
-    """A row without a comparison, at the place of some cells, with the facts in which the sources of runs differ."""
-    facts = cells[0]["source"]
-    return blank(
-        cells[0],
-        weights=facts.get("weights"),
-        source={name: facts.get(name) for name in varying},
-        cells=len(cells),
-        values=0,
-        windows=len({cell.get("window") for cell in cells}),
-        heads=len({head for cell in cells for head in cell["heads"]}),
-    )
-
-
-def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) -> list[Draft]:
-    """A draft for each metric that either run has, or one draft if the status decides."""
-    pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
-    seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
-    statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
-    worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
-    bad = [run for run, cells in (("A", a), ("B", b)) if any(map(spoiled_heads, cells))]
-    drafts = []
-    for metric in metrics:
-        fields, evidence, (few, more) = measured(METRICS[metric], pairing)
-        absent = fields["a"] is None and fields["b"] is None  # anything to lose or gain has a value
-        if absent and (drafts or statuses == ["ok", "ok"]):
-            continue
-        row = {
-            **place_of(a if len(a) >= len(b) else b, varying),
-            **fields,
-            "metric": metric,
-            "paired": pairing.kind,
-            "seeds_a": seeds[0],
-            "seeds_b": seeds[1],
-            "status_a": statuses[0],
-            "status_b": statuses[1],
-        }
-        row["reason"] = f"{statuses[0]} in both" if absent else None
-        if evidence.test == "pairs":
-            row["unknown_draws"] = [
-                *dict.fromkeys(cell["method"] for cell in (*a, *b) if heads_share_draws(cell) is None)
-            ]
-        lost = f"no finite value in {few} places where A has one" if few else ""
-        gained = f"a finite value in {more} places where A has none" if more else ""
-        marked = bad[0] if len(bad) == 1 and metric != BAD else None
-        drafts.append(Draft(row, METRICS[metric], evidence, worse or lost or None, better or gained or None, marked))
-    return drafts
-
-
-def _changed(pairs: Sequence[tuple[Fields, Fields]], a: Sequence[Fields], b: Sequence[Fields], fall: bool) -> str:
-    """How a status got worse, or without ``fall`` better, from A to B, in words; empty if none did."""
-
-    def rank(cell: Fields) -> int:
-        return STATUSES.index(cell["status"])
-
-    compared = pairs or [(max(a, key=rank), max(b, key=rank))]
-    changed = [(x, y) for x, y in compared if (rank(y) > rank(x) if fall else rank(y) < rank(x))]
-    if not changed:
-        return ""
-    x, y = max(changed, key=lambda pair: abs(rank(pair[1]) - rank(pair[0])))
-    share = f" in {len(changed)} of {len(compared)} cells" if len(compared) > 1 else ""
-    reason = y.get("reason")
-    why = f": {reason}" if fall and reason else ""
-    return f"{statuses_in_words(x, y)}{share}{why}"

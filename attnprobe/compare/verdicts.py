@@ -14,9 +14,9 @@ from ..files import Fields
 from ..records.file import strict_json
 from ..tables.long import Row
 from ..tables.methods import ROUNDING
-from ..tables.metrics import BENCH, METRICS, Metric
+from ..tables.metrics import BENCH, Metric
 from ..tables.numbers import significant
-from .chance import EQUAL, Evidence, holm, within_rounds
+from .chance import EQUAL, Evidence, holm
 
 BENCHED = tuple(metric.name for metric in BENCH)
 TOLERANCE = 0.05  # of the value of A: smaller differences are the same
@@ -24,7 +24,6 @@ WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
 EXACT = f"both errors may be rounding, at most {ROUNDING:g}"
 WIDE = "its interval is wider than the tolerance"
-SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
 @dataclass(frozen=True)
@@ -205,18 +204,6 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
     }
 
 
-def statuses_in_words(a: Fields, b: Fields) -> str:
-    """The statuses of two cells: what became of one in another run, or those of two methods.
-
-    >>> statuses_in_words({"status": "ok"}, {"status": "failed"})
-    'ok became failed'
-    >>> statuses_in_words({"status": "ok", "pair": "a → b"}, {"status": "failed", "pair": "a → b"})
-    'ok on the left, failed on the right'
-    """
-    both = "{} on the left, {} on the right" if "pair" in a else "{} became {}"
-    return both.format(a["status"], b["status"])
-
-
 def alone(row: Row, run: str, missing: bool, why: str) -> Row:
     """A row of cells that only one run has.
 
@@ -277,37 +264,3 @@ def _versions(records: Sequence[Fields]) -> dict[str, str]:
         for name, version in record["versions"].items():
             every.setdefault(name, {})[version] = None
     return {name: " and ".join(versions) for name, versions in every.items()}
-
-
-def timed_place(cell: Fields) -> Row:
-    """A row without a comparison; runs that are compared have one source each."""
-    return blank(cell, weights=cell["weights"], source={}, cells=1)
-
-
-def timed_drafts(a: Fields, b: Fields, metrics: Iterable[str]) -> list[Draft]:
-    """A draft for each metric that both cells have, or for every metric if their statuses differ.
-
-    The noise of a time, or of its ratio to exact attention, is the sum of both runs' spreads over their rounds; of a
-    ratio at least what the ratio of exact attention to itself was off from 1 (``noise_floor``). Memory and products
-    have none but the floor of their metric.
-    """
-    change = statuses_in_words(a, b) if a["status"] != b["status"] else None
-    fell = b["status"] != "ok"
-    drafts = []
-    for metric in metrics:
-        if change is None and (a[metric] is None or b[metric] is None):
-            continue
-        row = {**timed_place(a), **numbers(a[metric], b[metric])}
-        row |= {"metric": metric, "statistic": "median", "paired": "cells"}
-        evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else Evidence(certain=True)
-        drafts.append(Draft(row, METRICS[metric], evidence, change if fell else None, None if fell else change))
-    return drafts
-
-
-def _noise(a: Fields, b: Fields, metric: str) -> float | None:
-    """The largest difference of two times, or ratios to exact attention, that is noise; None for single rounds."""
-    spreads = [row[SPREADS[metric]] for row in (a, b)]
-    if None in spreads:
-        return None
-    floors = [abs(row["noise_floor"] - 1) * row[metric] for row in (a, b) if row["noise_floor"] is not None]
-    return max(sum(spreads), *floors) if metric == "ratio_to_exact" and floors else sum(spreads)

@@ -16,7 +16,7 @@ from ..tables.metrics import in_words
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
-from .cells import ARROW
+from .pairs import ARROW
 from .verdicts import FIELDS, MISSING, ONLY
 
 TITLE = "Comparison of methods"

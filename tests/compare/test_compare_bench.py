@@ -6,8 +6,9 @@ import pytest
 from paths import GOLDEN
 
 from attnprobe.compare.chance import within_rounds
+from attnprobe.compare.drafts import _noise, timed_place
 from attnprobe.compare.runs import compare_runs
-from attnprobe.compare.verdicts import Draft, _noise, numbers, timed_place, with_verdicts
+from attnprobe.compare.verdicts import Draft, numbers, with_verdicts
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench.view import timed_rows
 from attnprobe.tables.metrics import METRICS

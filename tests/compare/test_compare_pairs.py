@@ -8,9 +8,9 @@ import pytest
 from paths import GOLDEN
 from test_compare import METRIC, cell, run
 
-from attnprobe.compare.cells import related
 from attnprobe.compare.chance import Evidence, over_pairs
 from attnprobe.compare.contest import Contest
+from attnprobe.compare.pairs import related
 from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.view import comparison_view
 from attnprobe.errors import UsageError

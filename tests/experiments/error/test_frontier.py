@@ -10,7 +10,7 @@ from error_records import legend_of
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
-from attnprobe.experiments.error import cost
+from attnprobe.experiments.error import cost, unbeaten
 from attnprobe.experiments.error.view import pooled
 from attnprobe.figures.drawing import Drawing
 
@@ -38,7 +38,7 @@ FIVE = [
 
 
 def frontier_tables(records):
-    return cost.frontier_tables(pooled(records), records)
+    return unbeaten.frontier_tables(pooled(records), records)
 
 
 def names(table):
@@ -109,21 +109,21 @@ def test_rows_that_do_not_compete(spoiled):
 def test_medians_that_are_not_reproducible_do_not_compete():
     rows = pooled([*FIVE, *VMEAN])
     for row in rows:
-        row["fragile"] = {cost.OUTPUT: ["median"]} if row["method"] == "cheap" else {}
-    (table,) = cost.frontier_tables(rows, [*FIVE, *VMEAN])
+        row["fragile"] = {unbeaten.OUTPUT: ["median"]} if row["method"] == "cheap" else {}
+    (table,) = unbeaten.frontier_tables(rows, [*FIVE, *VMEAN])
     assert names(table) == ["V-Mean (ref.)", "beaten", "dear"]
 
 
 def test_rows_are_compared_in_the_heads_that_both_have():
     """Without one, or with one alone, nothing is known about which is better."""
     row, other = cells("a", 0.3, 2.0)[0], cells("b", 0.3, 1.0)[0]
-    ours, theirs = cost._key({**row, "source": ""}), cost._key({**other, "source": ""})
+    ours, theirs = unbeaten._key({**row, "source": ""}), unbeaten._key({**other, "source": ""})
     a, b, c, d = ((0, 0, head) for head in range(4))
     errors = {ours: {a: 2.0, b: 6.0, c: 9.0}, theirs: {a: 1.0, b: 3.0, d: 0.1}}
     both = ({**row, "source": ""}, {**other, "source": ""})
-    assert cost.ratio(errors, *both) == pytest.approx((2.0, 2.0, 2.0))
-    assert cost.ratio({**errors, ours: {a: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
-    assert cost.ratio({**errors, ours: {c: 9.0}}, *both) == (0.0, None, math.inf)
+    assert unbeaten.ratio(errors, *both) == pytest.approx((2.0, 2.0, 2.0))
+    assert unbeaten.ratio({**errors, ours: {a: 2.0}}, *both) == (0.0, pytest.approx(2.0), math.exp(700.0))
+    assert unbeaten.ratio({**errors, ours: {c: 9.0}}, *both) == (0.0, None, math.inf)
 
 
 @pytest.mark.parametrize("windows", [1, 10])
@@ -133,14 +133,14 @@ def test_windows_that_repeat_a_head_make_no_interval_narrower(windows):
     logs = np.random.default_rng(0).normal(0, 0.3, 12)
     places = [(0, window, head) for window in range(windows) for head in range(12)]
     errors = {
-        cost._key(row): {place: math.exp(logs[place[2]]) for place in places},
-        cost._key(other): dict.fromkeys(places, 1.0),
+        unbeaten._key(row): {place: math.exp(logs[place[2]]) for place in places},
+        unbeaten._key(other): dict.fromkeys(places, 1.0),
     }
     reach = student.ppf(0.975, 11) * logs.std(ddof=1) / 12**0.5
     expected = np.exp([logs.mean() - reach, logs.mean(), logs.mean() + reach])
-    assert cost.ratio(errors, row, other) == pytest.approx(expected)
+    assert unbeaten.ratio(errors, row, other) == pytest.approx(expected)
     of_one = [{place: x for place, x in of.items() if place[2] == 0} for of in errors.values()]
-    (low, middle, _) = cost.ratio(dict(zip(errors, of_one, strict=True)), row, other)
+    (low, middle, _) = unbeaten.ratio(dict(zip(errors, of_one, strict=True)), row, other)
     assert middle == pytest.approx(math.exp(logs[0])) and low == (pytest.approx(middle) if windows > 1 else 0.0)
     left, right = cells("left", 0.2, 0.3, layers=(0,)), cells("right", 0.3, 0.2, layers=(1,))
     (table,) = frontier_tables([*FIVE, *VMEAN, *left, *right])
@@ -197,7 +197,7 @@ def test_the_figure_names_methods_that_state_one_of_two_costs(monkeypatch, tmp_p
     figures = []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     records = [*reads, *cells("cheap", 0.1, 0.5), *cells("softmax", 1.0, 0.001, None), *VMEAN]
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
     (figure,) = figures
     assert "no keys and values read: cheap" in legend_of(figure) and "no entries visited: cheap" not in legend_of(
         figure
@@ -220,7 +220,7 @@ def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(
     steps, figures = [], []
     monkeypatch.setattr(cost, "cloud", lambda axis, points, styles, best, vmean: steps.extend(best))
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
     (figure,) = figures
     assert "no cost: silent" in legend_of(figure) and "silent" not in legend_of(figure)
     assert legend_of(figure).keys() >= cost.CERTAIN.keys(), "the steps of the table"
@@ -235,14 +235,14 @@ def test_few_methods_without_a_table_have_the_steps_of_their_medians(monkeypatch
     """The second method costs more and has an error that is less by 1 % in the median, and not head by head."""
     figures = []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    for count in (cost.MANY - 1, cost.MANY):
+    for count in (unbeaten.MANY - 1, unbeaten.MANY):
         records = [one for name in "cdefgh"[: count - 2] for one in cells(name, 0.6, 0.5)]
         dearer = cells("b", 0.4, 0.99 * 0.4)
         for record in dearer:
             errors = record["metrics"]["output_spectral_relative"]
             record["metrics"]["output_spectral_relative"] = [*errors[:-1], 5 * errors[-1]]
         records += [*cells("a", 0.3, 0.4), *dearer]
-        cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
     few, many = ([point.label for point in figure.panels[0][1][-1]] for figure in figures)
     assert (few, many) == (["a", "b"], ["a"])
     assert not legend_of(figures[0]).keys() & cost.CERTAIN.keys()
@@ -259,10 +259,10 @@ def test_of_many_methods_those_of_the_table_are_named_and_points_with_bad_rows_a
     many = [one for number in range(8) for one in cells(f"worse {number}", 0.9, 0.9)]
     spoiled = cells("spoiled", 0.05, 0.001, metrics={"bad_rows": [1.0] * 4})
     records = [*FIVE, *near, *many, *spoiled, *VMEAN]
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
     (figure,), (table,) = figures, frontier_tables(records)
-    unbeaten = {name for name in names(table) if name != "V-Mean (ref.)"}
-    assert unbeaten <= legend_of(figure).keys() and not legend_of(figure).keys() & {
+    shown = {name for name in names(table) if name != "V-Mean (ref.)"}
+    assert shown <= legend_of(figure).keys() and not legend_of(figure).keys() & {
         "near",
         "spoiled",
         "spoiled !",
@@ -283,7 +283,7 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
     del reads[0]["metrics"]["visited_fraction"]  # which its layers share
     records = [*FIVE, *softmax, *reads, *cells("softmax", 0.8, 1e-7, None, n=32)]
     records += cells("vmean", 0.0, 1.0, None, n=16, requested=False, reference=True)  # alone, which is no panel
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
     uprights = {}
     for title, panel in figures[0].panels:
         axis = Figure().subplots()
@@ -302,7 +302,7 @@ def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_a
     figures, limits = [], []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     for records in (FIVE, [*FIVE, *cells("softmax", 0.8, 1e-7, None)]):
-        cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
         axis = Figure().subplots()
         figures[-1].draw(axis, figures[-1].panels[0][1])
         limits.append(axis.get_ylim())
@@ -317,7 +317,7 @@ def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monk
     line = [*cells("line", 0.2, 0.002, 8), *cells("line", 0.4, 1e-8, 16)]
     records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None), *cells("zero", 0.3, 0.0, None)]
     records += cells("huge", 0.3, 1e302, None)
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, cost.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
     named = [label for label in legend_of(figures[0]) if "below" in label]
     assert named == ["line (d = 16 below: ≤ 4e-8)", "exact (below: ≤ 4e-7)", "zero (below: 0)"]
     assert not {"line", "exact", "huge"} & legend_of(figures[0]).keys()

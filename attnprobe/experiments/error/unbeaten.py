@@ -1,0 +1,218 @@
+"""The methods that no other beats at their cost, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ...figures.methods import text_label
+from ...files import Fields
+from ...tables.long import Row, long_rows, mean_interval
+from ...tables.methods import ROUNDING, caption, is_fragile, is_sound, label, statistic
+from ...tables.numbers import significant
+from ...tables.results import at_budget
+from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
+from .columns import METHOD_COLUMNS
+from .record import SHAPE
+
+if TYPE_CHECKING:
+    from .record import ErrorRecord
+
+Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
+MANY = 5  # requested methods from which on the tables are shown
+NEAR = 1.1  # costs within this factor are equal
+COST_ROUNDING = 1e-9  # relative, of a mean over heads
+LEAST = 1e-300  # an error of 0, which has no logarithm
+MOST_TIES = 3  # methods that are named beside the one that they tie with
+RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
+WORDS = {
+    RESIDUAL: ("residual error", "size of a head's error beside the residual stream"),
+    OUTPUT: ("‖E‖₂ / ‖BV‖₂", "the relative error of the output"),
+}
+COSTS = {"visited_fraction": "entries visited, without scores that only choose keys", "kv_read": "keys and values read"}
+AXES = {  # of a metric: statistic, factor, label
+    "visited_fraction": ("mean", 100.0, "entries visited,\n% of queries times keys"),
+    "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
+}
+SOFTMAX = "softmax"  # the method that computes exact attention
+MOST_ABSENT = 2  # methods without a cost that are named
+
+
+def judged_by(rows: Sequence[Row]) -> str:
+    """The metric that methods are judged by: the residual error where it was measured, else the output error."""
+    return RESIDUAL if any(statistic(row, RESIDUAL, "median") is not None for row in rows) else OUTPUT
+
+
+def exact_share(n: int, causal: bool) -> float:
+    """The share of the n x n entries that exact attention computes."""
+    return (1 + 1 / n) / 2 if causal else 1.0
+
+
+def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Table]:
+    """A table of the methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
+
+    There is none for fewer than `MANY` methods. Rows with a mark, medians that are not reproducible, and
+    errors of rounding alone do not compete. A note names the methods that do not state the cost.
+    """
+    if not are_many(records):
+        return []
+    causal = any(record["source"].get("causal") for record in records)
+    tables = []
+    for group in grouped_by(rows, "source", "n", "target"):
+        metric = judged_by(group)
+        errors = errors_of(records, metric)
+        for cost, words in COSTS.items():
+            best = best_at(group, cost, metric, errors, causal)
+            if not all(row["reference"] for row in best):
+                names = few_or_number([*chain(*unstated(group, [cost]).values())])
+                notes = [f"left out, as they do not state this cost: {names}"] if names else []
+                tables.append(
+                    table_of(f"unbeaten in {words} · {caption(group)}", best, frontier_columns(metric), notes)
+                )
+    return tables
+
+
+def are_many(records: Sequence[ErrorRecord]) -> bool:
+    return len({method_key(record) for record in records if record.get("requested")}) >= MANY
+
+
+def best_at(
+    rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors], causal: bool
+) -> list[Row]:
+    """The rows cheaper than exact attention that no other beats."""
+    limit = exact_share(rows[0]["n"], causal) if cost == "visited_fraction" else math.inf
+    cheaper = [row for row in rows if _competes(row, metric) and _cost(row, cost) < (1 - COST_ROUNDING) * limit]
+    return unbeaten(cheaper, cost, metric, errors)
+
+
+def _competes(row: Fields, metric: str) -> bool:
+    """Whether a row has a sound median, which is no rounding error of exact attention."""
+    sound = is_sound(row) or row["method"] == "vmean"
+    known = _median(row, metric) is not None and not is_fragile(row, metric, "median")
+    return sound and known and (_median(row, OUTPUT) or 0.0) > ROUNDING
+
+
+def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors]) -> list[Row]:
+    """The rows by rising cost, each with a smaller error than the one before.
+
+    An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
+    ``ratio`` of a row is that to the row before, and ``ties`` names the rows after it that are neither better nor
+    worse.
+    """
+    best: list[Row] = []
+    priced = [row for row in rows if _cost(row, cost) or (row["reference"] and cost == "visited_fraction")]
+    for row in sorted(priced, key=lambda row: (_cost(row, cost), _median(row, metric))):
+        low, middle, high = ratio(errors, row, best[-1]) if best else (0.0, None, 0.0)
+        if high < 1:
+            if len(best) > 1 and _cost(row, cost) <= NEAR * _cost(best[-1], cost):
+                best.pop()
+                low, middle, high = ratio(errors, row, best[-1])
+            best.append({**row, "ratio": {"low": low, "mean": middle, "high": high}, "ties": []})
+        elif low <= 1:
+            best[-1]["ties"].append(at_budget(row, label))
+    return best
+
+
+def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float | None, float]:
+    """The geometric mean ratio of two rows' errors in the same layers, windows and heads, in its 95 % interval.
+
+    The interval is Student's over heads, each with its mean logarithm over windows, as the ratio of a head is much the
+    same in each window. Of a single head it is over windows. Rows without a common place have no mean, and an interval
+    of all numbers.
+    """
+    ours, theirs = errors[_key(row)], errors[_key(other)]
+    logs: dict[tuple[Any, ...], list[float]] = {}
+    for layer, window, head in ours.keys() & theirs.keys():
+        place = layer, window, head
+        logs.setdefault((layer, head), []).append(math.log(max(ours[place], LEAST) / max(theirs[place], LEAST)))
+    if not logs:
+        return 0.0, None, math.inf
+    means = [math.fsum(of_head) / len(of_head) for of_head in logs.values()]
+    low, high = mean_interval(means if len(means) > 1 else sum(logs.values(), [])) or (-math.inf, math.inf)
+    return math.exp(low), math.exp(math.fsum(means) / len(means)), math.exp(min(high, 700.0))
+
+
+def errors_of(records: Sequence[ErrorRecord], metric: str) -> dict[tuple[Any, ...], Errors]:
+    """The errors of each row by layer, window and head: means over repeats."""
+    values: dict[tuple[Any, ...], dict[tuple[Any, ...], list[float]]] = {}
+    for head in long_rows(records, SHAPE):
+        value = head.get(metric)
+        if value is not None:
+            of_row = values.setdefault(_key(head), {})
+            of_row.setdefault((head["layer"], head["window"], head["head"]), []).append(value)
+    return {key: {place: sum(x) / len(x) for place, x in of_row.items()} for key, of_row in values.items()}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["source"], row["n"], row["target"], *method_key(row), row["d"]
+
+
+def _cost(row: Fields, cost: str) -> float:
+    return statistic(row, cost, "mean") or 0.0
+
+
+def _median(row: Fields, metric: str) -> float | None:
+    return statistic(row, metric, "median")
+
+
+def _of_above(row: Row) -> str:
+    low, middle, high = (significant(row["ratio"][name], 2) for name in ("low", "mean", "high"))
+    return f"{middle} [{low} – {high}]" if middle else ""
+
+
+def _ties(row: Row) -> str:
+    rest = len(row["ties"]) - MOST_TIES
+    return ", ".join([*row["ties"][:MOST_TIES], *([f"{rest} more"] if rest > 0 else [])])
+
+
+def frontier_columns(metric: str) -> list[Column]:
+    """The columns of the tables of unbeaten methods."""
+    heading, meaning = WORDS[metric]
+    of, known = f"metrics[{metric}]", {column.name: column for column in METHOD_COLUMNS}
+    return [
+        Column("method", label, key=True),
+        Column("d", "{d}", key=True),
+        *(replace(known[name], spare=spare) for name, spare in (("visited", 0), ("scored", 4), ("keys read", 3))),
+        Column(
+            f"{heading}\nmedian [p10 – p90]",
+            f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",
+            f"{meaning}, over layers, heads, windows",
+            short=heading,
+        ),
+        Column(
+            "ratio to the line above,\ngeometric mean [95 %]",
+            _of_above,
+            "geometric mean of the ratios of single heads; interval over heads",
+            short="ratio",
+        ),
+        Column(
+            "as good",
+            _ties,
+            "cost less than the next line; the 95 % interval of their ratio to this line holds 1",
+            spare=1,
+        ),
+    ]
+
+
+def few_or_number(labels: Sequence[str]) -> str:
+    """Few names, or the number of many."""
+    return ", ".join(labels) if len(labels) <= MOST_ABSENT else f"{len(labels)} methods"
+
+
+def unstated(rows: Sequence[Fields], costs: Iterable[str]) -> dict[str, list[str]]:
+    """The methods that state no cost, and those that do not state one of ``costs`` that others state, by its words."""
+    methods = [row for row in rows if not (row.get("reference") or row["method"] == SOFTMAX)]
+    stated = {text_label(group[0]): set(chain(*map(prices, group))) for group in gathered(methods, text_label)}
+    lacking = {"cost": [label for label, known in stated.items() if not known]}
+    for name in filter(set(chain(*stated.values())).__contains__, dict.fromkeys(costs)):
+        words = COSTS[name].partition(",")[0]
+        lacking[words] = [label for label, known in stated.items() if known and name not in known]
+    return lacking
+
+
+def prices(row: Fields) -> dict[str, float]:
+    known = {name: statistic(row, name, of) for name, (of, _, _) in AXES.items()}
+    return {name: AXES[name][1] * value for name, value in known.items() if value}
