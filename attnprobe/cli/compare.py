@@ -13,7 +13,7 @@ EPILOG = """\b
 Examples:
   attnprobe compare outputs/before outputs/after --strict
   attnprobe compare outputs/run --pair skyformer=nystromformer
-  attnprobe compare outputs/run --pair skyformer=skyformer:guard=sampled
+  attnprobe compare outputs/run --pair skyformer=skyformer:guard=sampled --all-layers
   attnprobe compare outputs/decode --pair snapkv=h2o --metric kl,loss_change
 \b
 In Python:
@@ -35,7 +35,7 @@ a file that is not a run, runs of different sources, no requested row of both wi
 4 no regression, but some records could not be read."""
 
 GROUPS = {  # of the help
-    "What is compared": ("pairs", "metrics"),
+    "What is compared": ("pairs", "all_layers", "metrics"),
     "What counts as a change": ("tolerance", "level", "strict"),
     "What is shown": ("junit", "format_", "columns", "legend", "debug"),
 }
@@ -73,6 +73,11 @@ class Grouped(click.Command):
     "residual_sum]",
 )
 @click.option(
+    "--all-layers",
+    is_flag=True,
+    help="One row for all layers, tested over the heads of all, in place of a table for each layer.",
+)
+@click.option(
     "--tolerance",
     default=0.05,
     show_default=True,
@@ -98,6 +103,7 @@ def compare(
     b: str | None,
     pairs: tuple[str, ...],
     metrics: tuple[str, ...],
+    all_layers: bool,
     tolerance: float,
     level: float,
     strict: bool,
@@ -147,7 +153,7 @@ def compare(
     for line, path in left_out.items():
         note(f"{line}: the last command did not ask for them; compare {path}/records.jsonl takes all")
     with reading(", ".join(dict.fromkeys(paths)), UsageError, ": cannot be compared"):
-        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs)
+        comparison = compare_runs(records[0], records[-1], wanted, tolerance, level, paths, pairs, all_layers)
     malformed = [one for run in runs for one in run.malformed]
     if len(runs) == 2 and records[0] == records[1]:
         note("A and B have the same records: a run equals itself")

@@ -18,15 +18,19 @@ Key = tuple[Any, ...]
 MOST_FACTS = 4  # that a refusal names
 
 
-def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fields]:
-    """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance."""
+def cells_of(records: Iterable[Fields], name: str, command: str, all_layers: bool = False) -> dict[Key, Fields]:
+    """The cells of a run by identity. Of equal ones, the best status wins, then the closest tolerance.
+
+    Args:
+        all_layers: the cells are at no layer; a head of theirs is a layer and a head of it.
+    """
     cells: dict[Key, Fields] = {}
     commands: set[str] = set()
     for record in records:
         commands.add(str(record.get("command", command)))
         if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
-        cell = cell_of(record, command)
+        cell = _at_no_layer(record) if all_layers else cell_of(record, command)
         key = (_source_of(cell), *_row_key(cell), *place_of_cell(cell))
         if key not in cells or _quality(cell) <= _quality(cells[key]):
             cells[key] = cell
@@ -41,6 +45,15 @@ def cells_of(records: Iterable[Fields], name: str, command: str) -> dict[Key, Fi
 def cell_of(record: Fields, command: str) -> Fields:
     """A record as a cell. A command that measures the whole model has one value for each metric, so no heads."""
     return {**record, "heads": [None]} if experiment(command).whole else record
+
+
+def _at_no_layer(record: Fields) -> Fields:
+    return {**record, "layer": None, "heads": [(record["layer"], head) for head in record["heads"]]}
+
+
+def layers_together(cells: Iterable[Fields]) -> list[int]:
+    """The layers of cells at no layer; empty for others."""
+    return sorted({head[0] for cell in cells for head in cell["heads"] if isinstance(head, tuple)})
 
 
 def place_of_cell(cell: Fields) -> Key:

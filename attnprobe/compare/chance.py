@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Evidence:
 
 
 def over_pairs(
-    x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean, pairs: Sequence[int] | None = None
+    x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean, pairs: Sequence[Any] | None = None
 ) -> Evidence:
     """The permutation test of paired values: without a change, the two values of a pair are exchangeable.
 
@@ -88,7 +89,9 @@ def over_pairs(
     >>> over_pairs([1.0] * 6, [2.0] * 6, pairs=[0, 1, 2, 0, 1, 2]).p
     0.25
     """
-    _, pair = np.unique(range(len(x)) if pairs is None else pairs, return_inverse=True)
+    of = range(len(x)) if pairs is None else pairs
+    numbers = {one: number for number, one in enumerate(sorted(set(of)))}
+    pair = np.array([numbers[one] for one in of])
     sizes = np.bincount(pair).astype(float)
     if len(sizes) < 2:
         return Evidence(why="one head")

@@ -9,6 +9,7 @@ from ..records.file import STATUSES
 from ..tables.long import Row
 from ..tables.methods import spoiled_heads
 from ..tables.metrics import METRICS
+from .cells import layers_together
 from .chance import Evidence, within_rounds
 from .pairing import Pairing
 from .samples import heads_share_draws, measured
@@ -19,7 +20,7 @@ BAD = "bad_rows"
 
 def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
     """A row without a comparison, at the place of some cells, with the facts in which the sources of runs differ."""
-    facts = cells[0]["source"]
+    facts, layers = cells[0]["source"], layers_together(cells)
     return blank(
         cells[0],
         weights=facts.get("weights"),
@@ -28,6 +29,7 @@ def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
         values=0,
         windows=len({cell.get("window") for cell in cells}),
         heads=len({head for cell in cells for head in cell["heads"]}),
+        **({"layers_together": layers} if layers else {}),
     )
 
 

@@ -11,7 +11,7 @@ from ..tables.long import Row
 from ..tables.methods import spoiled_heads
 from ..tables.numbers import method_label
 from ..tables.table import gathered
-from .cells import Key
+from .cells import Key, layers_together
 from .samples import per_head
 from .verdicts import TABLE
 
@@ -30,17 +30,22 @@ def cells_in_words(cells: Sequence[Fields]) -> str:
     'windows 1-2; seed 0; heads 0-2, 7-8'
     >>> cells_in_words([{"window": 3, "seed": None, "heads": [None]}])
     'window 3'
+    >>> cells_in_words([{"window": 3, "seed": 0, "heads": [(layer, 0), (layer, 1)]} for layer in (2, 3)])
+    'window 3; seed 0; layers 2-3; heads 0-1'
     """
     parts = []
     numbers = {"window": [cell.get("window") for cell in cells], "seed": [cell.get("seed") for cell in cells]}
     for name, every in numbers.items():
         values = sorted({value for value in every if value is not None})
-        parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
-    heads = sorted({head for cell in cells for head in cell["heads"] if head is not None})
-    return "; ".join([*parts, *([f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"] if heads else [])])
+        parts += [f"{name}{'s' if len(values) > 1 else ''} {spans(values)}"] if values else []
+    layers = layers_together(cells)
+    parts += [f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"] if layers else []
+    heads = [head for cell in cells for head in cell["heads"] if head is not None]
+    heads = sorted({head[1] if layers else head for head in heads})
+    return "; ".join([*parts, *([f"head{'s' if len(heads) > 1 else ''} {spans(heads)}"] if heads else [])])
 
 
-def _spans(numbers: Sequence[int]) -> str:
+def spans(numbers: Sequence[int]) -> str:
     """Sorted numbers, with ranges where they follow one another."""
     spans: list[list[int]] = []
     for number in numbers:
@@ -58,7 +63,7 @@ def pairings(rows: Sequence[Row]) -> list[str]:
     for kind, pairing in how.items():
         loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
         if loose:
-            seeds = (_spans(sorted({s for row in loose for s in row[name]})) for name in ("seeds_a", "seeds_b"))
+            seeds = (spans(sorted({s for row in loose for s in row[name]})) for name in ("seeds_a", "seeds_b"))
             pair = ", ".join(f"{each} in {name}" for each, name in zip(seeds, "AB", strict=True))
             notes.append(f"rows {pairing} (seeds: {pair}): {len(loose)}")
     return notes
@@ -71,9 +76,11 @@ def of_chance(rows: Sequence[Row], level: float) -> list[str]:
     if tables < 2:
         return []
     shares = (f"{100 * min(1.0, share / 2):.3g} %" for share in (tables * level, level))
+    layers = {row["layer"] for row in tested if "layers" not in row}
     return [
         f"p is corrected in each of {tables} tables alone: if nothing changed, the probability of a worse row in any "
         f"is at most {next(shares)}; with --level {level / tables:.2g}, {next(shares)}"
+        + ("; --all-layers has one row for all layers" if len(layers - {None}) > 1 else "")
     ]
 
 
@@ -92,7 +99,7 @@ def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key,
                 parts.append(f"{left:.3g} against {right:.3g} {unit}")
         first = sides[0][0]
         if parts:
-            differing.append(f"{_named(first)}, n={first['n']}: {', '.join(parts)}")
+            differing.append(f"{named(first)}, n={first['n']}: {', '.join(parts)}")
         silent = [side for side in sides if all(per_head(cell, name) is None for cell in side for name in COSTS)]
         if "pair" in first and len(silent) == 1:
             unknown[method_label(silent[0][0])] = None
@@ -105,7 +112,7 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
     notes = []
     for rows, run, side in ((a, "in A", "on the left"), (b, "in B", "on the right")):
         bad = [[*rows[key].values()] for key in a if key in b and any(map(spoiled_heads, rows[key].values()))]
-        if names := dict.fromkeys(_named(cells[0]) for cells in bad):
+        if names := dict.fromkeys(named(cells[0]) for cells in bad):
             where = side if "pair" in bad[0][0] else run
             notes.append(
                 f"bad rows {where}, which the numbers include: {', '.join(names)}; if the better side alone has some, "
@@ -114,7 +121,7 @@ def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[K
     return notes
 
 
-def _named(cell: Fields) -> str:
+def named(cell: Fields) -> str:
     """The method, or the pair, of a cell with its budget."""
     return (cell.get("pair") or method_label(cell)) + ("" if cell["d"] is None else f" d={cell['d']}")
 

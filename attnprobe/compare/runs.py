@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
-from .cells import Key, cells_of, grouped, shared_sources
+from .cells import Key, cells_of, grouped, layers_together, shared_sources
 from .chance import LEVEL
 from .drafts import drafted, place_of, timed_drafts, timed_place
-from .notes import cells_in_words, costs_of, of_bad_rows, of_chance, of_intervals, pairings
+from .notes import cells_in_words, costs_of, named, of_bad_rows, of_chance, of_intervals, pairings, spans
 from .pairing import aligned, paired
 from .pairs import related
 from .samples import per_head
@@ -98,6 +98,7 @@ def compare_runs(
     level: float = LEVEL,
     names: tuple[str, str] = ("A", "B"),
     pairs: Sequence[str] = (),
+    all_layers: bool = False,
 ) -> Comparison:
     """Compare the cells of run B with those of run A, from their records.
 
@@ -147,12 +148,14 @@ def compare_runs(
         metrics: of the command, with a better direction; by default those of `Experiment.compared` that both measured.
         level: the two-sided level, of all rows of a table together.
         pairs: methods to compare with one another, each ``LEFT=RIGHT``.
+        all_layers: a row gathers all layers, with a head of each layer as a head; of error alone.
         names: the runs, as a refusal of one of them names it, such as their paths.
 
     Raises:
         UsageError: a run without a record of a method, sources that differ (the facts are named), no cell of the same
             row in both, none with a number or another status, records of other commands, a metric that is unknown or
-            that one run did not measure, an impossible tolerance or level.
+            that one run did not measure, an impossible tolerance or level; with ``all_layers``, two sides of a row
+            with different layers.
 
     >>> cell = {"method": "x", "n": 8, "d": 2, "layer": 0, "heads": [0], "status": "ok", "source": {}, "seed": 0}
     >>> run = lambda *values: [{**cell, "window": w, "metrics": {"output_spectral": [v]}} for w, v in enumerate(values)]
@@ -178,6 +181,8 @@ def compare_runs(
         if metric not in known:
             raise unknown("metric", metric, known)
     notes: list[str] = []
+    if all_layers and (rows_of_times is not None or experiment(command).whole):
+        raise UsageError(f"--all-layers: runs of {command} have no heads of layers; leave it out")
     if rows_of_times is not None:
         refuse_other_machines(a, b)
         notes += other_versions(a, b)
@@ -186,12 +191,13 @@ def compare_runs(
     if pairs:
         a, b, repeated = related(a, b, pairs)
         notes += [f"--pair {text} repeats an earlier pair: counted once" for text in repeated]
-    runs = [cells_of(records, name, command) for name, records in zip(names, (a, b), strict=True)]
+    runs = [cells_of(records, name, command, all_layers) for name, records in zip(names, (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes += of_intervals(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
     requested = [_requested(rows) for rows in rows_of]
     common = requested[0] & requested[1]
+    _refuse_other_layers(common, *rows_of)
     if not common:
         if pairs:
             raise UsageError("no pair has both methods at the same target, n, d and layer: nothing to compare")
@@ -259,6 +265,19 @@ def _refuse_unmeasured(
                 sides = ", ".join(dict.fromkeys(method_label(cell) for cell in cells if "pair" in cell))
                 lacking = f"no value of {sides};" if sides else f"{name} did not measure it; measure it there, or"
                 raise UsageError(f"--metric {metric}: {lacking} name one of {names}")
+
+
+def _refuse_other_layers(
+    common: Collection[Key], a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]
+) -> None:
+    """Refuse rows over all layers whose sides have different layers."""
+    for key in filter(common.__contains__, a):
+        cells = [[*rows[key].values()] for rows in (a, b)]
+        layers = [layers_together(side) for side in cells]
+        if layers[0] != layers[1]:
+            sides = ("on the left", "on the right") if "pair" in cells[0][0] else ("in A", "in B")
+            has = " and ".join(f"{spans(each)} {side}" for each, side in zip(layers, sides, strict=True))
+            raise UsageError(f"--all-layers: {named(cells[0][0])} has layers {has}; measure it in the same layers")
 
 
 def _requested(rows: Mapping[Key, Mapping[Key, Fields]]) -> set[Key]:

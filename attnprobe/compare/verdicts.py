@@ -166,7 +166,7 @@ def _judged(draft: Draft, p: float | None, count: int, tolerance: float, level: 
     return "undecided", f"p = {significant(p, 2)} over {evidence.why}{more}"
 
 
-TABLE = ("source", "layer", "layers", "kv_head", "prefix", "n", "target")
+TABLE = ("source", "layer", "layers_together", "layers", "kv_head", "prefix", "n", "target")
 OF_MODEL = ("layers", "kv_head", "prefix")  # further places of rows of a whole model
 ONLY = {"A": "only in A", "B": "only in B"}
 MISSING = "missing"  # the verdict on a requested row that one run lacks
@@ -178,7 +178,7 @@ OF_ROW = (
     *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "tests", "verdict", "paired"),
     *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason", "unknown_draws"),
 )
-FIELDS = (*OF_ROW, *OF_MODEL)
+FIELDS = (*OF_ROW, *OF_MODEL, "layers_together")
 
 
 def blank(first: Fields, **known: Any) -> Row:

@@ -16,6 +16,7 @@ from ..tables.metrics import in_words
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
+from .notes import spans
 from .pairs import ARROW
 from .verdicts import FIELDS, MISSING, ONLY
 
@@ -197,6 +198,8 @@ def _caption(row: Row) -> str:
 
 def _layers(row: Row) -> str:
     """The layer of a row; of a whole model those that were replaced, and the prompt before decoding."""
+    if together := row.get("layers_together"):
+        return f"layers {spans(together)} together" if len(together) > 1 else f"layer {together[0]}"
     if "layers" not in row:
         return f"layer {row['layer']}"
     layers = "all replaced layers" if row["layer"] is None else f"layer {row['layer']} alone"

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 from paths import GOLDEN
+from scipy.stats import ttest_1samp
 from test_compare import METRIC, cell, run
 
 from attnprobe.compare.chance import Evidence, over_pairs
@@ -131,7 +133,7 @@ def test_several_tables_have_a_note_on_chance():
     assert note.startswith(
         "p is corrected in each of 2 tables alone: if nothing changed, the probability of a worse row"
     )
-    assert note.endswith("with --level 0.025, 2.5 %")
+    assert note.endswith("with --level 0.025, 2.5 %; --all-layers has one row for all layers")
 
 
 def test_the_interval_holds_what_the_test_does_not_refuse():
@@ -149,6 +151,72 @@ def test_the_interval_holds_what_the_test_does_not_refuse():
     assert over_pairs([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0]).interval(3.0, 0.05) is None  # 5 pairs refuse nothing
     assert over_pairs([0.0] * 9, list(differences), np.median).interval(0.4, 0.05) is None
     assert Evidence().interval(1.0, 0.05) is None
+
+
+LAYERS = {layer: np.random.default_rng(layer).lognormal(size=(2, 2, 4)) for layer in (1, 4, 5)}  # method, window, head
+
+
+def of_layers(layers=LAYERS, **fields):
+    """Two methods in two windows of four heads, in each layer."""
+    return [
+        cell(list(values), method=name, window=w, layer=layer, draws_hash=None, **fields)
+        for layer in layers
+        for name, of in zip("xy", LAYERS[layer], strict=True)
+        for w, values in enumerate(of)
+    ]
+
+
+def test_the_heads_of_all_layers_are_the_units_of_one_verdict():
+    """Against a test by hand: the sign flips of the mean differences of 12 heads, each over its windows."""
+    cells = of_layers() + [one | {"d": 32} for one in of_layers()]
+    rows = compare_runs(cells, cells, pairs=["x=y"], all_layers=True).rows
+    differences = np.concatenate([(of[1] - of[0]).mean(axis=0) for of in LAYERS.values()])
+    signs = np.array([*itertools.product([-1, 1], repeat=12)])
+    means = np.abs(signs @ differences) / 12
+    p = np.mean(means >= np.abs(differences.mean()) * (1 - 1e-12))
+    for row in rows:
+        assert (row["layer"], row["layers_together"], row["heads"], row["values"]) == (None, [1, 4, 5], 12, 24)
+        assert (row["test"], row["p"], row["tests"], row["p_adjusted"]) == ("pairs", p, 2, min(1.0, 2 * p))
+        x, y = (np.concatenate([of[side].ravel() for of in LAYERS.values()]).mean() for side in (0, 1))
+        assert (row["a"], row["b"]) == (pytest.approx(x), pytest.approx(y))
+        assert row["difference"] == pytest.approx(differences.mean())
+    text = comparison_view(rows, Header()).text("md")
+    assert text.count("layers 1, 4-5 together") == 1
+
+
+def test_windows_of_all_layers_have_the_means_over_layers():
+    cells = of_layers(options={"share_heads": True})
+    (row,) = compare_runs(cells, cells, pairs=["x=y"], all_layers=True).rows
+    means = np.mean([(of[1] - of[0]).mean(axis=1) for of in LAYERS.values()], axis=0)
+    assert (row["test"], row["freedom"]) == ("windows", 1)
+    assert row["p"] == pytest.approx(ttest_1samp(means, 0.0).pvalue)
+
+
+def test_layers_that_one_side_lacks_are_refused_and_a_note_names_the_option():
+    cells = of_layers()
+    some = [one for one in cells if (one["method"], one["layer"]) != ("y", 4)]
+    says = "x → y d=16 has layers 1, 4-5 on the left and 1, 5 on the right; measure it in the same layers"
+    with pytest.raises(UsageError, match=re.escape(f"--all-layers: {says}")):
+        compare_runs(some, some, pairs=["x=y"], all_layers=True)
+    assert any("--all-layers" in note for note in compare_runs(cells, cells, pairs=["x=y"]).notes)
+    assert not any("--all-layers" in note for note in compare_runs(cells, cells, pairs=["x=y"], all_layers=True).notes)
+
+
+def test_heads_of_all_layers_that_one_run_lacks_are_named():
+    a, b = of_layers(), of_layers()
+    for one in b:
+        one |= {"draws_hash": "2"} | ({"window": 7} if one["layer"] == 5 and one["window"] else {})
+    rows = compare_runs(a, b, all_layers=True).rows
+    lost = [row["reason"] for row in rows if row["verdict"] == "only in A"]
+    assert lost == 2 * ["window 1; seed 0; layer 5; heads 0-3"]
+    compared = [row for row in rows if row["metric"]]
+    assert [(row["cells"], row["heads"]) for row in compared] == 2 * [(5, 12)]
+
+
+def test_all_layers_are_of_heads_alone():
+    whole = [cell([], method=x, command="inject", heads=None, metrics={"kl": 1.0}) for x in "xy"]
+    with pytest.raises(UsageError, match="--all-layers: runs of inject have no heads of layers"):
+        compare_runs(whole, whole, pairs=["x=y"], all_layers=True)
 
 
 def test_differences_of_rounding_are_ties():
