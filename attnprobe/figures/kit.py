@@ -18,6 +18,7 @@ from .looks import CURVE, POINT
 LEADING = 1.35  # of lines, over the size of their type
 LEGEND_LINE = 0.161  # inches of a line of a legend
 DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
+LONG = {"x": 200.0, "y": 3000.0}  # those have one of them where their ends are less apart
 SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
 CLEAR = {"x": 0.12, "y": 0.06}  # of an axis, from a named edge to the next number
@@ -253,7 +254,8 @@ def log_ticks(axis: Any) -> None:
     class Ticks(LogLocator):
         def tick_values(self, vmin: float, vmax: float) -> Any:
             between = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if vmax < SHORT * vmin else (1.0, 2.0, 5.0)
-            self.set_params(subs=between if vmax < DENSE[axis.axis_name] * vmin else (1.0,))
+            between = between if vmax < DENSE[axis.axis_name] * vmin else (1.0, 3.0)
+            self.set_params(subs=between if vmax < LONG[axis.axis_name] * vmin else (1.0,))
             return super().tick_values(vmin, vmax)
 
     class Numbers(Formatter):

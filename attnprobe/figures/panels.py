@@ -25,6 +25,7 @@ from .kit import (
     legend_below,
     legend_columns,
     legend_inches,
+    letters,
     panel_name,
     type_size,
     yielded,
@@ -33,9 +34,30 @@ from .kit import (
 Rows = Sequence[Mapping[str, Any]]
 Looks = Mapping[str, Mapping[str, Any]]  # of a legend, by label
 PAD = 0.3  # inches around the panels
+TICKS = 0.2  # inches of the numbers below a panel
+ROOM = 0.4  # of the height of a panel, beside its axis
+MOST_ACROSS = 3  # panels
 SCALE = 1.3  # inches of a colour scale with its label, at least
 SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
 TALL = 0.3  # of the height of such an axis, that its legend may have
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a page says around its panels.
+
+    Attributes:
+        across: panels in a row. inches, tall: the width and height of the page. shared: what all panels say. names:
+            their titles. rows: names of the rows, if they have any. looks: the legend of all panels, by label.
+    """
+
+    across: int
+    inches: float
+    tall: float
+    shared: str
+    names: Sequence[str]
+    rows: Sequence[str]
+    looks: Looks
 
 
 @dataclass(frozen=True)
@@ -75,55 +97,63 @@ class Panels:
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
         """The panels of each page: as many rows as there is room for beside title and legend, or a part of a row.
 
-        If no part of a row has room, it is one row.
+        Pages have about as many rows each. If no part of a row has room, a page is one row.
         """
-        across, size = self._across(drawing), type_size("legend.fontsize")
-        inches = drawing.sizes.inches(across, self.width)
-
-        def tall(page: Sequence[tuple[str, Any]]) -> float:
-            looks = self._looks([rows for _, rows in page])
-            rest = PAD + LEGEND_LINE * drawing.titled + legend_inches([*looks], inches, size)
-            return rest + self.height * math.ceil(len(page) / across)
-
-        rows = max(1, int(drawing.sizes.tall / self.height))
-        for count in [*range(rows * across, 0, -across), *range(across - 1, 0, -1)]:
+        across = self._across(drawing)
+        fitting: list[list[Sequence[Any]]] = []
+        for count in [*range(math.ceil(len(self.panels) / across) * across, 0, -across), *range(across - 1, 0, -1)]:
             pages = chunks(self.panels, count)
-            if max(map(tall, pages), default=0.0) <= drawing.sizes.tall:
-                return pages
-        return chunks(self.panels, across)
+            if fitting and len(pages) > len(fitting[0]):
+                break
+            if max((self._words(page, across, drawing).tall for page in pages), default=0.0) <= drawing.sizes.tall:
+                fitting.append(pages)
+        return fitting[-1] if fitting else chunks(self.panels, across)
+
+    def _words(self, page: Sequence[tuple[str, Any]], across: int, drawing: Drawing) -> Words:
+        """What a page says around its panels."""
+        across = min(across, len(page))
+        names, shared = said_once([name for name, _ in page])
+        names, rows = said_in_rows(names, across)
+        looks = self._looks([rows for _, rows in page])
+        inches, size = drawing.sizes.inches(across, self.width), type_size("legend.fontsize")
+        line = type_size("axes.titlesize") * LEADING / 72
+        before = max(len(name.splitlines()) for name, _ in page)
+        after = [len(panel_name(name, inches / across).splitlines()) for name in names]
+        tall = sum(self.height - (before - max(row)) * line for row in chunks(after, across))
+        tall -= TICKS * (len(rows) - 1) if self._ticks_once(rows) else 0.0
+        tall = max(tall, SCALE if self.scale else 0.0) + PAD
+        tall += LEGEND_LINE * drawing.titled + legend_inches([*looks], inches, size)
+        return Words(across, inches, tall, shared, names, rows, looks)
 
     def sheet(self, page: Sequence[tuple[str, Any]], drawing: Drawing) -> Sheet:
         """A page."""
         from matplotlib.lines import Line2D
 
-        across = min(self._across(drawing), len(page))
+        words = self._words(page, self._across(drawing), drawing)
+        across, inches, size = words.across, words.inches, type_size("legend.fontsize")
         shape = (math.ceil(len(page) / across), across)
-        inches = drawing.sizes.inches(across, self.width)
-        size = type_size("legend.fontsize")
-        names, shared = said_once([name for name, _ in page])
-        title = f"{self.title} ({shared})" if shared else self.title
-        looks = self._looks([rows for _, rows in page])
-        least = SCALE if self.scale else 0.0
-        before, after = (max(len(one.splitlines()) for one in some) for some in ([name for name, _ in page], names))
-        height = self.height - (before - after) * type_size("axes.titlesize") * LEADING / 72
-        tall = max(height * shape[0], least) + PAD + legend_inches([*looks], inches, size)
-        heading = title if drawing.titled else shared
+        title = f"{self.title} ({words.shared})" if words.shared else self.title
+        heading = title if drawing.titled else words.shared
+        tall = words.tall - LEGEND_LINE * drawing.titled
         sheet, axes = canvas(drawing, title, heading, self.caption, (inches, tall), shape, len(page), **self.sharing)
         most = 0  # lines of the legends of panels
         owns: Sequence[Mapping[str, Any]] = []
-        for place, (axis, name, (_, rows)) in enumerate(zip(axes, names, page, strict=True)):
-            axis.tick_params(labelbottom=True)
+        for place, (axis, name, (_, rows)) in enumerate(zip(axes, words.names, page, strict=True)):
+            lowest = place + across >= len(page)
+            axis.tick_params(labelbottom=lowest or not self._ticks_once(words.rows))
             own = self.draw(axis, rows) or {}
             axis.set_title(panel_name(name, inches / across), parse_math=False)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns = [*owns, own]
-        handles = {label: Line2D([], [], **look) for label, look in looks.items()}
+        if words.rows:
+            self._name_rows(axes[::across], words.rows)
+        handles = {label: Line2D([], [], **look) for label, look in words.looks.items()}
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
         turned_over(axes, [] if self.scale else every)  # legends of maps name colours of the maps
         if len(owns) > 1:  # what each panel would say stands once, below all
-            common = {label: line for label, line in owns[0].items() if all(label in own for own in owns)}
+            common = in_every(owns)
             owns = [{label: line for label, line in own.items() if label not in common} for own in owns]
             handles = {**common, **handles}
         for place, (axis, own) in enumerate(zip(axes, owns, strict=True)):
@@ -132,7 +162,7 @@ class Panels:
             if own:
                 most = max(most, legend_below(axis, own, inches / across, size))
         if not drawing.sizes.fixed:
-            below = legend_inches([*handles], inches, size) - legend_inches([*looks], inches, size)
+            below = legend_inches([*handles], inches, size) - legend_inches([*words.looks], inches, size)
             sheet.figure.set_figheight(sheet.figure.get_figheight() + below + most * LEGEND_LINE * shape[0])
         if self.scale:
             colour_bar(sheet.figure, axes, self.scale)
@@ -140,6 +170,17 @@ class Panels:
         return replace(
             sheet, finish=[partial(self.finish, axis, rows) for axis, (_, rows) in zip(axes, page, strict=True)]
         )
+
+    def _ticks_once(self, rows: Sequence[str]) -> bool:
+        """Whether only the lowest panels have numbers below them: rows have names, and panels have one x axis."""
+        return bool(rows) and bool(self.sharing.get("sharex"))
+
+    def _name_rows(self, axes: Sequence[Any], names: Sequence[str]) -> None:
+        """Write what rows of panels have in common left of their first axes, upright where these are high enough."""
+        upright = max(map(len, names)) <= letters(self.height - ROOM, type_size("axes.labelsize"))
+        look = {} if upright else {"rotation": 0, "ha": "right", "va": "center"}
+        for axis, name in zip(axes, names, strict=True):
+            axis.set_ylabel("\n".join(filter(None, [name, axis.get_ylabel()])), **look)
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
         """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it.
@@ -175,11 +216,31 @@ class Panels:
         return self.legend(panels) if callable(self.legend) else self.legend
 
     def _across(self, drawing: Drawing) -> int:
-        """Panels in a row: two of two or four, else three, if not said otherwise."""
-        wanted = self.columns or {1: 1, 2: 2, 4: 2}.get(len(self.panels), 3)
-        most = max(1, min(wanted, len(self.panels), drawing.sizes.across(self.width)))
-        equal = [count for count in range(2, most + 1) if self.columns and self.columns % count == 0]
-        return max(equal, default=most)
+        """Panels in a row: at most three, and about as many in each row, if not said otherwise."""
+        count, room = len(self.panels), drawing.sizes.across(self.width)
+        if not self.columns:
+            return balanced(count, min(MOST_ACROSS, room))
+        most = max(1, min(self.columns, count, room))
+        return max((part for part in range(2, most + 1) if self.columns % part == 0), default=most)
+
+
+def in_every(legends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of some legends have; nothing if a line has other words in another legend, such as its ρ there."""
+    words: dict[Any, set[str]] = {}
+    for label, line in chain(*(one.items() for one in legends)):
+        look = [getattr(line, f"get_{name}", lambda: None)() for name in ("color", "marker", "linestyle")]
+        words.setdefault(str(look) if any(look) else label, set()).add(label)
+    told = any(len(labels) > 1 for labels in words.values())
+    return {} if told else {label: line for label, line in legends[0].items() if all(label in one for one in legends)}
+
+
+def balanced(count: int, most: int) -> int:
+    """How many of some panels stand in a row, at most so many, where rows have about as many each.
+
+    >>> [balanced(count, 3) for count in (1, 3, 4, 5)]
+    [1, 3, 2, 3]
+    """
+    return math.ceil(count / math.ceil(count / most)) if count else 1
 
 
 def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -> list[Path]:
@@ -209,6 +270,29 @@ def said_once(titles: Sequence[str]) -> tuple[list[str], str]:
     shared = [part for part in (parts or [{}])[0] if all(part in own for own in parts)]
     rest = [[", ".join(part for part in line if part not in shared) for line in one] for one in lines]
     return ["\n".join(filter(None, one)) for one in rest], ", ".join(shared)
+
+
+def said_in_rows(titles: Sequence[str], across: int) -> tuple[list[str], list[str]]:
+    """The titles of panels without what their row has in common, which stands left of it, and that of each row.
+
+    What a column has in common, only its first panel says. There are no names of rows if a row has nothing in common.
+
+    >>> said_in_rows(["topk, d = 8", "topk, d = 16", "lsh, d = 8", "lsh, d = 16", "V-Mean"], 2)
+    (['d = 8', 'd = 16', '', '', ''], ['topk', 'lsh', 'V-Mean'])
+    """
+    panels = [list(dict.fromkeys(chain(*(line.split(", ") for line in title.split("\n"))))) for title in titles]
+    rows = chunks(panels, across)
+    shared = [[part for part in row[0] if all(part in own for own in row)] for row in rows]
+    if len(rows) < 2 or across < 2 or not all(any(parts) for parts in shared):
+        return [*titles], []
+    rest = [
+        [[part for part in own if part not in parts] for own in row] for row, parts in zip(rows, shared, strict=True)
+    ]
+    for place, first in enumerate(rest[0]):
+        column = [row[place] for row in rest[1:] if len(row) > place]
+        for own in column:
+            own[:] = [part for part in own if not all(part in other for other in (first, *filter(None, column)))]
+    return [", ".join(own) for row in rest for own in row], [", ".join(parts) for parts in shared]
 
 
 def panels_of(rows: Iterable[Mapping[str, Any]], title: Callable[[Any], str]) -> list[tuple[str, Rows]]:

@@ -156,17 +156,40 @@ def test_a_page_has_the_panels_that_its_legend_leaves_room_for(style, methods, p
     assert [len(page) for page in actual] == pages
 
 
-@pytest.mark.parametrize("style, pages", [("slide", [10, 10, 10]), ("paper", [30])])
+def test_rows_of_panels_have_names_and_columns_too():
+    """What all panels say stands above them, and an x axis has its numbers once."""
+    panels = [(f"{method}, {d}n = 8", 0) for method in ("topk", "lsh") for d in ("d = 4, ", "d = 8, ")]
+    panels += [("V-Mean, n = 8", 0)] * 2
+    figure = Panels("s", "t", [], panels, lambda axis, rows: None, "head", "layer", columns=2)
+    sheet = figure.sheet(panels, Drawing())
+    axes = sheet.figure.axes
+    assert [axis.get_title() for axis in axes] == ["d = 4", "d = 8", "", "", "", ""]
+    assert [axis.get_ylabel() for axis in axes[::2]] == ["topk\nlayer", "lsh\nlayer", "V-Mean\nlayer"]
+    assert [axis.xaxis.get_tick_params()["labelbottom"] for axis in axes] == [False] * 4 + [True] * 2
+    assert sheet.figure.get_suptitle().replace("\u00a0", " ") == "n = 8"
+
+
+def test_pages_have_about_as_many_rows_each():
+    panels = [(f"{place}", 0) for place in range(8)]
+    figure = Panels("s", "t", [], panels, lambda axis, rows: None, width=6.0, height=1.0)
+    with files_module.fixed_settings(Drawing(style="slide")):
+        assert [len(page) for page in figure.pages(Drawing(style="slide"))] == [3, 3, 2]
+
+
+@pytest.mark.parametrize("style, pages", [("slide", [2, 1]), ("paper", [2])])
 def test_methods_at_one_budget_have_pages_on_one_scale(style, pages, tmp_path):
     records = [cell(f"m{number}", 8, (0.1 * number, 2.0)) for number in range(1, 31)]
     rows, bounds = summarise(records)
     collected = []
     error_figure(rows, bounds, Drawing(style=style, collected=collected), tmp_path)
-    axes = [Figure().subplots() for _ in collected]
-    for axis, figure in zip(axes, collected, strict=True):
-        figure.draw(axis, figure.panels[0][1])
-    assert [len(axis.get_yticklabels()) for axis in axes] == pages
-    assert len({label.get_text() for axis in axes for label in axis.get_yticklabels()}) == 30
+    (figure,) = collected
+    with files_module.fixed_settings(Drawing(style=style)):
+        assert [len(page) for page in figure.pages(Drawing(style=style))] == pages
+    axes = [Figure().subplots() for _ in figure.panels]
+    for axis, (_, panel) in zip(axes, figure.panels, strict=True):
+        figure.draw(axis, panel)
+    names = [label.get_text() for axis in axes for label in axis.get_yticklabels()]
+    assert names == [f"m{number}" for number in range(1, 31)], "by rising medians"
     assert len({axis.get_xlim() for axis in axes}) == 1
 
 
@@ -255,12 +278,12 @@ def test_a_panels_legend_is_below_the_label_of_its_axis(tall):
     assert axis.get_legend().get_window_extent().y1 <= axis.xaxis.label.get_window_extent().y0
 
 
-@pytest.mark.parametrize("second, below", [("bc", ["b"]), ("cd", []), ("ab", ["a", "b"])])
+@pytest.mark.parametrize("second, below", [("bc", ["b"]), ("cd", []), ("ab", ["a", "b"]), ("aB", [])])
 def test_what_legends_of_panels_share_stands_once_below_all(second, below):
-    """The rest stands below its own panel."""
+    """The rest stands below its own panel. Where a line has other words in another panel, legends stay whole."""
 
     def draw(axis, labels):
-        return {label: axis.plot([1, 2])[0] for label in labels}
+        return {label: axis.plot([1, 2], color=f"C{ord(label.lower()) - ord('a')}")[0] for label in labels}
 
     sheet = Panels("stem", "T", (), [("1", "ab"), ("2", second)], draw).sheet([("1", "ab"), ("2", second)], Drawing())
     assert [[text.get_text() for text in one.get_texts()] for one in sheet.figure.legends] == [below] * bool(below)
@@ -304,7 +327,7 @@ def test_a_lower_bound_is_named_only_where_it_lies_inside_the_axis(tmp_path, pag
     (figure,) = pages
     (axis,) = figure.axes
     low, _ = axis.get_ylim() if len(budgets) > 1 else axis.get_xlim()
-    assert ("Dotted" in text) == drawn and (low < scale * least) == drawn
+    assert ("Dotted" in text) == drawn and (0 < low < scale * least) == drawn, "or too near 0 on a linear axis"
     names = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
     assert any("lower bound" in name for name in names) == drawn
 

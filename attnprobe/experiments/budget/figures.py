@@ -14,7 +14,7 @@ from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale, cell_text, heat_map
 from ...figures.looks import formula
 from ...figures.methods import facts, where
-from ...figures.panels import Panels, draw_figures
+from ...figures.panels import Panels, balanced, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.numbers import method_label
@@ -74,7 +74,7 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     maps = [methods] if len(layers) == 1 else [[method] for method in methods]
     columns = len(epsilons)
     if len(maps) > MOST_BELOW and columns == 1:
-        columns = math.ceil(len(maps) / math.ceil(len(maps) / _across(rows, drawing)))
+        columns = balanced(len(maps), _across(rows, drawing))
     wide = (drawing.sizes.inches(columns, names + NUMBERED * len(heads)) - BAR - names) / columns
     cell = min(
         0.3, (wide + BAR / columns - SPARE) / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ...figures.drawing import Drawing
@@ -42,6 +43,8 @@ from ...tables.long import Row
 from ...tables.methods import family, mark
 from ...tables.table import gathered
 
+Dots = tuple[Sequence[str], Sequence[Row]]  # the methods of a panel of one budget, and its rows
+
 SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
 LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
@@ -49,9 +52,10 @@ DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
-BEYOND_EDGE = "An arrow: beyond the axis, which ends at 100 times V-Mean's error; a number is a median beyond it."
+BEYOND_EDGE = "beyond the axis (number: median)"
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
 DOTS = 0.19  # inches of a method's line
+FEW_DOTS = 8  # lines below each other; twice as many have two columns
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -91,8 +95,7 @@ def error_figure(
     plotted.sort(key=lambda row: order.index(_corner(row)))
     corners = gathered(plotted, _corner)
     if dots:
-        pages = parts(plotted, drawing.sizes.down(DOTS))
-        figures = [_dots(plotted, page, limits, name, budgets, styles_of(rows, page)) for page in pages]
+        figures = [_dots(corners, limits, name, budgets, styles, drawing.sizes.down(DOTS))]
     elif len(family_panels(plotted)) > 1:
         figures = [_families(rows, group, limits, name, budgets) for group in corners]
     else:
@@ -101,35 +104,68 @@ def error_figure(
 
 
 def _dots(
-    every: Sequence[Row],
-    rows: Sequence[Row],
+    corners: Sequence[Sequence[Row]],
     limits: Sequence[Row],
     name: str,
     budgets: Sequence[int],
     styles: Styles,
+    most: int,
 ) -> Panels:
-    """A line for each method of a page at one budget, on the scale of every row."""
-    values, high = _values([*every, *limits], name), _end(every, name)
-    notes = _notes(rows, name, lowest(values, high))
+    """A line for each method at one budget, by rising medians, at most so many below each other; one scale.
 
-    def draw(axis: Any, panel: Sequence[Row]) -> None:
-        dot_panel(axis, panel, _at(limits, panel[0]), name, styles, notes, high)
+    Many methods of one place stand in two columns.
+    """
+    rows = [row for group in corners for row in group]
+    values, high = _values([*rows, *limits], name), _end(rows, name)
+    low = lowest(values, high)
+    medians = {
+        label: [
+            drawable(_median(row, name)) if has(row, name) else math.inf for row in rows if text_label(row) == label
+        ]
+        for label in styles
+    }
+    order = sorted(medians, key=lambda label: median(medians[label]))
+    by_error = sorted(rows, key=lambda row: order.index(text_label(row)))
+    half = math.ceil(len(order) / 2)
+    split = parts(by_error, min(most, half) if len(corners) == 1 and half > FEW_DOTS else most)
+
+    def draw(axis: Any, panel: Dots) -> None:
+        labels, group = panel
+        dot_panel(axis, group, _at(limits, group[0]), name, {label: styles[label] for label in labels}, (low, high))
         scale(axis, values, dots=True, high=high)
 
+    panels = [
+        (panel_title(group[0], budgets), (sorted({*map(text_label, part)}, key=order.index), group))
+        for part in split
+        for group in sorted(gathered(part, _corner), key=lambda group: [*map(_corner, rows)].index(_corner(group[0])))
+    ]
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
+    out = [row for row in rows if has(row, name) and not row.get("reference") and _is_out(row, name, low, high)]
+    legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
         f"error-{name}",
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
-        [*_caption(name, rows, limits, budgets, styles, True), *([BEYOND_EDGE] * math.isfinite(high))],
-        [(panel_title(group[0], budgets), group) for group in gathered(rows, _corner)],
+        [
+            *_caption(name, rows, limits, budgets, styles, True),
+            "Methods stand by rising medians.",
+            *([f"The axis ends at {SPAN:g} times V-Mean's error."] * math.isfinite(high)),
+        ],
+        panels,
         draw,
         symbol(name),
         legend=legend,
-        height=max(1.1, DOTS * len(styles) + 0.5),
+        height=max(1.1, DOTS * (1 + max(len(labels) for _, (labels, _) in panels)) + 0.5),
+        columns=len(corners) if len(corners) > 1 else min(2, len(split)),
+        sharing={"sharex": True, "sharey": "row" if len(corners) > 1 else False},
     )
+
+
+def _is_out(row: Row, name: str, low: float, high: float) -> bool:
+    """Whether a median lies outside the axis, or a p90 above it."""
+    return drawable(row["metrics"][name]["p90"]) > high or _median(row, name) < low
 
 
 def _lines(
@@ -205,7 +241,7 @@ def _values(rows: Sequence[Row], name: str) -> list[float | None]:
     values = [row["metrics"][name]["median"] for row in rows if has(row, name)]
     values += [stats.get(key) for stats in statistics for key in ("p10", "p90")]
     most = BEYOND * max((value for value in map(drawable, values) if value == value), default=math.inf)
-    return [*values, *(min(drawable(stats.get("max")), most) for stats in statistics)]
+    return [*values, *(value for stats in statistics if (value := drawable(stats.get("max"))) <= most)]
 
 
 def _near(bounds: Sequence[Row], rows: Sequence[Row], name: str) -> list[Row]:
@@ -341,13 +377,13 @@ def dot_panel(
     bounds: Sequence[Row],
     name: str,
     styles: Styles,
-    notes: Mapping[str, str],
-    high: float,
+    ends: tuple[float, float],
 ) -> None:
-    """One budget: a line per method with its median, p10 – p90 and maximum; ``notes`` stand behind names.
+    """One budget: a line per method with its median, p10 – p90 and maximum.
 
-    An arrow at the edge is a method whose p90 is above ``high``, the end of the axis; a median above it is named.
+    An arrow at an edge is a median below ``ends``, those of the axis, or a p90 above; a median beyond has its number.
     """
+    low, high = ends
     labels = [label for label, style in styles.items() if style["marker"]]
     for position, label in enumerate(labels):
         style = styles[label]
@@ -355,23 +391,30 @@ def dot_panel(
             stats = row["metrics"][name] if has(row, name) else None
             if stats is not None:
                 look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
-                ends = [drawable(stats["p10"]), drawable(stats["p90"])]
-                axis.plot(ends, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
+                quantiles = [drawable(stats["p10"]), drawable(stats["p90"])]
+                axis.plot(quantiles, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
                 face = HOLLOW if mark(row) == "!" else {}
                 axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
-                if stats["p90"] > high:
+                if _is_out(row, name, low, high):
+                    below = _median(row, name) < low
                     edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
-                    axis.plot([1.0], [position], marker=">", markersize=6, **edge)
-                if stats["median"] > high:
-                    words = {"ha": "right", "va": "center", "fontsize": "small"}
-                    axis.text(0.95, position, f"{stats['median']:.1e}", **words, **edge)
+                    axis.plot([0.0 if below else 1.0], [position], marker="<" if below else ">", markersize=6, **edge)
+                    if below or stats["median"] > high:
+                        words = {"ha": "left" if below else "right", "va": "center", "fontsize": "small"}
+                        axis.text(
+                            0.05 if below else 0.95,
+                            position,
+                            f"{stats['median']:.1e}" if stats["median"] else "0",
+                            **words,
+                            **edge,
+                        )
             if crossed(row, name):
                 seen = stats is not None and _median(row, name) <= high
                 x, y = (_median(row, name), position) if seen else (position, None)
                 cross_out(axis, x, y, style["color"], dots=True)
     marked = flagged(rows)
-    axis.set_yticks(range(len(labels)), [legend_text(label, marked) + notes.get(label, "") for label in labels])
+    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for row in rows:

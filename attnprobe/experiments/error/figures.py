@@ -14,7 +14,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.ends import beyond, lowest, outside, scale
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, cell_text, heat_map, letters, logarithmic
+from ...figures.kit import EMPTY, Scale, cell_text, heat_map, logarithmic
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
@@ -28,7 +28,7 @@ from ...figures.methods import (
     text_label,
     where,
 )
-from ...figures.panels import Panels, draw_figures, panels_of
+from ...figures.panels import Panels, balanced, draw_figures, panels_of
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.long import Row
@@ -44,8 +44,9 @@ Map = tuple[Any, Any]  # values, and whether a cell has bad rows, both (layers, 
 ACROSS = 5  # budgets of a figure
 ROW = 3  # panels of mass and error that are one row
 MAP = 2.1  # inches of a map at a single budget
-LINE = 0.15  # inches of a line of a map's title
 CELL = 0.085  # inches of a cell, at least
+FITTED = 0.14  # inches of a cell, to which cells shrink so that all maps are on a page
+GAP, WORDS, AROUND = 0.14, 0.35, 0.66  # inches between maps, of their titles and numbers, and of all else on a page
 WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
@@ -109,7 +110,8 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             )
             for key, cells in by_method.items()
         }
-        place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
+        target = "" if place[2] == "softmax" else f"target {place[2]}"
+        place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", target]))
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
             "One logarithmic colour scale serves all maps; what lies beyond it has the colour of its end and a sign.",
@@ -119,7 +121,7 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         cell = CELL * (1 + drawing.sizes.fixed)  # which is read from afar
         across = min(ACROSS, drawing.sizes.across(0.3 + cell * max(len(heads), 7)))
         for part in chunks(budgets, across):
-            figures.append(_heads(maps, part, budgets[0], (layers, heads), stem, caption, metric, drawing))
+            figures.append(_heads(maps, part, (layers, heads), stem, caption, place_words, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -141,14 +143,14 @@ def _ends(maps: Any) -> tuple[float, float]:
 def _heads(
     maps: Mapping[tuple[str, Any], Map],
     budgets: Sequence[Any],
-    first: Any,
     places: tuple[Sequence[int], Sequence[int]],
     stem: str,
     caption: Sequence[str],
+    facts: str,
     metric: str,
     drawing: Drawing,
 ) -> Panels:
-    """A map for each method and some budgets, grey where all is missing; those without a budget follow the first."""
+    """A map for each method and some budgets, grey where all is missing; methods without one are beside each."""
     layers, heads = places
     every = np.array([values for values, _ in maps.values()])
     low, high = _ends(every)
@@ -156,18 +158,19 @@ def _heads(
     scale = Scale(low, high, symbol(metric), EXTENDED[beyond_it])
     methods = list(dict.fromkeys(method for method, _ in maps))
     several = len(budgets) > 1  # a row of panels for each method
-    columns = len(budgets) if several else min(len(methods), drawing.sizes.across(MAP))
+    columns = len(budgets) if several else balanced(len(methods), drawing.sizes.across(MAP))
     wide = (drawing.sizes.inches(columns) - 0.9) / columns
-    cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
+    rows = math.ceil(len(methods) * len(budgets) / columns)
+    spare = AROUND + rows * GAP + WORDS * (1 if several else rows)
+    tall = (drawing.sizes.tall - spare) / rows / len(layers)  # inches of a cell, where all maps are on a page
+    cell = min(0.24, (wide - 0.3) / max(len(heads), 7), max(FITTED, tall))
     missing = np.full((len(layers), len(heads)), math.nan), np.zeros((len(layers), len(heads)), bool)
-    cells = [(method, d) for method in methods if (method, None) not in maps for d in budgets]
-    cells += [(method, None) for method in methods if (method, None) in maps and first in budgets]
+    cells = [(method, None if (method, None) in maps else d) for method in methods for d in budgets]
     panels = []
     for method, d in cells:
         shown = maps.get((method, d), missing)
-        title = ", ".join([method] + [f"d = {d}"] * (d is not None))
-        panels.append((title + beyond(shown[0].flat, low, high), shown))
-    lines = math.ceil(max(len(title) for title, _ in panels) / letters(wide, drawing.sizes.size))
+        words = [method, "" if d is None else f"d = {d}", beyond(shown[0].flat, low, high).strip(" ()")]
+        panels.append((", ".join(filter(None, [*words, facts])), shown))
 
     def draw(axis: Any, shown: Map) -> None:
         values, signs = shown[0], _signs(shown, low, high)
@@ -193,9 +196,9 @@ def _heads(
         "layer",
         width=min(1.3, wide),
         legend=legend,
-        height=0.34 + LINE * lines + cell * len(layers),
+        height=GAP + WORDS + cell * len(layers),
         columns=columns,
-        sharing={},
+        sharing={"sharex": True},
         scale=scale,
     )
 
