@@ -197,22 +197,14 @@ def refuse_impossible(gates: Mapping[str, Any], request: Any) -> None:
 
 
 def judged(rows: Sequence[Fields], gates: Sequence[Any]) -> list[GateResult]:
-    """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged.
-
-    With ``--strict`` an undecided gate is a failed one.
-    """
+    """The results of gates at the rows. A shard has only part of the rows, so its gates are not judged."""
     from ..gates.check import check
 
-    if shard_of_command():
-        return []
-    results = check(rows, gates)
-    if click.get_current_context().params.get("strict"):
-        results = [replace(result, undecided=False) for result in results]
-    return results
+    return [] if shard_of_command() else check(rows, gates)
 
 
 def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
-    """Whether a gate failed. The results go to stderr, for a sweep's gates as a table, and to JUnit XML.
+    """Whether a gate failed or is undecided. Results go to stderr, for a sweep's gates as a table, and to JUnit XML.
 
     Args:
         results: as `judged` gives them.
@@ -226,8 +218,8 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     for result in results:
         if not result.passed:
             note(f"gate {'undecided' if result.undecided else 'failed'}: {result.line}")
-    failed = any(result.failed for result in results)
-    if gates and all(result.passed for result in results):
+    failed = not all(result.passed for result in results)
+    if gates and not failed:
         note(f"gates passed: {', '.join(map(str, gates))}")
     config = click.get_current_context().obj
     if config is not None and config.gates:

@@ -96,7 +96,7 @@ def _fields(statistic: str, ends: tuple[float | None, float | None], count: int,
     return {**numbers(*ends, evidence.se), "statistic": statistic, "values": count}
 
 
-def _carried(metric: Metric, values: Sequence[_Value]) -> list[str]:
+def _carried(metric: Metric, values: Sequence[_Value]) -> Iterable[str]:
     """The statistics of a run's values that rounded rows carry."""
     numbers, windows, doubtful = (
         [getattr(value, name) for value in values] for name in ("number", "window", "doubtful")

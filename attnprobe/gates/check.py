@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..errors import nearest
 from ..files import Fields
 from ..grammar.lists import parts, short_name
 from ..tables.labels import at_label, source_heading
+from ..tables.long import DOUBTFUL
+from ..tables.long import STATISTICS as ALL
 from ..tables.metrics import Metric
-from ..tables.numbers import method_label
+from ..tables.numbers import OPEN, method_label
 
-STATISTICS = ("mean", "se", "median", "p10", "p90", "max")
+STATISTICS = ALL[:-1]  # without the count
+
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
-UNDECIDED = "the {stat} {value:.3g} is not reproducible, as rounding decides rows that it depends on; gate the median"
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")  # of a gate in a sweep's file
 
 
@@ -122,9 +125,9 @@ class Gate:
 class GateResult:
     """The result of a gate at one row. ``where`` is empty if no row matches the gate.
 
-    ``message`` is the reason why it failed or is undecided, empty if it passed. ``value`` is None if the row has none.
-    ``seconds`` is the time of the row's cells, None if unknown. A gate is undecided if its statistic is not
-    reproducible (see `fragile_statistics`), on either side of the limit.
+    ``message`` is the reason why it failed or is undecided, empty if it passed. ``value`` is None if the row has none,
+    and ``fragile`` if it is not reproducible (see `fragile_statistics`); the gate is undecided if its ends then lie on
+    both sides of the limit. ``seconds`` is the time of the row's cells, None if unknown.
     """
 
     gate: Gate
@@ -132,6 +135,7 @@ class GateResult:
     value: float | None
     message: str
     seconds: float | None = None
+    fragile: bool = False
     undecided: bool = False
 
     @property
@@ -162,7 +166,7 @@ def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
     gate that covers no requested row, or none at one of the places that it lists, are failures. Of certified
     intervals the upper ends stand below ``max`` and the lower ends above ``min``. A statistic that is not
-    reproducible leaves a gate undecided.
+    reproducible passes or fails if both its ends do, else it is undecided.
 
     >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
     >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
@@ -181,42 +185,53 @@ def check(rows: Iterable[Fields], gates: Iterable[Gate]) -> list[GateResult]:
 
 
 def _result(gate: Gate, row: Fields) -> GateResult:
-    value, problem = None, None
+    """The result at one of its limits, which does not pass if one does not."""
+    sides = [(side, limit) for side, limit in (("upper", gate.max), ("lower", gate.min)) if limit is not None]
+    return max((_compared(gate, row, *side) for side in sides), key=lambda result: not result.passed)
+
+
+def _compared(gate: Gate, row: Fields, side: str, limit: float) -> GateResult:
+    """The result at one limit."""
+    result = partial(GateResult, gate, _where(gate, row), seconds=_seconds(row))
     if row.get("status") != "ok":
-        problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
-    undecided = False
-    for side, limit in (("lower", gate.min), ("upper", gate.max)):
-        if limit is not None and problem is None:
-            value, problem, undecided = _compared(gate, row, side, limit)
-    return GateResult(gate, _where(gate, row), value, problem or "", _seconds(row), undecided)
-
-
-def _compared(gate: Gate, row: Fields, side: str, limit: float) -> tuple[float | None, str | None, bool]:
-    """The value on one side, the reason why it does not pass (None if it does), and whether it is undecided."""
+        return result(None, f"{row.get('status')}: {row.get('reason') or 'no reason given'}")
     metrics = row.get("metrics") or {}
     name, end = gate.metric, ""
     if f"{name}_upper" in metrics:
         name, end = f"{name}_{side}", f", the {side} end of the certified intervals,"
     statistics = metrics.get(name)
     if statistics is None:
-        return None, f"{name} was not measured", False
+        return result(None, f"{name} was not measured")
     value, count = statistics.get(gate.stat), statistics.get("count")
     expected = statistics.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         value = None
     if count == 0 or (expected is not None and count != expected):
-        return value, f"only {count} of {expected} values are finite", False
+        return result(value, f"only {count} of {expected} values are finite")
     if value is None:
         alone = " (one text window has no standard error)" if gate.stat == "se" else ""
-        return None, f"no finite value{alone}", False
-    if gate.stat in (row.get("fragile") or {}).get(name, ()):
-        return value, UNDECIDED.format(stat=gate.stat, value=value), True
-    if value <= limit if side == "upper" else value >= limit:
-        return value, None, False
-    text, bound = f"{value:.6g}", f"{limit:g}"
-    if text == bound:  # they differ beyond six digits
-        text, bound = repr(value), repr(limit)
-    return value, f"{text}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
+        return result(None, f"no finite value{alone}")
+    fragile = (row.get("fragile") or {}).get(name) or {}
+    ends = fragile.get(gate.stat, [value, value])
+    kept = [end <= limit if side == "upper" else end >= limit for end in (value, *ends)]
+    result = partial(result, value, fragile=gate.stat in fragile)
+    if all(kept):
+        return result("")
+    texts = [f"{number:.6g}" for number in (limit, value, *ends)]
+    if texts[0] in texts[1:]:  # they differ beyond six digits
+        texts = [repr(number) for number in (limit, value, *ends)]
+    bound, shown, low, high = (text.replace("inf", "∞") for text in texts)
+    words = ("above", "at most", "at least") if side == "upper" else ("below", "at least", "at most")
+    message = f"{shown}{end} is {words[kept[0]]} {bound}"
+    if gate.stat not in fragile:
+        return result(message)
+    rounded = f"rounding decides {fragile[DOUBTFUL]} of its {count} values"
+    if not any(kept):
+        sure = low if side == "upper" else high
+        return result(f"{OPEN}{message}; {rounded}, and with any of these it is {words[2]} {sure}")
+    median = "" if "median" in fragile else "gate the median, or "
+    hint = f"{median}use the option guard=sampled"
+    return result(f"{OPEN}{message}, but {rounded}: it is between {low} and {high}; {hint}", undecided=True)
 
 
 def _seconds(row: Fields) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
 from .labels import with_source
+from .metrics import METRICS
 from .results import student_reach
 from .table import grouped_by
 
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from ..records.shapes import Shape
 
 
-STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
+STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max", "count")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
 LEAST_RANKED = 6  # pairs of a rank correlation that is shown
+DOUBTFUL = "doubtful"  # how many values rounding decides, beside the fragile statistics of a metric
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
 def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dict[str, Any]:
-    """Mean, s.e., median, p10, p90, max and count of the finite ``values``; ``windows`` names each one's text window.
+    """`STATISTICS` of the finite ``values``; ``windows`` names each one's text window.
 
     The heads and repeats of one text are not independent, so the standard error clusters by window: with the W window
     means m_w of the finite values,
@@ -38,17 +40,20 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dic
 
     >>> statistics = describe([1.0, 3.0, 6.0, None], [0, 0, 1, 1])
     >>> [statistics[name] for name in STATISTICS]
-    [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 6.0, 3]
+    [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 1.0, 6.0, 3]
     """
     valid = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
-    if not valid:
-        return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
+    return _described(valid) if valid else {**dict.fromkeys(STATISTICS), "count": 0}
+
+
+def _described(values: Sequence[tuple[float, Hashable]]) -> dict[str, Any]:
+    """`describe` of values with their windows; of infinite values those that are infinite are null."""
     import numpy as np
 
-    x = [value for value, _ in valid]
+    x = [value for value, _ in values]
     ordered = sorted(x)
     by_window: dict[Hashable, list[float]] = {}
-    for value, window in valid:
+    for value, window in values:
         by_window.setdefault(window, []).append(value)
     error = math.nan
     with np.errstate(over="ignore", invalid="ignore"):
@@ -58,17 +63,20 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> dic
         return {
             "mean": finite(float(np.mean(x))),
             "se": finite(error),
-            "median": finite(_finite_quantile(ordered, 0.5)),
-            "p10": finite(_finite_quantile(ordered, 0.1)),
-            "p90": finite(_finite_quantile(ordered, 0.9)),
-            "max": ordered[-1],
+            "median": finite(_exact_quantile(ordered, 0.5)),
+            "p10": finite(_exact_quantile(ordered, 0.1)),
+            "p90": finite(_exact_quantile(ordered, 0.9)),
+            "min": finite(ordered[0]),
+            "max": finite(ordered[-1]),
             "count": len(x),
         }
 
 
-def _finite_quantile(ordered: Sequence[float], share: float) -> float:
+def _exact_quantile(ordered: Sequence[float], share: float) -> float:
     """The quantile of numpy to the last bit, which takes fifty times as long for a few values."""
     low, high, part = _neighbours(ordered, share)
+    if math.isinf(high):
+        return high
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
@@ -80,8 +88,8 @@ def _neighbours(ordered: Sequence[float], share: float) -> tuple[float, float, f
 
 def fragile_statistics(
     metric: str, values: Sequence[float | None], windows: Sequence[Hashable], doubtful: Sequence[bool]
-) -> list[str]:
-    """The statistics of a row's metric (mean, se, median, p10, p90, max) that depend on heads with rounded rows.
+) -> dict[str, Any]:
+    """The statistics of a row's metric that depend on heads with rounded rows, each with its range.
 
     Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
     threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
@@ -91,22 +99,41 @@ def fragile_statistics(
     are. Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
     Metrics of other things than B~ (`NORMALISED`) have no fragile statistic.
 
+    Returns:
+        Both ends of each fragile statistic, and under `DOUBTFUL` the number of values of doubtful heads; empty if none
+        is fragile. The ends are attained if these values are all the least, or all the largest, that the metric can
+        have: of an error 0 and ∞. Every statistic but the standard error grows with each value; that has 0 and ∞.
+
     >>> fragile_statistics("output_spectral", [1.0, 2.0, 3.0, 90.0], [0] * 4, [False, False, False, True])
-    ['mean', 'p90', 'max']
+    {'doubtful': 1, 'mean': [1.5, inf], 'p90': [2.7, inf], 'max': [3.0, inf]}
     """
     if not metric.startswith(NORMALISED) or not any(doubtful):
-        return []
+        return {}
     every = zip(values, windows, doubtful, strict=True)
     known = [(value, window, bad) for value, window, bad in every if value is not None and math.isfinite(value)]
     if not any(bad for _, _, bad in known):
-        return []
-    values, windows, doubtful = zip(*known, strict=True)
-    before = describe(values, windows)
-    if all(doubtful):
-        return [name for name in STATISTICS[:-1] if before[name] is not None]
+        return {}
+    before = _described([(value, window) for value, window, _ in known])
     sound = [value for value, _, bad in known if not bad]
-    after = describe([min(max(value, min(sound)), max(sound)) for value, _, _ in known], windows)
-    return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
+    if sound:
+        after = _described([(min(max(value, min(sound)), max(sound)), window) for value, window, _ in known])
+        fragile = [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
+    else:
+        fragile = [name for name in STATISTICS[:-1] if before[name] is not None]
+    if not fragile:
+        return {}
+    low, high = (
+        _described([(end if bad else value, window) for value, window, bad in known]) for end in _range(metric)
+    )
+    low["se"], high["se"] = 0.0, None
+    ends = {name: [low[name], math.inf if high[name] is None else high[name]] for name in fragile}
+    return {DOUBTFUL: len(known) - len(sound), **ends}
+
+
+def _range(metric: str) -> tuple[float, float]:
+    """The least and the largest value of a metric of B~: an error, unless it is declared as a cosine."""
+    declared = METRICS.get(metric)
+    return (-1.0, 1.0) if declared is not None and declared.scale == "complement" else (0.0, math.inf)
 
 
 def _differ(before: float | None, after: float | None) -> bool:
@@ -236,7 +263,7 @@ def summarised(
 
 
 def described(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Row:
-    """``metrics``: statistics of fields over rows of heads. ``fragile``: those that are not reproducible."""
+    """``metrics``: statistics of fields over rows of heads. ``fragile``: those of `fragile_statistics` by field."""
     windows, doubtful = [row.get("window") for row in rows], [bool(row.get("rounded_rows")) for row in rows]
     metrics, fragile = {}, {}
     for name in names:

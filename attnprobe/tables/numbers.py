@@ -158,7 +158,7 @@ def cell_text(templates: Sequence[str], row: Mapping[str, Any]) -> str:
 
     A statistic of a metric that is not reproducible has `OPEN` in front.
 
-    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
+    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": {"mean": [0.1, math.inf]}}}
     >>> cell_text(["{metrics[delta][mean]:4} and {metrics[delta][median]:4}"], row)
     '≈87.29 and 0.5000'
     """

@@ -397,7 +397,7 @@ def test_a_reference_answers_to_no_gate_where_rows_do_not_say_what_was_requested
 
 def test_a_gate_of_no_row_has_none_for_its_place_in_markdown():
     text = gates_markdown([GateResult(Gate("bad_rows", max=0), "", None, "no row of a requested method to compare")])
-    assert text[0] == "### ✗ 1 of 1 gates failed" and "| none |" in text[4]
+    assert text[0] == "### ✗ 1 gates: 1 failed" and "| none |" in text[4]
 
 
 def test_a_place_that_no_row_has_is_told():

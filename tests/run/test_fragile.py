@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import math
+import random
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -18,10 +20,10 @@ from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.junit import write_junit
-from attnprobe.gates.results import gate_cases, gates_table
+from attnprobe.gates.results import gate_cases, gates_markdown, gates_table
 from attnprobe.records.shapes import by_name
 from attnprobe.tables.console import Header
-from attnprobe.tables.long import FRAGILE, STATISTICS, described
+from attnprobe.tables.long import DOUBTFUL, FRAGILE, STATISTICS, described
 
 ALL = list(STATISTICS[:-1])
 SOUND = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0]
@@ -39,7 +41,8 @@ def with_rounded(value, doubtful=1):
 
 
 def fragile(rows, metric="output_spectral"):
-    return described(rows, [metric])["fragile"].get(metric, [])
+    """The names of the fragile statistics."""
+    return [name for name in described(rows, [metric])["fragile"].get(metric, {}) if name != DOUBTFUL]
 
 
 @pytest.mark.parametrize("value", [90.0, 120.0])  # as one head gives on other machines
@@ -88,7 +91,7 @@ def test_the_share_from_which_on_a_statistic_is_fragile(by, expected):
 
 def test_a_smallest_cosine_is_carried_from_below():
     rows = heads([0.9] * 5 + [-0.6], [0] * 5 + [3], "output_cosine_min")
-    assert fragile(rows, "output_cosine_min") == ["mean", "p10"]
+    assert fragile(rows, "output_cosine_min") == ["mean", "p10", "min"]
 
 
 @pytest.mark.parametrize("metric", ["bad_rows", "inverse_residual", "visited_fraction", "delta", "kernel_spectral"])
@@ -105,7 +108,7 @@ def test_a_fragile_statistic_differs_between_two_runs_and_the_others_agree():
     """The bad head's error moves by a fifth, as with another number of threads; nothing that is not named moves."""
     runs = [described(with_rounded(value), ["output_spectral"]) for value in (90.0, 108.0)]
     one, other = (run["metrics"]["output_spectral"] for run in runs)
-    assert [name for name in ALL if one[name] != other[name]] == runs[0]["fragile"]["output_spectral"]
+    assert [name for name in ALL if one[name] != other[name]] == [*runs[0]["fragile"]["output_spectral"]][1:]
 
 
 def test_bad_rows_alone_make_no_head_doubtful():
@@ -129,8 +132,12 @@ def records_of(rounded=(0.0, 7.0), method="skyformer", **metrics):
 
 def test_rows_say_which_of_their_statistics_are_fragile():
     (fragile, sound, vmean), _ = summarise(records_of())
-    named = ["mean", "median", "p10", "p90", "max"]
-    assert fragile["fragile"] == {"output_spectral": named, "output_spectral_relative": named}
+    largest = dict.fromkeys(("mean", "median", "p10", "p90", "max"), math.inf)
+    for name, sound_head in (("output_spectral", 1.0), ("output_spectral_relative", 0.5)):
+        ends = fragile["fragile"][name]
+        assert ends.pop(DOUBTFUL) == 1 and {stat: high for stat, (_, high) in ends.items()} == largest
+        assert [low for low, _ in ends.values()] == [x * sound_head for x in (0.5, 0.5, 0.1, 0.9, 1.0)]
+    assert len(fragile["fragile"]) == 2
     assert sound["fragile"] == vmean["fragile"] == {}
 
 
@@ -153,31 +160,98 @@ def test_tables_mark_what_is_fragile_and_say_why_in_a_line(format_):
 def test_data_formats_hold_the_names_and_the_plain_numbers():
     rows = summarise(records_of())
     (row, *_) = json.loads(errors_view(*rows, Header()).text("json"))["rows"]
-    assert row["fragile"]["output_spectral"] == ["mean", "median", "p10", "p90", "max"]
+    assert row["fragile"]["output_spectral"]["max"] == [1.0, "inf"] and row["fragile"]["output_spectral"][DOUBTFUL] == 1
     (line, *_) = csv.DictReader(io.StringIO(errors_view(*rows, Header()).text("csv")))
     assert json.loads(line["fragile"]) == row["fragile"] and line["output_spectral.mean"] == "45.5"
 
 
-@pytest.mark.parametrize("limit", [1.0, 100.0])
-def test_a_gate_on_a_fragile_statistic_is_undecided_on_either_side_of_its_limit(limit, tmp_path):
-    rows, _ = summarise(records_of())
-    results = check(
-        rows,
-        [
-            Gate("output_spectral", "max", max=limit, d=(8,)),
-            Gate("output_spectral", "max", max=90, d=(16,)),
-            Gate("bad_rows", "max", max=7),
-        ],
-    )
-    outcomes = [(result.passed, result.failed, result.undecided) for result in results]
-    assert outcomes == [(False, False, True), *[(True, False, False)] * 3]  # d = 16 is reproducible and passes
-    assert "not reproducible" in results[0].message and results[0].value == 90.0
+@pytest.mark.parametrize("metric, least, most", [("output_spectral", 0.0, math.inf), ("output_cosine_min", -1.0, 1.0)])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_value_of_a_doubtful_head_leaves_the_ends_and_the_extreme_ones_attain_them(metric, least, most, seed):
+    """1e150 stands for infinity: with it, a statistic that depends on the largest values is nearly as large."""
+    draw = random.Random(seed)
+    doubtful = [True, *(draw.random() < 0.4 for _ in range(draw.randint(1, 11)))]
+    windows = [draw.randrange(2) for _ in doubtful]
+    values = [draw.uniform(-1.0, 1.0) if least else 2.0 ** draw.randint(-9, 9) for _ in doubtful]
+
+    def described_with(value):
+        """What the heads are described as if the doubtful ones have values of ``value``."""
+        heads_of = zip(values, doubtful, windows, strict=True)
+        rows = [{"window": w, metric: value(x) if bad else x, "rounded_rows": float(bad)} for x, bad, w in heads_of]
+        return described(rows, [metric])
+
+    ends = described_with(lambda x: x)["fragile"].get(metric, {})
+    assert not ends or ends.pop(DOUBTFUL) == sum(doubtful)
+    largest = min(most, 1e150)
+    low, high = (described_with(lambda _, end=end: end)["metrics"][metric] for end in (least, largest))
+    for name in set(ends) - {"se"}:
+        assert low[name] == ends[name][0]
+        assert high[name] == ends[name][1] or (math.isinf(ends[name][1]) and high[name] > 1e147)
+    for _ in range(30):
+        one = described_with(lambda _: draw.choice([least, largest, draw.uniform(least, min(most, 9.0))]))
+        for name, (below, above) in ends.items():
+            assert below <= one["metrics"][metric][name] <= above, name
+
+
+def judged(*gates):
+    """The gates at the row of d = 8, whose sound head errs by 1 and whose doubtful one by 90."""
+    return check(summarise(records_of())[0][:1], gates)
+
+
+@pytest.mark.parametrize(
+    ("gate", "outcome"),
+    [
+        (Gate("output_spectral", "max", max=0.9), "failed"),  # the sound head breaks it
+        (Gate("output_spectral", "max", max=1.0), "undecided"),
+        (Gate("output_spectral", "max", max=1e9), "undecided"),
+        (Gate("output_spectral", "mean", max=0.49), "failed"),
+        (Gate("output_spectral", "mean", max=0.5), "undecided"),
+        (Gate("output_spectral", "mean", min=0.5), "passed"),
+        (Gate("output_spectral", "mean", min=0.51), "undecided"),
+        (Gate("output_spectral", "max", min=1.0, max=1e9), "undecided"),
+        (Gate("output_spectral", "max", min=0.5, max=0.9), "failed"),
+        (Gate("output_spectral", "min", max=1.0), "passed"),  # no larger value of the other head moves it
+        (Gate("bad_rows", "max", max=7), "passed"),
+    ],
+)
+def test_a_gate_on_a_fragile_statistic_is_decided_where_both_ends_are_on_one_side(gate, outcome):
+    (result,) = judged(gate)
+    assert [name for name in ("passed", "failed", "undecided") if getattr(result, name)] == [outcome]
+    assert result.fragile == (gate.metric == "output_spectral" and gate.stat != "min")
+
+
+def test_a_gate_on_cosines_is_decided_by_their_range():
+    records = records_of(output_cosine_min=[0.5, -0.5])
+    gates = [Gate("output_cosine_min", "mean", min=limit) for limit in (-0.25, -0.2, 0.75, 0.76)]
+    assert [one.undecided for one in check(summarise(records)[0][:1], gates)] == [False, True, True, False]
+
+
+def test_a_gate_on_the_standard_error_is_undecided_at_any_limit():
+    rows = heads(SOUND, [0.0] * 11) + heads([*SOUND[:-1], 90.0], [0.0] * 10 + [3.0], window=1)
+    row = {"method": "skyformer", "status": "ok", **described(rows, ["output_spectral"])}
+    results = check([row], [Gate("output_spectral", "se", max=limit) for limit in (1e-9, 1e9)])
+    assert [result.undecided for result in results] == [True, True]
+
+
+def test_messages_of_gates_say_the_value_the_limit_and_what_rounding_decides(tmp_path):
+    gates = [Gate("output_spectral", "max", max=limit) for limit in (0.9, 10, 100)]
+    results = judged(*gates, Gate("output_spectral", "mean", min=0.5))
+    failed, above, below, passed = (result.message for result in results)
+    assert failed == "≈90 is above 0.9; rounding decides 1 of its 2 values, and with any of these it is at least 1"
+    rounded = "but rounding decides 1 of its 2 values: it is between 1 and ∞; use the option guard=sampled"
+    assert above == f"≈90 is above 10, {rounded}" and below == f"≈90 is at most 100, {rounded}" and passed == ""
+    ends = {"output_spectral": {DOUBTFUL: 1, "max": [1.0, math.inf]}}
+    (one,) = check([{**summarise(records_of())[0][0], "fragile": ends}], gates[1:2])
+    assert one.message.endswith("; gate the median, or use the option guard=sampled")
     write_junit(gate_cases(results), "gates", tmp_path / "gates.xml")
     (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
-    assert suite.get("skipped") == "1"
-    assert suite[0].find("skipped").get("message") == results[0].message and suite[0].find("failure") is None
-    text = gates_table(results)
-    assert f"≈ {results[0].line}" in text and text.splitlines()[-1].endswith(", 1 undecided")
+    assert (suite.get("failures"), suite.get("skipped")) == ("3", "0")
+    assert [case[0].get("type") if len(case) else None for case in suite] == ["gate", "undecided", "undecided", None]
+    lines = gates_table(results).splitlines()
+    assert f"≈ {results[1].line}" in lines and lines[-1] == "4 checked, 1 failed, 2 undecided"
+    assert sum("  ≈" in line for line in lines) == len(results)
+    markdown = gates_markdown(results)
+    assert markdown[0] == "### ✗ 4 gates: 1 failed, 2 undecided" and markdown[-5].count("≈45.50") == 1
 
 
 def test_a_missing_value_fails_a_gate_before_it_is_undecided():
@@ -238,17 +312,16 @@ def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypa
     assert entries[0] == "skyformer !" and "have !" in caption and statistic in title
 
 
-def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate_with_strict_alone(run, tmp_path):
+def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_path):
     """At full budget, with scores of 20 in one head of two: there B~ is nothing but rounding."""
     qkv = make(h=2, n=32, p=8, score=20.0)
     q = qkv.q * torch.tensor([0.05, 1.0], dtype=qkv.dtype)[:, None, None]
     save_file({"q": q, "k": qkv.k, "v": qkv.v}, tmp_path / "qkv.safetensors")
-    base = ("error", "--qkv", "qkv.safetensors", "--d", "64", "--no-matrix", "--fail-above", "output_spectral.max=1e-9")
-    code, out, err = run(*base, "--method", "skyformer", "--junit", "gates.xml")
-    assert code == 0 and "≈" in out and "rounding decides" in out
-    assert "gate undecided: output_spectral.max <= 1e-09: skyformer d=64" in err
-    assert "skipped" in (tmp_path / "gates.xml").read_text()
-    code, _, err = run(*base, "--method", "skyformer", "--strict")
-    assert code == 1 and "gate failed: output_spectral.max" in err and "not reproducible" in err
-    code, out, _ = run(*base, "--method", "skyformer:guard=sampled", "--seed", "1")
+    base = ("error", "--qkv", "qkv.safetensors", "--d", "64", "--no-matrix", "--fail-above")
+    for strict in ((), ("--strict",)):
+        code, out, err = run(*base, "output_spectral.max=1e9", "--method", "skyformer", "--junit", "g.xml", *strict)
+        assert code == 1 and "≈" in out and "rounding decides" in out
+        assert "gate undecided: output_spectral.max <= 1e+09: skyformer d=64" in err
+        assert 'type="undecided"' in (tmp_path / "g.xml").read_text()
+    code, out, _ = run(*base, "output_spectral.max=1e-9", "--method", "skyformer:guard=sampled", "--seed", "1")
     assert code == 1 and "≈" not in out

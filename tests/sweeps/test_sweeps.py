@@ -229,6 +229,7 @@ HOPELESS = [
     ("d: [8, 16]\ngates:\n- {metric: bad_rows, max: 0, d: [8, 32]}", 3, "d=32 is not measured; d is 8,16"),
     ("n: 64\ngates:\n- {metric: bad_rows, max: 0, n: 32}", 3, "n=32 is not measured; n is 64"),
     ("layer: 0-2\ngates:\n- {metric: bad_rows, max: 0, layer: 3}", 3, "layer=3 is not measured; layer is 0,1,2"),
+    ("model: minilm\ngates:\n- {metric: bad_rows, max: 0, layer: 3}", 3, "layer=3 is not measured; layer is 0"),
     ("gates:\n- {metric: bad_rows, max: 0, target: gaussian}", 2, "target=gaussian is not measured; target is softmax"),
     ("gates:\n- {metric: bad_rows, max: 0, weights: initialised}", 2, "weights=initialised is not measured; weights"),
     ("gates:\n\n- {metric: bad_rows, max: 0, wieghts: initialized}", 3, "unknown key 'wieghts'; did you mean 'weigh"),

@@ -99,7 +99,7 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
         ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
 
     It is null if V-Mean was not measured there. ``median_over_vmean`` is the median of ‖E‖₂/‖BV‖₂ over that of V-Mean.
-    ``fragile`` lists for each metric the statistics that are not reproducible (see `fragile_statistics`). Rows are
+    ``fragile`` has for each metric the statistics that are not reproducible (see `fragile_statistics`). Rows are
     ordered by source, layer, n, target, the method's first appearance, and d; references come last. Bounds are the
     records of the method `LOWER_BOUND`, summarised alike.
 

@@ -179,9 +179,7 @@ class Device:
     device: str = opt(
         "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
     )
-    strict: bool = opt(
-        False, "Fail instead of falling back to another model or text. An undecided gate fails too.", group=NUMBERS
-    )
+    strict: bool = opt(False, "Fail instead of falling back to another model or text.", group=NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True)

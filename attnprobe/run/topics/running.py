@@ -120,8 +120,10 @@ class OnTensors(Places, Inputs, Reading, Tensors, Dtype, RunRequest):
     """Options of a command that measures Q, K and V of a model or a file."""
 
     def known(self) -> JsonObject:
-        """The values of options, without those that another option decides."""
+        """The values of options, without those that another option decides; a model's default layer is its first."""
         values = super().known()
         if self.qkv is not None:
             del values["weights"]
+        elif self.layer is None:
+            values["layer"] = (0,)
         return values

@@ -71,7 +71,7 @@ def gates_option(value: str) -> Any:
     """The field of ``--fail-above``; a gate compares ``value``."""
     return gate(
         (),
-        f"Exit with 1 if {value} exceeds VALUE or is missing.",
+        f"Exit with 1 if {value} is above VALUE, missing or undecided.",
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
         of_whole="gates",
@@ -82,10 +82,10 @@ def gates_option(value: str) -> Any:
 class Gates:
     """Limits on values, and the file of their results."""
 
-    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a table row")
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean)")
     floors: tuple[str, ...] = gate(
         (),
-        "Exit with 1 if the statistic is below VALUE or is missing: for metrics of which more is better.",
+        "Exit with 1 if it is below VALUE, missing or undecided: for metrics of which more is better.",
         flag="--fail-below",
         metavar="METRIC[.STAT]=VALUE",
         of_whole="gates",

@@ -94,7 +94,7 @@ def test_what_is_not_finite_is_counted_out_and_said(missing):
 
 def test_no_value_at_all_and_overflow():
     rows, _ = summarise([cell(values=[None, None]), cell("other", values=[1.7e308, 1.7e308])])
-    expected = {**dict.fromkeys(("mean", "se", "median", "p10", "p90", "max")), "count": 0}
+    expected = {**dict.fromkeys(("mean", "se", "min", "p10", "median", "p90", "max")), "count": 0}
     assert rows[0]["metrics"]["output_spectral"] == expected
     actual = rows[1]["metrics"]["output_spectral"]
     assert (actual["mean"], actual["max"], actual["count"]) == (None, 1.7e308, 2)
