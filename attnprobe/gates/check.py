@@ -99,7 +99,8 @@ class Gate:
         ' for mss d=64,128 weights=pretrained'
         """
         places = (f"{name}={_joined(value)}" for name in PLACES if (value := getattr(self, name)))
-        where = " ".join(filter(None, [*self.subjects.values(), self.method, *places]))
+        subjects = (f"{name}={value}" for name, value in self.subjects.items() if value)
+        where = " ".join(filter(None, [*subjects, self.method, *places]))
         return f" for {where}" if where else ""
 
     def __str__(self) -> str:

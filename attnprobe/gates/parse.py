@@ -20,39 +20,53 @@ KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
-    """``METRIC[.STAT]=VALUE`` of ``--fail-above`` as a gate of a command; the statistic defaults to the mean.
+    """``METRIC[.STAT]=VALUE[ for METHOD KEY=VALUE,… …]`` of ``--fail-above`` as a gate.
+
+    The statistic defaults to the mean. The words behind *for* are as in `Gate.selection`: a method, and keys of a
+    sweep's file.
 
     Args:
         least: it is of ``--fail-below``: the value is the gate's ``min``, otherwise its ``max``.
 
     Raises:
-        UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
-            number.
+        UsageError: another form; as `parse_gates`.
 
     >>> from attnprobe.tables.metrics import Metric
-    >>> str(parse_gate("bad_rows.median=0.5", Gated((Metric("bad_rows"),))))
-    'bad_rows.median <= 0.5'
-    >>> parse_gate("bad_rows.medain=0.5", Gated((Metric("bad_rows"),)))
+    >>> gated = Gated((Metric("bad_rows"),))
+    >>> str(parse_gate("bad_rows.median=0.5 for skyformer:guard=sampled d=64,128", gated))
+    'bad_rows.median <= 0.5 for skyformer:guard=sampled d=64,128'
+    >>> parse_gate("bad_rows.medain=0.5", gated)
     Traceback (most recent call last):
-    attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
+    attnprobe.errors.UsageError: --fail-above bad_rows.medain=0.5: unknown statistic 'medain'; did you mean 'median'?
     """
     flag, other = ("--fail-below", "--fail-above") if least else ("--fail-above", "--fail-below")
-    name, equals, value = (part.strip() for part in text.partition("="))
+    where = f"{flag} {text}"
+    limited, _, selection = text.partition(" for ")
+    name, equals, value = (part.strip() for part in limited.partition("="))
     metric, dot, statistic = name.partition(".")
     if not equals or not metric or (dot and not statistic):
-        raise UsageError(f"{flag} {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
-    if metric not in gated.names:
-        raise unknown("metric", metric, gated.names)
+        form = "METRIC[.STAT]=VALUE, as output_spectral.median=0.5 or 'bad_rows.max=0 for skyformer d=64'"
+        raise UsageError(f"{where}: the form is {form}")
     worse = "larger" if not least else "smaller"
-    if gated.better(metric) == worse:
+    if metric in gated.names and gated.better(metric) == worse:
         raise UsageError(f"{flag} {metric}: {worse} is better there; use {other}")
-    if dot and statistic not in gated.statistics(metric):
-        raise unknown("statistic", statistic, gated.statistics(metric))
-    limit = _float(value)
-    if not math.isfinite(limit):
-        raise UsageError(f"{flag} {text}: '{value}' is not a finite number")
-    ends = (None, limit) if least else (limit, None)
-    return Gate(metric, statistic or "mean", *ends, subjects=dict.fromkeys(gated.subjects))
+    entry = {"metric": metric, "stat": statistic or "mean", "min" if least else "max": _plain(value)}
+    for word in selection.split():
+        key, equals, values = word.partition("=")
+        if not equals or ":" in key:  # options of a method stand behind a colon
+            key, values = "method", word
+        if key in entry:
+            raise UsageError(f"{where}: {key} is named twice")
+        entry[key] = [_plain(value) for value in values.split(",")] if key in PLACES else values
+    return _gate(entry, where, gated)
+
+
+def _plain(text: str) -> int | float | str:
+    """A finite number, or else the text."""
+    try:
+        return int(text)
+    except ValueError:
+        return number if math.isfinite(number := _float(text)) else text
 
 
 def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:

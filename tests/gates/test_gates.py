@@ -8,6 +8,7 @@ import pytest
 from error_records import cell as a_cell
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments import experiment
 from attnprobe.experiments.error import EXPERIMENT
 from attnprobe.experiments.error.view import summarise
 from attnprobe.gates.check import Gate, GateResult, check
@@ -42,9 +43,37 @@ def test_gate_forms():
         ("output_spectral.=1", "METRIC"),
         ("=1", "METRIC"),
         ("output_cosine_min=1", "larger is better"),
+        ("bad_rows=0 for x y", "method is named twice"),
+        ("bad_rows=0 for d=8 d=9", "d is named twice"),
+        ("bad_rows=0 for d=few", "d: expected a whole number or a list of them, got ['few']"),
+        ("bad_rows=0 for layers=3", "unknown key 'layers'; did you mean 'layer'?"),
+        ("bad_rows=0 for max=3", "max is named twice"),
+        ("bad_rows=0 for min=3", "min: '3' is text"),
+        ("bad_rows=0 for d=", "d: expected a whole number"),
     ]:
         with pytest.raises(UsageError, match=re.escape(message)):
             parse_gate(text, EXPERIMENT.gated)
+
+
+def test_a_gate_of_the_command_line_selects_rows_in_the_words_that_results_have():
+    for selection in (
+        "for skyformer",
+        "for ./mine.py:mine d=64,128 n=512 layer=0,3",
+        "for skyformer:guard=sampled,ridge=0.1 target=softmax",
+        "for layer=3 weights=pretrained,initialized scale_inputs=0.5,4",
+    ):
+        gate = parse_gate(f"output_spectral.p90=0.5 {selection}", EXPERIMENT.gated)
+        assert str(gate) == f"output_spectral.p90 <= 0.5 {selection}"
+    assert gate == Gate(
+        "output_spectral",
+        "p90",
+        max=0.5,
+        layer=(3,),
+        weights=("pretrained", "initialized"),
+        scale_inputs=(0.5, 4),
+    )
+    subject = parse_gate("slack=1 for theorem=skyformer-theorem-2", experiment("theory").gated, least=True)
+    assert subject.subjects["theorem"] == "skyformer-theorem-2" and "for theorem=skyformer-theorem-2" in str(subject)
 
 
 def test_the_mappings_of_a_config():
@@ -270,8 +299,8 @@ def test_a_gate_on_a_subject_that_no_row_has_names_it():
         [row], [Gate("ratio", max=1.0, subjects={"theorem": one}) for one in ("skyformer", "skyfromer", None)]
     )
     assert [result.line for result in results] == [
-        "ratio.mean <= 1 for skyformer: skyformer: passed",
-        "ratio.mean <= 1 for skyfromer: no row of the theorem 'skyfromer'; did you mean 'skyformer'?",
+        "ratio.mean <= 1 for theorem=skyformer: skyformer: passed",
+        "ratio.mean <= 1 for theorem=skyfromer: no row of the theorem 'skyfromer'; did you mean 'skyformer'?",
         "ratio.mean <= 1: skyformer: passed",
     ]
 
