@@ -61,6 +61,15 @@ def place_of_cell(cell: Fields) -> Key:
     return cell.get("window"), cell.get("seed"), tuple(cell["heads"])
 
 
+def per_head(cell: Fields, metric: str) -> list[float | None] | None:
+    """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
+    metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
+    if metric_values is None:
+        return None
+    values = metric_values if isinstance(metric_values, (list, tuple)) else [metric_values]
+    return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in values]
+
+
 def _source_of(record: Fields) -> str:
     return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
 

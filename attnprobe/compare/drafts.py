@@ -11,6 +11,7 @@ from ..tables.methods import spoiled_heads
 from ..tables.metrics import METRICS
 from .cells import layers_together
 from .chance import Evidence, within_rounds
+from .costs import costs_of
 from .pairing import Pairing
 from .samples import heads_share_draws, measured
 from .verdicts import Draft, blank, numbers
@@ -33,13 +34,20 @@ def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
     )
 
 
-def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) -> list[Draft]:
-    """A draft for each metric that either run has, or one draft if the status decides."""
+def drafted(
+    pairing: Pairing, varying: Sequence[str], metrics: Sequence[str], at_equal_cost: str | None = None
+) -> list[Draft]:
+    """A draft for each metric that either run has, or one draft if the status decides.
+
+    Args:
+        at_equal_cost: the pair of budgets whose costs are nearer (see `nearer`).
+    """
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     bad = [run for run, cells in (("A", a), ("B", b)) if any(map(spoiled_heads, cells))]
+    costs = costs_of(a, b)
     drafts = []
     for metric in metrics:
         fields, evidence, (few, more) = measured(METRICS[metric], pairing)
@@ -49,6 +57,8 @@ def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str]) ->
         row = {
             **place_of(a if len(a) >= len(b) else b, varying),
             **fields,
+            **costs,
+            "at_equal_cost": at_equal_cost,
             "metric": metric,
             "paired": pairing.kind,
             "seeds_a": seeds[0],

@@ -1,10 +1,8 @@
-"""Notes on a comparison: pairings, chance, costs, what no record proves; and cells in words."""
+"""Notes on a comparison: pairings, chance, bad rows, intervals; and cells in words."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from ..files import Fields
 from ..tables.long import Row
@@ -12,15 +10,7 @@ from ..tables.methods import spoiled_heads
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key, layers_together
-from .samples import per_head
 from .verdicts import TABLE
-
-COSTS = {  # factor, unit
-    "visited_fraction": (100.0, "% of scores computed"),
-    "kv_read": (1.0, "keys read"),
-    "cache_bytes": (2.0**-20, "MiB kept"),
-}
-SAME_COST = 0.01  # what two equal costs may differ by, relative
 
 
 def cells_in_words(cells: Sequence[Fields]) -> str:
@@ -82,29 +72,6 @@ def of_chance(rows: Sequence[Row], level: float) -> list[str]:
         f"is at most {next(shares)}; with --level {level / tables:.2g}, {next(shares)}"
         + ("; --all-layers has one row for all layers" if len(layers - {None}) > 1 else "")
     ]
-
-
-def costs_of(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:
-    """Notes on costs: where sides differ, by means over all places of a budget, and where one side states none."""
-    differing = []
-    unknown: dict[str, None] = {}
-    both = {key: ([*a[key].values()], [*b[key].values()]) for key in a if key in b}
-    for alike in gathered(both, lambda key: (*key[1:3], *key[4:6])):  # one method, n and d
-        sides = [[cell for key in alike for cell in both[key][side]] for side in (0, 1)]
-        parts = []
-        for metric, (factor, unit) in COSTS.items():
-            costs = [[one for cell in cells for one in per_head(cell, metric) or () if one] for cells in sides]
-            left, right = (factor * fmean(one) if one else math.nan for one in costs)
-            if abs(left - right) > SAME_COST * right:
-                parts.append(f"{left:.3g} against {right:.3g} {unit}")
-        first = sides[0][0]
-        if parts:
-            differing.append(f"{named(first)}, n={first['n']}: {', '.join(parts)}")
-        silent = [side for side in sides if all(per_head(cell, name) is None for cell in side for name in COSTS)]
-        if "pair" in first and len(silent) == 1:
-            unknown[method_label(silent[0][0])] = None
-    notes = [f"costs differ: {'; '.join(differing)}"] if differing else []
-    return [*notes, *(f"the cost of {name} is unknown: it states none" for name in unknown)]
 
 
 def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:

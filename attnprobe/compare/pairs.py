@@ -31,8 +31,9 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
         a, b: records or rows, with ``method``, ``options`` and ``d``.
 
     Returns:
-        the cells of A and those of B: copies with the name ``pair``, requested, with the budget of their pair; and the
-        pairs of which an earlier one has a budget.
+        the cells of A and those of B: copies with the name ``pair``, requested, with the budget of their pair, their
+        own one in ``own_d``, and their side of a pair in ``at_budget``; and the pairs of which an earlier one has a
+        budget.
 
     Raises:
         UsageError: a pair that names no method of the run, several, or twice the same cells.
@@ -58,9 +59,10 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
                 continue
             compared |= {test, test[::-1]} if a is b else {test}
             for into, rows in zip((ours, others), taken, strict=True):
-                into += [
-                    {**row, "pair": name, "requested": True, "d": d} for row in rows if free or row["d"] in (None, d)
-                ]
+                for row in rows:
+                    if free or row["d"] in (None, d):
+                        of_pair = {"pair": name, "requested": True, "d": d}
+                        into.append({**row, **of_pair, "own_d": row["d"], "at_budget": _side(row, row["d"])[0]})
         named = ", ".join(str(d) for d in again if d is not None)
         repeated += [f"{text} at d={named}" if named else text] if again else []
     return ours, others, repeated

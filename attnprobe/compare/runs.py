@@ -15,13 +15,13 @@ from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
-from .cells import Key, cells_of, grouped, layers_together, shared_sources
+from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources
 from .chance import LEVEL
+from .costs import nearer
 from .drafts import drafted, place_of, timed_drafts, timed_place
-from .notes import cells_in_words, costs_of, named, of_bad_rows, of_chance, of_intervals, pairings, spans
+from .notes import cells_in_words, named, of_bad_rows, of_chance, of_intervals, pairings, spans
 from .pairing import aligned, paired
 from .pairs import related
-from .samples import per_head
 from .verdicts import (
     BENCHED,
     MISSING,
@@ -222,7 +222,7 @@ def compare_runs(
         pairing = paired(ours, others)
         if ours and others:
             if rows_of_times is None:
-                made = drafted(pairing, varying, judged_by)
+                made = drafted(pairing, varying, judged_by, nearer(key, a_rows, b_rows) if pairs else None)
             else:
                 made = timed_drafts([*ours.values()][-1], [*others.values()][-1], judged_by)
             found = found or (key in common and any(draft.tells for draft in made))
@@ -236,7 +236,7 @@ def compare_runs(
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     notes += of_bad_rows(a_rows, b_rows) if rows_of_times is None else []
-    notes += [*costs_of(a_rows, b_rows), *pairings(judged), *of_chance(judged, level), *unproven(judged)]
+    notes += [*pairings(judged), *of_chance(judged, level), *unproven(judged)]
     return Comparison(judged, shared, notes)
 
 

@@ -15,6 +15,7 @@ from ..files import Fields
 from ..tables.long import Row, fragile_statistics, sortable
 from ..tables.metrics import Metric
 from ..tables.table import gathered
+from .cells import per_head
 from .chance import FEWEST, Evidence, over_pairs, over_windows, two_samples
 from .pairing import Pairing
 from .verdicts import numbers
@@ -22,15 +23,6 @@ from .verdicts import numbers
 Statistic = Callable[..., Any]
 SOUND = "mean without rounded rows"
 STATISTICS: Mapping[str, Statistic] = {"mean": np.mean, "median": np.median, SOUND: np.mean}
-
-
-def per_head(cell: Fields, metric: str) -> list[float | None] | None:
-    """The values of a cell, None for a value that is not finite; None if the metric was not measured."""
-    metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
-    if metric_values is None:
-        return None
-    values = metric_values if isinstance(metric_values, (list, tuple)) else [metric_values]
-    return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in values]
 
 
 class _Value(NamedTuple):

@@ -17,6 +17,7 @@ from ..tables.methods import ROUNDING
 from ..tables.metrics import BENCH, Metric
 from ..tables.numbers import significant
 from .chance import EQUAL, Evidence, holm
+from .costs import COST_FIELDS
 
 BENCHED = tuple(metric.name for metric in BENCH)
 TOLERANCE = 0.05  # of the value of A: smaller differences are the same
@@ -175,6 +176,8 @@ NUMBERS = ("a", "b", "difference", "se", "difference_in_se", "low", "high", "rat
 OF_ROW = (
     *PLACE,
     *NUMBERS,
+    *COST_FIELDS,
+    "at_equal_cost",
     *("metric", "statistic", "test", "freedom", "p", "p_adjusted", "tests", "verdict", "paired"),
     *("cells", "values", "windows", "heads", "seeds_a", "seeds_b", "status_a", "status_b", "reason", "unknown_draws"),
 )

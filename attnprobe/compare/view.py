@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from ..tables.labels import sources_words
 from ..tables.long import Row
 from ..tables.methods import label
 from ..tables.metrics import in_words
-from ..tables.numbers import method_label, short_hashes, significant
+from ..tables.numbers import formatted, method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
+from .chance import LEVEL
+from .costs import differing, stated
 from .notes import spans
 from .pairs import ARROW
-from .verdicts import FIELDS, MISSING, ONLY
+from .verdicts import FIELDS, MISSING, ONLY, TOLERANCE
 
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
@@ -35,10 +37,19 @@ def comparison_view(
 ) -> View:
     """The view of a comparison of runs, of which these are the facts of sources and the paths."""
     pairs = [row["method"] for row in rows if ARROW in row["method"]]
-    title = ", ".join(filter(None, [TITLE, sources_words(sources)]))
+    names = list(dict.fromkeys(Path(run).name for run in runs))
+    if len(names) < 2:  # one run, or two folders of one name
+        names = list(dict.fromkeys(map(str, runs)))
+    of_runs = f"{names[0]} (A) and {names[1]} (B)" if len(names) > 1 else ""
+    what = " of ".join(filter(None, [TITLE, of_runs])) if pairs else f"Comparison of {of_runs or 'runs'}"
+    title = ", ".join(filter(None, [what, sources_words(sources)]))
     stem = "-".join(dict.fromkeys([*(Path(run).name for run in runs), *pairs]))
-    tables = comparison_tables(rows)
-    return View("compare", header, rows, tables, comparison_legend(rows), COMPARED, FIELDS, title=title, stem=stem)
+    tables, legend = comparison_tables(rows), comparison_legend(rows, **_limits(header))
+    return View("compare", header, rows, tables, legend, COMPARED, FIELDS, title=title, stem=stem)
+
+
+def _limits(header: Header) -> dict[str, float]:
+    return {name: header.source[name] for name in ("tolerance", "level") if name in header.source}
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
@@ -55,7 +66,9 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
         difference = WITH_INTERVAL if any(row["low"] is not None for row in group) else DIFFERENCE
         corrected = any(row["p"] != row["p_adjusted"] for row in group)
         columns = [*PLACE, *_value_columns(group), difference, *(TESTED if corrected else TESTED[1:])]
-        tables.append(table_of(_caption(group[0]), group, columns, _reasons(group, named=len(metrics) > 1)))
+        columns += [COSTS[name] for name in differing(group)]
+        notes = [*_reasons(group, named=len(metrics) > 1), *_at_equal_cost(group)]
+        tables.append(table_of(_caption(group[0]), group, columns, notes))
     return tables + lone[first:]
 
 
@@ -71,14 +84,20 @@ def _reasons(rows: Sequence[Row], named: bool) -> list[str]:
     return [f"{key[0]}{at[key]} is {key[1]}{of}: {key[2]}" for key in budgets]
 
 
-def comparison_legend(rows: Sequence[Row]) -> list[str]:
+def _at_equal_cost(rows: Sequence[Row]) -> list[str]:
+    """A note with the options that compare the methods at budgets of about the same cost."""
+    pairs = dict.fromkeys(row["at_equal_cost"] for row in rows if row["at_equal_cost"])
+    return [f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []
+
+
+def comparison_legend(rows: Sequence[Row], tolerance: float = TOLERANCE, level: float = LEVEL) -> list[str]:
     """The meaning of the columns and verdicts."""
     compared = [row for row in rows if row["metric"] is not None]
     if any(row["test"] == "rounds" for row in compared) or all(row["windows"] is None for row in rows):
         return [
             "A, B: medians of the rounds, of memory and products the one number measured.",
-            "worse, better: beyond the tolerance, of times also beyond the spreads of both runs' rounds, of memory "
-            "beyond 1 MiB.",
+            f"worse, better: beyond the tolerance, {tolerance:g} of A, of times also beyond the spreads of both runs' "
+            "rounds, of memory beyond 1 MiB.",
             "undecided: beyond the tolerance, within the spreads.",
         ]
     paired = any(ARROW in row["method"] for row in compared)
@@ -87,21 +106,22 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     judged = "the right method, B" if paired else "run B"
     places = "windows" if of_model else "heads, windows"
     one = {row["statistic"] for row in compared} <= {None, "mean"}
-    parts = [f"worse, better: {judged}, beyond the tolerance, not by chance."]
+    parts = [f"worse, better: {judged}, beyond tolerance {tolerance:g}, at level {level:g}."]
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: chance, or bad rows of the better side alone, may make or hide the difference.")
     parts.append(f"{sides}, {'means' if one else 'by the statistic'} over {places}, seeds.")
     if not one:
-        parts.append("statistic: not the mean where rounded rows carry it; in a test of windows its mean over windows.")
+        parts.append(
+            "statistic: not the mean where rounded rows carry it. A median here is of means over seeds, and a test of "
+            "windows has its mean over windows; tables of error have the median of all at once, so signs may differ."
+        )
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
     if tests:
         if lacking := _without_interval(compared):
             parts.append(f"No interval: {' or '.join(lacking)}.")
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
-        if any(row["p"] != row["p_adjusted"] for row in compared):
-            parts.append("p of one row: not corrected.")
         if any(row["low"] is not None for row in compared):
-            parts.append("interval: at 1 − level, of this row alone, not corrected.")
+            parts.append(f"interval: {100 * (1 - level):g} %, of this row alone, not corrected.")
         units = "heads in all windows" if paired else "heads and windows"
         parts += [f"{test.replace('heads and windows', units)}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
@@ -239,16 +259,33 @@ PLACE: tuple[Column, ...] = (
 )
 SIDES = Column("A", lambda row: significant(row["a"])), Column("B", lambda row: significant(row["b"]))
 VALUES: tuple[Column, ...] = (
-    Column("statistic", "{statistic}", key=True),
+    Column("statistic", "{statistic}", spare=3, key=True),
     *SIDES,
     Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
 TESTED: tuple[Column, ...] = (
-    Column("p of\none row", lambda row: significant(row["p"], 2), spare=4),
+    Column("p of\none row", lambda row: significant(row["p"], 2), "not corrected", spare=5),
     Column("p\n(Holm)", lambda row: significant(row["p_adjusted"], 2), short="p", spare=-1),
-    Column("test", _test, spare=3),
+    Column("test", _test, spare=4),
 )
 DIFFERENCE = Column("B − A", _interval, short="difference", spare=-1)
 WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]")
+
+
+def _costs(name: str, form: str) -> Callable[[Row], str]:
+    """The text of a cost of both sides, with ? where one is unknown."""
+
+    def text(row: Row) -> str:
+        return " → ".join("?" if cost is None else formatted(cost, form) for cost in stated(row, name) or ())
+
+    return text
+
+
+COST = "cost of A → of B; ?: a method that states none"
+COSTS = {
+    "visited_fraction": Column("visited\nof n_q·n_k", _costs("visited_fraction", "share"), COST, short="visited"),
+    "kv_read": Column("keys\nread", _costs("kv_read", "3"), COST),
+    "cache_bytes": Column("kept\nMiB", _costs("cache_bytes", "3MiB"), COST, short="kept"),
+}
 ALONE: tuple[Column, ...] = (Column("cells", "{cells}"), Column("which", lambda row: _sided(row, "reason")))
-COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
+COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *COSTS.values(), *ALONE)

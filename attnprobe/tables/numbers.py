@@ -14,7 +14,7 @@ from typing import Any
 
 from ..files import Fields
 
-SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
+SPREAD = re.compile(r"( ± | – | → | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
 INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
 
 

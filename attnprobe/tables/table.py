@@ -167,8 +167,9 @@ class Table:
 
     @property
     def needed(self) -> Table:
-        """The table without its spare columns."""
-        return self.with_columns([place for place, column in enumerate(self.columns) if column.spare <= 0])
+        """The table without its spare columns, but with those that identify a row."""
+        kept = [place for place, column in enumerate(self.columns) if column.spare <= 0 or column.key]
+        return self.with_columns(kept)
 
     def with_columns(self, places: Sequence[int]) -> Table:
         """The table with the columns at these places, in their order."""

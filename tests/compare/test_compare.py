@@ -1014,53 +1014,64 @@ def test_comparing_never_imports_torch(write, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("read", [(8.0, 4.0), (8.0, 8.0), (None, 8.0)])
-def test_a_pair_that_differs_in_cost_has_a_note_with_both(read):
+@pytest.mark.parametrize(
+    ("read", "shown"), [((8.0, 4.0), "8.00 → 4.00"), ((8.0, 8.0), None), ((8.0, 8.05), None), ((None, 8.0), None)]
+)
+def test_costs_that_differ_are_columns(read, shown):
     """Scores at d = 16 are equal; V-Mean reads none, so its cost is no number."""
-    costs = [{"visited_fraction": [0.25, 0.25], "kv_read": [one, one]} for one in read]
-    ours, others = ([cell(method=name)] for name in ("skyformer", "linformer"))
-    for side, cost in zip((ours, others), costs, strict=True):
-        side[0]["metrics"] |= cost
-    both = [*ours, *others]
-    notes = compare_runs(both, both, [METRIC], pairs=["skyformer=linformer"]).notes
-    n = ours[0]["n"]
-    expected = [f"costs differ: skyformer → linformer d=16, n={n}: 8 against 4 keys read"] if read == (8.0, 4.0) else []
-    assert notes == expected
+    both = [cell(method=name) for name in ("skyformer", "linformer")]
+    for one, keys in zip(both, read, strict=True):
+        one["metrics"] |= {"visited_fraction": [0.25, 0.25], "kv_read": [keys, keys]}
+    comparison = compare_runs(both, both, [METRIC], pairs=["skyformer=linformer"])
+    (row,) = comparison.rows
+    assert [row[name] for name in ("visited_fraction_a", "visited_fraction_b", "kv_read_a", "kv_read_b")] == [
+        0.25,
+        0.25,
+        *read,
+    ]
+    assert comparison.notes == []
+    for format in ("md", "latex", "table"):
+        text = comparison_view([row], Header()).text(format)
+        assert "visited" not in text and ("keys" in text) == bool(shown)
+        assert shown is None or shown.replace("→", r"$\to$" if format == "latex" else "→") in text
 
 
-def test_a_side_of_a_pair_without_a_cost_is_named():
+def test_a_side_of_a_pair_without_a_cost_has_a_question_mark():
     """Its error looked as good as that of a method that computes less."""
     cells = [cell(method="linformer"), cell(method="mine.py:fn")]
     cells[0]["metrics"] |= {"visited_fraction": [0.25, 0.25]}
-
-    def notes_on_costs():
-        notes = compare_runs(cells, cells, [METRIC], pairs=["mine.py:fn=linformer"]).notes
-        return [line for line in notes if "cost" in line]
-
-    assert notes_on_costs() == ["the cost of mine.py:fn is unknown: it states none"]
-    cells[1]["metrics"] |= {"visited_fraction": [None, None]}  # it computes no scores
-    assert notes_on_costs() == []
+    rows = compare_runs(cells, cells, [METRIC], pairs=["mine.py:fn=linformer"]).rows
+    assert "| ? → 25.0% |" in comparison_view(rows, Header()).text("md")
 
 
-def test_a_corrected_p_stands_beside_that_of_the_row_alone():
-    """By hand: the twelve exchanged alike give 2 / 2^12 twice; of two rows Holm's method doubles the smaller one."""
-    a = run([1.0] * 12) + run([1.0] * 12, d=32)
-    rows = compare_runs(a, redrawn([2.0] * 12) + redrawn([2.0] * 8 + [0.5] * 4, d=32)).rows
-    assert rows[0]["p"] == 2 / 2**12 and rows[0]["p_adjusted"] == 2 * rows[0]["p"] and rows[0]["tests"] == 2
-
-    def titles(some):
-        return comparison_view(some, Header()).tables[0].headings
-
-    assert "p of one row" in titles(rows) and "p of one row" not in titles(rows[1:]), "nothing was corrected"
+def of_costs(of):
+    """A method for each name, with a budget for each cost, in shares of scores."""
+    return [
+        cell(method=name, d=d, metrics={METRIC: [1.0, 2.0], "visited_fraction": [cost, cost]})
+        for name, costs in of.items()
+        for d, cost in costs.items()
+    ]
 
 
-def test_a_table_for_a_paper_names_its_runs_its_text_and_its_metric(write, command):
-    """Tables of two runs shared a label, and a caption had neither model nor text but the name of a field."""
-    source = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
-    write("old_run", [cell(method=name, source=source) for name in ("topk", "window")])
-    code, out, _ = command("compare", "old_run", "--pair", "topk=window", "--format", "latex")
-    assert code == 0
-    assert r"\label{tab:old-run-topk-window-compare-1}" in out
-    caption = "Comparison of methods, MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package: "
-    assert rf"\caption{{{caption}relative output error (spectral norm) $\cdot$ layer 0" in out
-    assert "\n% columns left out: B / A" in out
+@pytest.mark.parametrize(
+    ("costs", "named"),
+    [
+        ({16: 0.06, 32: 0.12, 64: 0.24}, {16: "x:d=16=y:d=32", 32: "x:d=16=y:d=32", 64: "x:d=32=y:d=64"}),
+        ({16: 0.12, 32: 0.24, 64: 0.5}, dict.fromkeys((16, 32, 64))),  # about equal already
+        ({16: 0.06}, {16: None}),
+        ({16: 0.01, 32: 0.02, 64: 0.04}, {16: "x:d=16=y:d=64", 32: None, 64: "x:d=16=y:d=64"}),
+    ],
+)
+def test_the_budgets_of_nearer_costs_are_named_as_a_pair(costs, named):
+    cells = of_costs({"x": {16: 0.12, 32: 0.25, 64: 0.5}, "y": costs})
+    rows = [row for row in compare_runs(cells, cells, [METRIC], pairs=["x=y"]).rows if row["metric"]]
+    assert {row["d"]: row["at_equal_cost"] for row in rows} == named
+    pairs = [pair for pair in dict.fromkeys(named.values()) if pair]
+    (table,) = [one for one in comparison_view(rows, Header()).tables if one.columns]
+    assert [note for note in table.notes if "cost" in note] == (
+        [f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []
+    )
+    for pair in pairs:
+        assert compare_runs(cells, cells, [METRIC], pairs=[pair]).compared, "it can be copied"
+        again = compare_runs(cells, cells, [METRIC], pairs=["x=y", pair]).rows
+        assert pair not in [row["at_equal_cost"] for row in again]

@@ -610,6 +610,50 @@ def test_a_narrow_terminal_explains_its_verdicts(command, write, monkeypatch):
     values = [1.0] * 6 + [1.5, 0.5] * 3
     write("a", [cell([1.0] * 12, method="nystromformer"), cell(values, method="skyformer")])
     text = " ".join(command("compare", "a", "--pair", "nystromformer=skyformer")[1].split())
-    assert "worse, better: the right method, B, beyond the tolerance, not by chance." in text
+    assert "worse, better: the right method, B, beyond tolerance 0.05, at level 0.05." in text
     assert "undecided: chance, or bad rows of the better side alone, may make or hide the difference." in text
     assert "Left out: " in text and "skyformer d=16 is undecided: its interval is wider" in text and "! " not in text
+
+
+def test_a_caption_names_what_is_compared():
+    """Runs had the caption "Comparison of methods", and the note neither tolerance nor level."""
+    a, b = methods(), [one | {"draws_hash": "other"} for one in methods()]
+    header = Header({"tolerance": 0.1, "level": 0.01})
+
+    def latex(runs, *pairs):
+        return comparison_view(compare_runs(a, b, pairs=pairs).rows, header, runs=runs).text("latex")
+
+    assert r"\caption{Comparison of before ($A$) and after ($B$): relative" in latex(("x/before", "y/after"))
+    assert r"\caption{Comparison of one/run ($A$) and two/run ($B$): relative" in latex(("one/run", "two/run"))
+    assert r"\caption{Comparison of methods: relative" in latex(("run", "run"), "blr=blr:block=64")
+    both = latex(("x/before", "y/after"), "blr=blr:block=64")
+    assert r"\caption{Comparison of methods of before ($A$) and after ($B$): relative" in both
+    assert "beyond tolerance 0.1, at level 0.01." in both and r"interval: 99 \%" in both
+
+
+def test_a_note_explains_the_columns_that_it_has_alone():
+    cells = methods(draws_hash=None) + methods(draws_hash=None, d=32)
+    view = comparison_view(compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows, Header())
+    latex = view.text("latex").partition("% columns left out")[0]
+    assert "one row" not in latex and "p of one row: not corrected." in view.text("md")
+
+
+def test_a_narrow_terminal_keeps_both_numbers_before_their_statistic(monkeypatch):
+    """B was dropped, and the column with a word that is the same in nearly every row stayed."""
+    rng = np.random.default_rng(3)
+    x, y = rng.lognormal(size=(2, 7)), rng.lognormal(size=(2, 7)) * 2
+    cells = [
+        cell(
+            list(values), window=w, d=d, method=name, draws_hash=None, metrics={METRIC: list(values), "rounded_rows": r}
+        )
+        for name, of, rows in (("skyformer", x, [0] * 6 + [3]), ("nystromformer", y, [0] * 7))
+        for d, r in ((16, rows), (32, [0] * 7))
+        for w, values in enumerate(of)
+    ]
+    cells[0]["metrics"][METRIC][6] = 80.0  # of a rounded row, which carries the mean at d = 16
+    view = comparison_view(compare_runs(cells, cells, pairs=["skyformer=nystromformer"]).rows, Header())
+    assert {row["statistic"] for row in view.rows} == {"mean", "median"}
+    monkeypatch.setenv("COLUMNS", "80")
+    heading = next(line for line in view.text("table").splitlines() if line.startswith("method"))
+    assert heading.split()[:5] == ["method", "verdict", "d", "A", "B"]
+    assert "statistic" in view.text("latex").partition("% columns left out")[0]

@@ -1,0 +1,90 @@
+"""What the two sides of a row cost, and the budgets at which a pair of methods costs about the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from ..files import Fields
+from ..tables.long import Row
+from .cells import Key, per_head
+from .pairs import ARROW
+
+COSTS = ("visited_fraction", "kv_read", "cache_bytes")
+SAME = 1.01  # costs within this factor are equal
+NEAR = 1.1  # and these are about equal
+NEARER = 0.5  # of the logarithm of the ratio of costs: what another budget must reach to be named
+COST_FIELDS = tuple(f"{name}_{side}" for name in COSTS for side in "ab")
+
+
+def costs_of(a: Iterable[Fields], b: Iterable[Fields]) -> Row:
+    """The costs of both sides as fields of a row: means over cells and heads, None where a side does not state one."""
+    sides = {"a": _means(a), "b": _means(b)}
+    return {f"{name}_{side}": known.get(name) for name in COSTS for side, known in sides.items()}
+
+
+def _means(cells: Iterable[Fields]) -> dict[str, float]:
+    cells = [*cells]
+    values = {name: [one for cell in cells for one in per_head(cell, name) or () if one is not None] for name in COSTS}
+    return {name: fmean(of) for name, of in values.items() if of}
+
+
+def differing(rows: Sequence[Row]) -> list[str]:
+    """The costs that differ between the sides of a row, or are unknown of one."""
+    return [name for name in COSTS if any(_differ(*sides) for row in rows if (sides := stated(row, name)))]
+
+
+def _differ(a: float | None, b: float | None) -> bool:
+    return a is None or b is None or max(a, b) > SAME * min(a, b)
+
+
+def stated(row: Row, name: str) -> tuple[float | None, float | None] | None:
+    """A cost of both sides; None where one lacks it, though both state some cost, and where no side states it.
+
+    >>> row = dict.fromkeys(COST_FIELDS) | {"visited_fraction_a": 0.5, "kv_read_a": 4.0}
+    >>> stated(row, "kv_read"), stated({**row, "visited_fraction_b": 0.5}, "kv_read"), stated(row, "cache_bytes")
+    ((4.0, None), None, None)
+    """
+    sides = row[f"{name}_a"], row[f"{name}_b"]
+    silent = any(all(row[f"{one}_{side}"] is None for one in COSTS) for side in "ab")
+    known = [one is not None for one in sides]
+    return sides if all(known) or (any(known) and silent) else None
+
+
+def nearer(key: Key, a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> str | None:
+    """The pair of the same two methods, as in ``--pair``, whose costs are nearest to one another.
+
+    One side has the budget of the row, the other any that was measured. None where the costs of the row are about
+    equal, where no other budget is clearly nearer, and where a pair names its budgets or a method has none.
+
+    Args:
+        key: of a row. a, b: the cells of all rows.
+    """
+    if key not in a or key not in b:
+        return None
+    ours, others = (
+        {at[5]: [*rows[at].values()] for at in rows if _elsewhere(at) == _elsewhere(key)} for rows in (a, b)
+    )
+    d = key[5]
+    here = _apart(ours[d], others[d])
+    if here is None or here <= math.log(NEAR) or None in (cells[d][0].get("own_d") for cells in (ours, others)):
+        return None
+    candidates = [(ours[d], cells) for cells in others.values()] + [(cells, others[d]) for cells in ours.values()]
+    measured = [(apart, *sides) for sides in candidates if (apart := _apart(*sides)) is not None]
+    apart, left, right = min(measured, key=lambda one: one[0])
+    names = left[0]["at_budget"], right[0]["at_budget"]
+    known = {at[1] for at in a}
+    return "=".join(names) if apart <= NEARER * here and ARROW.join(names) not in known else None
+
+
+def _elsewhere(key: Key) -> Key:
+    """The row of a key but for its budget."""
+    return (*key[:5], *key[6:])
+
+
+def _apart(a: Sequence[Fields], b: Sequence[Fields]) -> float | None:
+    """How far costs are apart, |ln(a / b)|, of the first cost that both sides state."""
+    ours, others = _means(a), _means(b)
+    ratios = (ours[name] / others[name] for name in COSTS if ours.get(name) and others.get(name))
+    return next((abs(math.log(ratio)) for ratio in ratios), None)
