@@ -185,8 +185,9 @@ def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence
     if experiment.gated is not None and whole:
         from ..gates.check import STATISTICS
 
-        metrics = f"{', '.join(experiment.gated.names)}; each with {', '.join(STATISTICS)}"
-        yield "--fail-above takes", textwrap.wrap(metrics, 76)
+        metrics = f"{', '.join(experiment.gated.names)}; each with {', '.join(STATISTICS)};"
+        rows = "behind VALUE, 'for METHOD d=64,128' selects rows"
+        yield "--fail-above takes", [*textwrap.wrap(metrics, 76), rows]
 
 
 def _run(experiment: Experiment, **_: Any) -> None:

@@ -231,8 +231,8 @@ def _compared(gate: Gate, row: Fields, side: str, limit: float) -> GateResult:
         sure = low if side == "upper" else high
         return result(f"{OPEN}{message}; {rounded}, and with any of these it is {words[2]} {sure}")
     median = "" if "median" in fragile else "gate the median, or "
-    hint = f"{median}use the option guard=sampled"
-    return result(f"{OPEN}{message}, but {rounded}: it is between {low} and {high}; {hint}", undecided=True)
+    way_out = f"{median}use guard=sampled (bidirectional skyformer)"
+    return result(f"{OPEN}{message}, but {rounded}: it is between {low} and {high}; {way_out}", undecided=True)
 
 
 def _seconds(row: Fields) -> float | None:

@@ -238,11 +238,13 @@ def test_messages_of_gates_say_the_value_the_limit_and_what_rounding_decides(tmp
     results = judged(*gates, Gate("output_spectral", "mean", min=0.5))
     failed, above, below, passed = (result.message for result in results)
     assert failed == "≈90 is above 0.9; rounding decides 1 of its 2 values, and with any of these it is at least 1"
-    rounded = "but rounding decides 1 of its 2 values: it is between 1 and ∞; use the option guard=sampled"
+    rounded = (
+        "but rounding decides 1 of its 2 values: it is between 1 and ∞; use guard=sampled (bidirectional skyformer)"
+    )
     assert above == f"≈90 is above 10, {rounded}" and below == f"≈90 is at most 100, {rounded}" and passed == ""
     ends = {"output_spectral": {DOUBTFUL: 1, "max": [1.0, math.inf]}}
     (one,) = check([{**summarise(records_of())[0][0], "fragile": ends}], gates[1:2])
-    assert one.message.endswith("; gate the median, or use the option guard=sampled")
+    assert one.message.endswith("; gate the median, or use guard=sampled (bidirectional skyformer)")
     write_junit(gate_cases(results), "gates", tmp_path / "gates.xml")
     (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
     assert (suite.get("failures"), suite.get("skipped")) == ("3", "0")
