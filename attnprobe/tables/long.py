@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
 from .labels import with_source
-from .metrics import METRICS
+from .metrics import METRICS, Metric
 from .results import student_reach
 from .table import grouped_by
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max", "count")
-NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
+NORMED = ("output_", "matrix_")  # norms of E, also the ends of their certified intervals
+OF_NORM = Metric("norm")
 LEAST_RANKED = 6  # pairs of a rank correlation that is shown
 DOUBTFUL = "doubtful"  # how many values rounding decides, beside the fragile statistics of a metric
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
@@ -97,7 +98,7 @@ def fragile_statistics(
     statistic that this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head
     attains it, a median where about half the heads are doubtful. Where every head is doubtful, nothing bounds them: all
     are. Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
-    Metrics of other things than B~ (`NORMALISED`) have no fragile statistic.
+    Steady metrics (see `Metric`) have no fragile statistic.
 
     Returns:
         Both ends of each fragile statistic, and under `DOUBTFUL` the number of values of doubtful heads; empty if none
@@ -107,7 +108,8 @@ def fragile_statistics(
     >>> fragile_statistics("output_spectral", [1.0, 2.0, 3.0, 90.0], [0] * 4, [False, False, False, True])
     {'doubtful': 1, 'mean': [1.5, inf], 'p90': [2.7, inf], 'max': [3.0, inf]}
     """
-    if not metric.startswith(NORMALISED) or not any(doubtful):
+    declared = METRICS.get(metric, OF_NORM if metric.startswith(NORMED) else None)
+    if declared is None or declared.steady or not any(doubtful):
         return {}
     every = zip(values, windows, doubtful, strict=True)
     known = [(value, window, bad) for value, window, bad in every if value is not None and math.isfinite(value)]
@@ -123,17 +125,15 @@ def fragile_statistics(
     if not fragile:
         return {}
     low, high = (
-        _described([(end if bad else value, window) for value, window, bad in known]) for end in _range(metric)
+        _described([(end if bad else value, window) for value, window, bad in known]) for end in declared.range
     )
     low["se"], high["se"] = 0.0, None
-    ends = {name: [low[name], math.inf if high[name] is None else high[name]] for name in fragile}
+    ends = {name: [_or(low[name], -math.inf), _or(high[name], math.inf)] for name in fragile}
     return {DOUBTFUL: len(known) - len(sound), **ends}
 
 
-def _range(metric: str) -> tuple[float, float]:
-    """The least and the largest value of a metric of B~: an error, unless it is declared as a cosine."""
-    declared = METRICS.get(metric)
-    return (-1.0, 1.0) if declared is not None and declared.scale == "complement" else (0.0, math.inf)
+def _or(value: float | None, end: float) -> float:
+    return end if value is None else value
 
 
 def _differ(before: float | None, after: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ class Metric:
         floor: a change of at most this size counts as none, in the units of `cost`.
         rounds: whether values up to `tables.methods.ROUNDING` may be rounding alone, as relative errors of methods.
         timed: whether two equal runs differ in it, as they do in times.
+        steady: whether the normaliser of a method's rows cannot move it: counts, costs, and what exact attention has.
+        signed: whether it has no least value, as cosines and errors do.
         of_mean: the metric from whose mean over windows it is computed. It has no other statistic than its mean, and
             runs are compared by that metric.
     """
@@ -28,7 +31,18 @@ class Metric:
     floor: float = 0.0
     rounds: bool = False
     timed: bool = False
+    steady: bool = False
+    signed: bool = False
     of_mean: str | None = None
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Bounds of its values; shares of weights that can be negative have no upper one.
+
+        >>> METRICS["output_spectral"].range, METRICS["cosine"].range, METRICS["loss_change"].range
+        ((0.0, inf), (-1.0, 1.0), (-inf, inf))
+        """
+        return (-1.0, 1.0) if self.scale == "complement" else (-math.inf if self.signed else 0.0, math.inf)
 
     def cost(self, value: Any) -> Any:
         """The value, a number or a tensor, as a quantity of which less is better: 1 − x for a cosine.
@@ -60,7 +74,12 @@ def share(name: str, better: str | None = "smaller") -> Metric:
     return Metric(name, better, "absolute")
 
 
-SELECTED = (Metric("scored"), Metric("kv_read"))  # what methods that select keys compute and read for a row
+def fact(name: str, better: str | None = "smaller", **facts: Any) -> Metric:
+    """A steady metric."""
+    return Metric(name, better, steady=True, **facts)
+
+
+SELECTED = (fact("scored"), fact("kv_read"))  # what methods that select keys compute and read for a row
 NORMED = re.compile("(output|matrix)_(spectral|frobenius)(_relative)?")
 
 
@@ -89,14 +108,14 @@ ERROR = (  # of `attnprobe error`
     Metric("matrix_frobenius"),
     Metric("matrix_frobenius_relative", rounds=True),
     Metric("matrix_infinity"),
-    Metric("bad_rows"),
-    Metric("guarded_rows"),
-    Metric("rounded_rows"),
-    Metric("visited_fraction"),
+    fact("bad_rows"),
+    fact("guarded_rows"),
+    fact("rounded_rows"),
+    fact("visited_fraction"),
     *SELECTED,
-    Metric("inverse_residual"),
-    Metric("delta", None),  # a shift
-    Metric("seconds", timed=True),
+    fact("inverse_residual"),
+    fact("delta", None),  # a shift
+    fact("seconds", timed=True),
     cosine("cosine"),
     Metric("max_abs"),
     Metric("relative_frobenius"),
@@ -106,26 +125,26 @@ ERROR = (  # of `attnprobe error`
     share("rows_within", "larger"),
     Metric("ratio_to_framework"),
     Metric("ratio_to_framework_frobenius"),
-    Metric("framework_max_abs"),
-    Metric("framework_relative_frobenius"),
+    fact("framework_max_abs"),
+    fact("framework_relative_frobenius"),
     *(share(name, "larger") for name in ("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept")),
-    *(share(name, None) for name in ("mass_oracle", "distant_mass", "needle_mass")),
+    *(fact(name, None, scale="absolute") for name in ("mass_oracle", "distant_mass", "needle_mass")),
     *(share(name) for name in ("tv", "js")),
     Metric("kl"),
-    Metric("log_normaliser_error", None, "absolute"),  # signed: a bias
+    Metric("log_normaliser_error", None, "absolute", signed=True),  # signed: a bias
     Metric("log_normaliser_error_sd", scale="absolute"),
     Metric("row_error_p90"),
     Metric("row_error_max"),
     Metric("row_error_angle"),
     Metric("residual_error"),
     Metric("tail_gap"),
-    *(Metric(name, None) for name in ("keys", "support", "k_50", "k_90", "k_99")),
+    *(fact(name, None) for name in ("keys", "support", "k_50", "k_90", "k_99")),
 )
 BENCH = (  # costs that two runs of `attnprobe bench` are compared by
-    Metric("ratio_to_exact", timed=True),
-    Metric("seconds", timed=True),
-    Metric("peak_bytes", floor=2.0**20),  # the allocator's pages: two equal runs differ by less
-    Metric("flops"),
+    fact("ratio_to_exact", timed=True),
+    fact("seconds", timed=True),
+    fact("peak_bytes", floor=2.0**20),  # the allocator's pages: two equal runs differ by less
+    fact("flops"),
 )
 INJECT = (  # of `attnprobe inject`, of a whole model
     Metric("drift", rounds=True),
@@ -133,28 +152,29 @@ INJECT = (  # of `attnprobe inject`, of a whole model
     Metric("kl"),
     share("top1_agreement", "larger"),
     Metric("loss"),
-    Metric("loss_own"),
-    Metric("loss_change"),
+    fact("loss_own"),
+    Metric("loss_change", signed=True),
     Metric("perplexity", of_mean="loss"),
-    Metric("perplexity_own", of_mean="loss_own"),
-    Metric("perplexity_change", of_mean="loss_change"),
+    fact("perplexity_own", of_mean="loss_own"),
+    Metric("perplexity_change", signed=True, of_mean="loss_change"),
     cosine("embedding_cosine"),
     Metric("local_error", rounds=True),
-    Metric("realised_d", None),
-    Metric("bad_rows"),
-    Metric("guarded_rows"),
+    fact("realised_d", None),
+    fact("bad_rows"),
+    fact("guarded_rows"),
+    fact("rounded_rows"),
     Metric("row_error", rounds=True),
     Metric("spectral_error", rounds=True),
     Metric("residual_error"),
     Metric("residual_heads"),
     Metric("residual_sum"),
-    share("lost_mass"),
+    fact("lost_mass", scale="absolute"),
     Metric("first_divergence", better="larger"),
-    Metric("cache_bytes"),
-    Metric("read_bytes"),
+    fact("cache_bytes"),
+    fact("read_bytes"),
     Metric("greedy_match", better="larger"),
     Metric("needle_loss"),
-    Metric("needle_loss_change"),
+    Metric("needle_loss_change", signed=True),
     Metric("needle_rank"),
 )
 METRICS = {metric.name: metric for metric in (*ERROR, *BENCH, *INJECT)}

@@ -32,6 +32,7 @@ DRIFT_METRICS = {
     "realised_d": "the mean number of keys or landmarks of a row that were used, mean over heads and layers",
     "bad_rows": "rows of all heads and layers whose sum of weights is ≤ 0 or lost to rounding, before a guard",
     "guarded_rows": "rows that the method replaced; of methods with a guard",
+    "rounded_rows": "bad rows that rounding decides and the method does not replace: the cause of ≈",
     "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
     "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
     "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, each layer beside its own "
@@ -47,7 +48,7 @@ DRIFT_METRICS = {
     "needle_loss_change": "the same less the unmodified model's",
     "needle_rank": "the mean place of these tokens among all words by p~, from 1",
 }
-STATED = ("realised_d", "bad_rows", "guarded_rows")  # diagnostics of heads: a mean and two sums
+STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
 CHUNK = 2**18  # numbers of logits that are compared at once in float64: they stay in the cache
 KEPT = 2**22  # numbers of logits whose distributions are kept, for all methods

@@ -12,6 +12,7 @@ from ...tables.long import (
     STATISTICS,
     Row,
     describe,
+    described,
     known,
     long_rows,
     rank_correlation,
@@ -19,6 +20,7 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.methods import statistic
+from ...tables.metrics import METRICS
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED
 from .record import SHAPE, InjectRecord
@@ -64,18 +66,21 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[Row]:
 def _row(group: Sequence[Row]) -> Row:
     """One row from the cells that differ only in window and repeat; sums do not depend on their order."""
     cells: list[Any] = sorted(group, key=lambda cell: (cell["window"], cell["repeat"] or 0))
-    first, windows = cells[0], [cell["window"] for cell in cells]
+    first = cells[0]
     names = [name for name in GATED.names if any(name in cell for cell in cells)]
     names += ["seconds"] if known(cells, "seconds") else []
-    metrics = {name: describe([cell.get(name) for cell in cells], windows) for name in names}
-    metrics |= _perplexities(metrics)
+    numbers = described(cells, names)
+    numbers["metrics"] |= _perplexities(numbers["metrics"])
+    if loss := numbers["fragile"].get("loss"):
+        moved = [name for name in ("perplexity", "perplexity_change") if name in numbers["metrics"]]
+        numbers["fragile"] |= {name: {**loss, "mean": [*METRICS[name].range]} for name in moved}
     status, reason = worst_status([(cell["status"], cell["reason"]) for cell in cells])
     return {
         **{name: first.get(name) for name in SHARED},
         **{name: first[name] for name in KINDS if first.get(name) is not None},
         "steps": _mean_steps(known(cells, "steps")),
         "heads": len(first["heads"]),
-        "windows": len(set(windows)),
+        "windows": len({cell["window"] for cell in cells}),
         "repeats": len({cell["repeat"] for cell in cells}),
         "tokens": sum({cell["window"]: cell["tokens"] or 0 for cell in cells}.values()),
         "cells": len(cells),
@@ -84,7 +89,7 @@ def _row(group: Sequence[Row]) -> Row:
         "reason": reason,
         "reference": False,
         "requested": True,
-        "metrics": metrics,
+        **numbers,
     }
 
 

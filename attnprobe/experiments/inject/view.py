@@ -27,7 +27,7 @@ NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (ad
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
 METRICS = (*GATED.names, "seconds")
 FIELDS = (
-    *(*SHARED, *KINDS, "steps", *COUNTS, *STATE, "reference", "requested"),
+    *(*SHARED, *KINDS, "steps", *COUNTS, *STATE, "reference", "requested", "fragile"),
     *(f"{metric}.{name}" for metric in METRICS for name in STATISTICS),
 )
 

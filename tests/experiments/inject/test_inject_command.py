@@ -376,8 +376,9 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
     assert record["predicts"] is None
-    local = {"local_error", "realised_d", "bad_rows", "row_error", "residual_error", "residual_heads", "residual_sum"}
-    assert {"drift", "embedding_cosine", *local} == record["metrics"].keys()
+    local = {"local_error", "row_error", "residual_error", "residual_heads", "residual_sum"}
+    stated = {"realised_d", "bad_rows", "rounded_rows"}
+    assert {"drift", "embedding_cosine", *local, *stated} == record["metrics"].keys()
 
 
 def test_residual_errors_are_those_of_the_models_own_projection(ask, models, monkeypatch):
@@ -875,7 +876,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)[0]
-    of_layers = {"local_error", "realised_d", "bad_rows", "guarded_rows", "row_error", "spectral_error"}
+    of_layers = {"local_error", "realised_d", "bad_rows", "guarded_rows", "rounded_rows", "row_error", "spectral_error"}
     of_layers |= {"residual_error", "residual_heads", "residual_sum"}
     of_prompt = {
         "lost_mass",
@@ -987,3 +988,17 @@ def test_an_own_method_that_lowers_the_loss_may_see_later_tokens():
 
     assert len(suspected("user", -0.1)) == 1
     assert not suspected("selection", -0.1) and not suspected("user", 0.1) and not suspected("user", None)
+
+
+def test_numbers_of_cells_with_rounded_rows_are_not_reproducible():
+    first, second = decoded()
+    first["metrics"]["rounded_rows"], second["metrics"]["rounded_rows"] = [3.0], [0.0]
+    [row] = inject_rows([first, second])
+    assert row["fragile"]["kl"]["doubtful"] == 1 and row["fragile"]["kl"]["mean"][1] == math.inf
+    assert row["fragile"]["loss_change"]["mean"] == [-math.inf, math.inf]
+    assert row["fragile"]["perplexity"]["mean"] == [0, math.inf]
+    assert not row["fragile"].keys() & {"loss_own", "perplexity_own", "rounded_rows", "cache_bytes"}
+    assert {column.name: column.text(row) for column in DRIFTS}["perplexity change"] == "≈-7.12"
+    second["metrics"]["rounded_rows"] = first["metrics"]["rounded_rows"] = [0.0]
+    [row] = inject_rows([first, second])
+    assert row["fragile"] == {}
