@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,13 @@ Limits = tuple[float, float]  # the cost of exact attention, and the error of V-
 
 FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
 BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
-GREY_NAME = "#777777"  # of the name of such a method
+BEATEN_LINE = {"color": "#cccccc", "linewidth": 0.7, "zorder": 1.1}
+GREY_NAME = "#666666"  # of the name of such a method
+LEADER = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1.5}  # to a name that is not beside its point
+REACHES, TURNS = (
+    (8.0, 14.0, 22.0, 32.0, 44.0, 58.0, 74.0, 92.0, 112.0),
+    48,
+)  # points from there to the name, and directions
 BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
 LEAST_ERROR = {"frontier: the least error up to a cost": FRONTIER}  # of a legend
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -32,6 +38,9 @@ DESCENT = 0.3  # of type, of letters below the line
 SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
 RADIUS = 3.0  # points, of a marker
 RING = 1.5  # points, by which a hollow marker is larger
+ROUNDS = 8  # of placing names
+SPACE = 2.0  # points between two texts
+NEAR = 1.5  # points between a line to a name and a marker or another such line
 CLEARLY = 1.3  # times as near to its own point as to another is a name
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
@@ -51,7 +60,7 @@ class Point:
 
 Place = tuple[float, float]  # in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
-Number = tuple[str, Point, Place]  # what stands beside a point, and its place from there
+Number = tuple[str, Point, Place, bool]  # what stands beside a point, its place from there, and whether it has a line
 
 
 def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> list[Point]:
@@ -102,6 +111,8 @@ def cloud(
     for bad, look in ((False, BEATEN), (True, BEATEN_BAD)):
         others = [point for point in points if point.label not in styles and point.bad == bad]
         axis.plot(*_places(others), **look)
+    for line in gathered([point for point in points if point.label not in styles], lambda point: point.label):
+        axis.plot(*_places(line), **BEATEN_LINE)
     lines = gathered(shown, lambda point: point.label)
     for line in lines:
         style = styles[line[0].label]
@@ -136,8 +147,9 @@ def numbers(
     best: Sequence[Point] = (),
     several: bool = True,
 ) -> None:
-    """Write d beside points, and the name of a method without a style beside one of its points, where there is room.
+    """Write d beside points, or names: of each method where points have no d, else of those without a style.
 
+    A name stands beside a point of its method, or has a line to it where there is no room.
     The lines of the panel are drawn, and the layout is final.
 
     Args:
@@ -148,9 +160,11 @@ def numbers(
     box = {"facecolor": rcParams["axes.facecolor"], "linewidth": 0, "alpha": 0.7, "pad": 0.3}  # over lines
     lines = gathered([point for point in points if point.label in styles and several], lambda point: point.label)
     others = sorted((point for point in points if point.label not in styles), key=partial(_above, best=best))
-    for text, point, (x, y) in _numbers(axis, lines, others):
-        colour = styles[point.label]["color"] if point.label in styles else GREY_NAME
-        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": on_background(colour), "bbox": box}
+    named = [[] if several else [point for point in points if point.label in styles], others]
+    for text, point, (x, y), far in _numbers(axis, lines, named):
+        colour = on_background(styles[point.label]["color"] if point.label in styles else GREY_NAME)
+        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": colour, "bbox": box}
+        look |= {"arrowprops": {**LEADER, "color": colour}} if far else {}
         axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
 
 
@@ -163,45 +177,94 @@ def _above(point: Point, best: Sequence[Point]) -> float:
     return point.error / min((one.error for one in best if one.cost <= point.cost), default=math.inf)
 
 
-def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Point]) -> list[Number]:
+def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Sequence[Point]]) -> list[Number]:
     """The points that have their d beside them, where it covers the least of what is drawn, and nothing of others.
 
     The ends of lines have it where it covers no other point, and with `MOST_NAMED` points or fewer all whose number
-    covers nothing. Other methods have their name once. What would hide another is left out.
+    covers nothing. Other methods have their name once, if need be at the end of a line. What would hide another is left
+    out. Of several `ROUNDS`, in which names without room come first in the next, the one with the most names counts.
 
     Args:
-        lines: the points of each method that have their d. named: those of other methods, the first one first.
+        lines: the points of each method that have their d. named: those of other methods, in groups; the first of the
+            first group has a name first.
     """
+    few = sum(map(len, lines)) <= MOST_NAMED
+    ends = [point for line in lines for point in (line[0], line[-1]) if point.d is not None]
+    inner = [point for line in lines if few for point in line if point.d is not None]
+    best: list[Number] = []
+    for _ in range(ROUNDS):
+        found = _round(axis, ends, inner, named)
+        best = max(best, found, key=len)
+        there = {point.label for _, point, *_ in found}
+        if all(point.label in there for group in named for point in group):
+            break
+        named = [sorted(group, key=lambda point: point.label in there) for group in named]
+    return best
+
+
+def _round(axis: Any, ends: Sequence[Point], inner: Sequence[Point], named: Sequence[Sequence[Point]]) -> list[Number]:
+    """What stands beside the points, placed one after the other."""
     low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
     marks, curves = _drawn(axis)
-    size, few = SIZE * type_size("font.size"), sum(map(len, lines)) <= MOST_NAMED
+    size = SIZE * type_size("font.size")
     taken: list[Box] = []
+    leaders: list[Place] = []  # along lines to names
     found: list[Number] = []
-    ends = [point for line in lines for point in (line[0], line[-1])]
-    numbered = [point for point in [*ends, *(point for line in lines if few for point in line)] if point.d is not None]
-    for point in dict.fromkeys([*numbered, *named]):
-        name = point.label + " !" * point.bad
-        text = name if point in named else str(point.d) if found else f"d = {point.d}"
-        if point in named and any(other == text for other, _, _ in found):
+    turns = dict.fromkeys((point, False) for point in [*ends, *inner])
+    turns |= dict.fromkeys((point, far) for group in named for far in (False, True) for point in group)
+    with_names = {*chain(*named)}
+    for point, far in turns:
+        is_name = point in with_names
+        text = point.label + " !" * point.bad if is_name else str(point.d) if found else f"d = {point.d}"
+        if is_name and any(other in with_names and other.label == point.label for _, other, *_ in found):
             continue
         (own,) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
         others = [mark for mark in marks if math.dist(mark, own) > 0.1]
-        below = DESCENT * size * (point in named)
+        below = DESCENT * size * is_name
         wide, tall = WIDE * size * len(text), TALL * size + below
-        fitting = {}
-        for side in SIDES:
-            gap = (SLANTED if all(side) else STRAIGHT) + (RING if point.bad else 0.0)
-            x, y = (part * (gap + extent / 2) for part, extent in zip(side, (wide, tall), strict=True))
-            box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
-            hidden = any(_meet(box, other) for other in taken) or (point in named and _nearer(box, others, own))
-            if not hidden and low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]:
-                covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
-                fitting[x, y - tall / 2 + below] = covered, box
+        fitting: dict[Place, tuple[int, Box, list[Place]]] = {}
+        for around in _around(wide, tall, RING * point.bad, far):
+            for x, y in around if not fitting else ():
+                box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
+                line = _along([own, (own[0] + x, own[1] + y)]) if far else []
+                if not (low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]):
+                    continue
+                if _within(box, leaders, 1.0) or any(_meet(box, one) or _within(one, line, 0.0) for one in taken):
+                    continue
+                if far and (_within(box, marks, RADIUS) or _strays(line, [*others, *leaders])):
+                    continue
+                if far or not is_name or not _nearer(box, others, own):
+                    covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
+                    fitting[x, y - tall / 2 + below] = covered, box, line
         place = min(fitting, key=lambda one: fitting[one][0], default=None)
-        if place is not None and fitting[place][0] < (MARKER if point in ends else 1):
-            taken.append(fitting[place][1])
-            found.append((text, point, place))
+        if place is not None and (far or fitting[place][0] < (MARKER if point in ends else 1)):
+            _, (left, bottom, right, top), line = fitting[place]
+            taken.append((left - SPACE, bottom, right + SPACE, top))
+            leaders += line
+            found.append((text, point, place, far))
     return found
+
+
+def _around(wide: float, tall: float, ring: float, far: bool) -> Iterator[Iterator[Place]]:
+    """Where the middle of a text can be from its point: at its `SIDES`, or ever farther away with a line to it."""
+    if not far:
+        yield (_beside(side, ring, (wide, tall)) for side in SIDES)
+    for reach in REACHES if far else ():
+        turns = (2 * math.pi * turn / TURNS for turn in range(TURNS))
+        yield ((math.cos(one) * (reach + wide / 2), math.sin(one) * (reach + tall / 2)) for one in turns)
+
+
+def _beside(side: tuple[int, int], ring: float, extent: Place) -> Place:
+    """The middle of a text at a side of its point."""
+    gap = (SLANTED if all(side) else STRAIGHT) + ring
+    x, y = (part * (gap + one / 2) for part, one in zip(side, extent, strict=True))
+    return x, y
+
+
+def _strays(line: Sequence[Place], places: Sequence[Place]) -> bool:
+    """Whether a line to a name comes near a place that is not near its point."""
+    away = [one for one in line if math.dist(one, line[0]) > RADIUS]
+    return any(math.dist(one, place) < NEAR for one in away for place in places)
 
 
 def _drawn(axis: Any) -> tuple[list[Place], list[Place]]:

@@ -223,7 +223,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
             *marks(rows, ERROR),
             _where(rows),
         ],
-        [(place, cost) for cost in COSTS if clouds[cost]],
+        [(place, cost) for cost in COSTS if len(clouds[cost]) > 1],
         draw,
         y=f"{symbol(ERROR)}, median",
         legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}

@@ -151,7 +151,7 @@ def cost_figure(
         y=f"{symbol(metric)}, median",
         legend=legend,
         width=1.6,
-        height=2.3,
+        height=3.2 if others else 2.3,
         finish=finish,
         columns=len(costs),
         sharing={"sharey": "row"},

@@ -41,7 +41,13 @@ def csv_file(path, *lines, header=HEADER):
 
 
 def panels(figure):
-    return {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+    """The panels by the name of their row, which stands left of the first, and of their column, above the first."""
+    first = figure.axes[0].get_gridspec().ncols
+    shown = {}
+    for place, axis in enumerate(figure.axes):
+        row = figure.axes[place // first * first].get_ylabel().split("\n")[0]
+        shown[f"{row}\n{figure.axes[place % first].get_title()}"] = axis
+    return shown
 
 
 def hollow(axis):

@@ -269,10 +269,10 @@ def test_no_point_is_cut_by_the_edge_of_its_panel(monkeypatch, tmp_path, style, 
 
 
 def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
-    """Ten theorems: nine on the first page, the last one, of another budget and verdict, on the second."""
+    """15 theorems: nine on the first page, the last ones, of another budget and verdict, on the second."""
     some = [record(finding({}, 8, verdict=["holds"] * 3), theorem=f"t{place}") for place in range(9)]
-    last = record(finding({}, 16, verdict=["vacuous"] * 3), theorem="t9")
-    actual = drawn([*some, last])
+    last = [record(finding({}, 16, verdict=["vacuous"] * 3), theorem=f"t{place}") for place in range(9, 15)]
+    actual = drawn([*some, *last])
     for name, words in (("", ["holds", "d = 8", "bound broken"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
         assert [text.get_text() for text in legend.get_texts()] == words
