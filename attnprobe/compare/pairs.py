@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..experiments import defaults_of
 from ..files import Fields
 from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND
@@ -138,7 +139,12 @@ def _side(row: Fields, d: int | None) -> Side:
 
 
 def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
-    """The methods of a run that a side of a pair may mean; the one with exactly these options alone, if there is."""
+    """The methods of a run that a side of a pair may mean. It may have options at their defaults, as no record has."""
+    return _matching(text, rows, lambda method: {}) or _matching(text, rows, defaults_of)
+
+
+def _matching(text: str, rows: Sequence[Fields], defaults: Callable[[str], Mapping[str, Any]]) -> list[Side]:
+    """The methods with these options, where a record without one has its default; exactly these alone, if there are."""
     name, options = parts(text)
     pieces = [piece.partition("=") for piece in (options or "").split(",") if piece]
     wanted = {key.strip(): value.strip() for key, _, value in pieces}
@@ -149,11 +155,12 @@ def _found(text: str, rows: Sequence[Fields]) -> list[Side]:
     sides: dict[str, Side] = {}
     for row in rows:
         has = row.get("options") or {}
-        fits = row["method"] == short_name(name) and _counts(row) and wanted.keys() <= has.keys()
-        fits = fits and all(_means(value, has[key]) for key, value in wanted.items())
-        if fits and budget in (None, row["d"]):
+        if row["method"] != short_name(name) or not _counts(row) or budget not in (None, row["d"]):
+            continue
+        known = has if wanted.keys() <= has.keys() else {**defaults(row["method"]), **has}
+        if all(key in known and _means(value, known[key]) for key, value in wanted.items()):
             side = _side(row, budget)
-            if has.keys() == wanted.keys():
+            if has.keys() <= wanted.keys():
                 return [side]
             sides[side[2]] = side
     return [*sides.values()]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..records.read import ReadRecords
     from ..records.shapes import Record, Shape
 
-__all__ = ["EXPERIMENTS", "experiment", "plot_kinds", "read_run", "shape_of", "subjects_of"]
+__all__ = ["EXPERIMENTS", "defaults_of", "experiment", "plot_kinds", "read_run", "shape_of", "subjects_of"]
 
 EXPERIMENTS = ("error", "spectrum", "condition", "theory", "audit", "budget", "bench", "inject", "stability")
 
@@ -29,6 +29,16 @@ def subjects_of(command: str) -> tuple[str, ...]:
     """The further fields by which rows of a command are named, such as its theorem."""
     gated = experiment(command).gated
     return () if gated is None else gated.subjects
+
+
+def defaults_of(method: str) -> dict[str, Any]:
+    """The options of one of the project's methods at their defaults; none of a function of a user.
+
+    It imports torch.
+    """
+    from ..methods import METHODS
+
+    return {name: option.default for name, option in METHODS[method].options.items()} if method in METHODS else {}
 
 
 def plot_kinds() -> list[str]:

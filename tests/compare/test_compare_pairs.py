@@ -328,6 +328,19 @@ def test_a_budget_stands_beside_options():
 
 
 @pytest.mark.parametrize(
+    "said", ["n_iter=6", "gamma=none,guard=none", "guard=sampled,n_iter=6", "d=16,share_heads=false"]
+)
+def test_an_option_at_its_default_may_be_said(said):
+    """No record has it, so `error --method` took it, and `compare --pair` did not."""
+    cells = [cell(method="skyformer", options=options) for options in ({}, {"guard": "sampled"})]
+    cells.append(cell(method="topk"))
+    (row,) = compare_runs(cells, cells, pairs=[f"topk=skyformer:{said}"]).rows
+    assert ("guard=sampled" in row["method"]) == ("guard=sampled" in said)
+    with pytest.raises(UsageError, match="is not among skyformer, skyformer:guard=sampled"):
+        related(cells, cells, [f"topk=skyformer:{said},rtol=0.5"])
+
+
+@pytest.mark.parametrize(
     ("option", "value", "texts"),
     [
         ("power", 2.0, ("2", "2.0", "2e0")),
