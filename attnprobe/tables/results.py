@@ -82,8 +82,8 @@ def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "st
     return f" (a tie within {f'their {error}' if known else '5 %'})"
 
 
-def led(winners: Sequence[Sequence[str]], what: str) -> str:
-    """For each name, the number of tables where it wins alone; then the number where no name does.
+def led(winners: Sequence[Sequence[str]], what: str, places: str = "tables") -> str:
+    """For each name, the number of tables, or other places, where it wins alone; then the number where no name does.
 
     >>> led([["a"], ["a", "b"]], "the smallest error")
     'a alone has the smallest error in 1 of 2 tables, no method in 1.'
@@ -98,7 +98,7 @@ def led(winners: Sequence[Sequence[str]], what: str) -> str:
         return ""
     (first, count), *others = shares
     rest = "".join(f", {name} in {count}" for name, count in others)
-    return f"{first} alone has {what} in {count} of {len(winners)} tables{rest}."
+    return f"{first} alone has {what} in {count} of {len(winners)} {places}{rest}."
 
 
 def at_budget(row: Fields, label: Callable[[Any], str] = method_label) -> str:

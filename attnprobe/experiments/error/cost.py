@@ -36,7 +36,7 @@ Panel = tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]  # cost, 
 EXACT_LABEL = "exact attention"
 NOTHING = {"linestyle": "", "marker": ""}
 CERTAIN = {"frontier: each has less error than the one before, at 95 %": FRONTIER}
-UNCERTAIN = {"under the frontier: not better at 95 %, or bad rows": NOTHING}
+UNCERTAIN = {"under the frontier: not better at 95 %, bad rows, or yardsticks": NOTHING}
 BELOW = {"under the frontier: bad rows": NOTHING}
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...tables.duels import left_out
@@ -28,9 +28,10 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     if len(compared) == 1:
         text = _of_one(compared[0], tested)
     else:
-        at_the_largest = [_winners(group, tested).get(_budgets(group)[-1]) for group in compared]
-        winners = [[*one.names, *([] if one.tested else [""])] for one in at_the_largest if one is not None]
-        text = led(winners, "the smallest mean error at the largest d")
+        every = [_winners(group, tested) for group in compared]
+        winners = [one.names if one.tested else [] for found in every for one in found.values()]
+        several = any(len(found) > 1 for found in every)
+        text = led(winners, "the smallest mean error", "pairs of table and d" if several else "tables")
     return sentences(text, *left_out(rows), lost(rows, lambda row: at_budget(row, label)))
 
 
@@ -66,11 +67,15 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
         [name] = values
         text = f"{name}{where}: the mean error is {size(name)}."
     elif best is None:
-        text = f"No method has a sound mean error{where}: see the notes."
+        below = f"{_at_each(winners)}." if winners else ""
+        text = sentences(below, f"No method has a sound mean error{where}: see the notes.")
     elif not best.tested:
         text = f"{best.names[0]} has the smallest mean error{where}: {size(best.names[0])}; {UNTESTED}."
     elif len(winners) > 1 and all(one == best for one in winners.values()) and len(best.names) == 1:
         text = f"{best.names[0]} has the smallest mean error at every d;{where} it is {size(best.names[0])}."
+    elif len(winners) > 1:
+        name, *alike = best.names
+        text = f"{_at_each(winners)};{where} {name} has {size(name)}{beside(alike)}."
     else:
         name, *alike = best.names
         text = f"{name} has the smallest mean error{where}: {size(name)}{beside(alike)}."
@@ -79,6 +84,27 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
         against = tested(RELATIVE, [(vmean, row) for row in values.values()])
         worse = [name for name, compared in zip(values, against, strict=True) if is_worse(compared)]
     return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
+
+
+def _at_each(winners: Mapping[int | None, Winners]) -> str:
+    """Which method is alone the best at which d, and at which none is.
+
+    >>> best = {32: Winners(["a", "b"], True), 64: Winners(["a"], True), 128: Winners(["a"], True)}
+    >>> _at_each(best), _at_each({8: best[32], 16: best[32]})
+    ('a has the smallest mean error at d = 64 and 128, no method alone at d = 32', \
+'No method alone has the smallest mean error at d = 8 and 16')
+    """
+    budgets: dict[str, list[str]] = {}
+    for d, one in sorted(winners.items(), key=lambda item: item[0] or 0):
+        alone = one.tested and len(one.names) == 1
+        budgets.setdefault(one.names[0] if alone else "", []).append(str(d))
+    shared = budgets.pop("", [])
+    parts = [f"{name} at d = {in_words(at)}" for name, at in budgets.items()]
+    if not parts:
+        return f"No method alone has the smallest mean error at d = {in_words(shared)}"
+    name, _, first = parts[0].partition(" at ")
+    ties = [f"no method alone at d = {in_words(shared)}"] if shared else []
+    return ", ".join([f"{name} has the smallest mean error at {first}", *parts[1:], *ties])
 
 
 def _size(row: Row, vmean: Row | None) -> str:

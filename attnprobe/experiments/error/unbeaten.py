@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...figures.methods import text_label
 from ...files import Fields
 from ...tables.long import Row, long_rows, mean_interval
-from ...tables.methods import ROUNDING, caption, is_fragile, is_sound, label, statistic
+from ...tables.methods import ROUNDING, YARDSTICKS, caption, is_fragile, is_sound, label, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
@@ -54,7 +54,7 @@ def exact_share(n: int, causal: bool) -> float:
 def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Table]:
     """A table of the methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
 
-    There is none for fewer than `MANY` methods. Rows with a mark, medians that are not reproducible, and
+    There is none for fewer than `MANY` methods. Yardsticks, rows with a mark, medians that are not reproducible, and
     errors of rounding alone do not compete. A note names the methods that do not state the cost.
     """
     if not are_many(records):
@@ -89,8 +89,8 @@ def best_at(
 
 
 def _competes(row: Fields, metric: str) -> bool:
-    """Whether a row has a sound median, which is no rounding error of exact attention."""
-    sound = is_sound(row) or row["method"] == "vmean"
+    """Whether a row is of no yardstick and has a sound median, which is no rounding error of exact attention."""
+    sound = (is_sound(row) and row["method"] not in YARDSTICKS) or row["method"] == "vmean"
     known = _median(row, metric) is not None and not is_fragile(row, metric, "median")
     return sound and known and (_median(row, OUTPUT) or 0.0) > ROUNDING
 
@@ -99,8 +99,8 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
     """The rows by rising cost, each with a smaller error than the one before.
 
     An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
-    ``ratio`` of a row is that to the row before, and ``ties`` names the rows after it that are neither better nor
-    worse.
+    ``ratio`` of a row is that to the row before. ``ties`` names the rows after it that the test does not tell from it,
+    each with the ratio of its error.
     """
     best: list[Row] = []
     priced = [row for row in rows if _cost(row, cost) or (row["reference"] and cost == "visited_fraction")]
@@ -112,7 +112,7 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
                 low, middle, high = ratio(errors, row, best[-1])
             best.append({**row, "ratio": {"low": low, "mean": middle, "high": high}, "ties": []})
         elif low <= 1:
-            best[-1]["ties"].append(at_budget(row, label))
+            best[-1]["ties"].append(f"{at_budget(row, label)} ({significant(middle, 2)})")
     return best
 
 
@@ -189,10 +189,11 @@ def frontier_columns(metric: str) -> list[Column]:
             short="ratio",
         ),
         Column(
-            "as good",
+            "not told apart\n(ratio)",
             _ties,
-            "cost less than the next line; the 95 % interval of their ratio to this line holds 1",
+            "cost more than this line, less than the next; the 95 % interval of their ratio to this line holds 1",
             spare=1,
+            short="not told apart",
         ),
     ]
 

@@ -77,15 +77,17 @@ def test_methods_are_compared_head_by_head():
     assert table.lines[2][ratios] == "0.90 [0.90 – 0.90]"
 
 
-def test_what_is_neither_better_nor_worse_is_as_good():
+def test_what_the_test_does_not_tell_apart_is_named_with_its_ratio():
     mixed = cells("mixed", 0.3, 0.5)
     for record in mixed:
         record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
+    cheap = FIVE[2]["metrics"]["output_spectral_relative"]
+    of_heads = np.exp(np.mean(np.log(np.divide([0.3, 1.6, 1.2, 6.0], cheap))))
     (table,) = frontier_tables([*FIVE, *VMEAN, *mixed])
-    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"] and table.lines[1][-1] == "mixed d = 8"
+    assert names(table) == ["V-Mean (ref.)", "cheap", "dear"] and table.lines[1][-1] == f"mixed d = 8 ({of_heads:.2f})"
     several = [{**record, "method": f"mixed{place}"} for place in range(5) for record in mixed]
     (table,) = frontier_tables([*FIVE, *VMEAN, *several])
-    assert table.lines[1][-1] == "mixed0 d = 8, mixed1 d = 8, mixed2 d = 8, 2 more"
+    assert table.lines[1][-1] == ", ".join([*(f"mixed{place} d = 8 ({of_heads:.2f})" for place in range(3)), "2 more"])
 
 
 def test_a_better_method_of_about_the_same_cost_takes_the_place():
@@ -104,6 +106,17 @@ def test_a_better_method_of_about_the_same_cost_takes_the_place():
 def test_rows_that_do_not_compete(spoiled):
     (table,) = frontier_tables([*FIVE, *VMEAN, *cells("spoiled", 0.1, 0.01, **spoiled)])
     assert "spoiled" not in names(table)
+
+
+def test_yardsticks_do_not_compete():
+    """A line below the same output said that they are not ranked, and one stood in the table of keys read."""
+
+    def of(name, factor):
+        return cells(name, 0.3, factor, metrics={"kv_read": [4.0] * 4})
+
+    tables = frontier_tables([*FIVE, *VMEAN, *of("topk", 0.01), *of("window", 0.4)])
+    assert len(tables) == 2 and not any("topk" in names(table) for table in tables)
+    assert names(tables[1]) == ["window"]
 
 
 def test_medians_that_are_not_reproducible_do_not_compete():
