@@ -56,13 +56,14 @@ def type_size(setting: Any) -> float:
     return FontProperties(size=rcParams[setting]).get_size_in_points()
 
 
-def title_lines(title: str, inches: float, size: float) -> list[str]:
-    """A title as lines that are no wider than the figure, broken after colons and before brackets where that suffices.
+def title_lines(title: str, inches: float, size: float, joints: str = ":") -> list[str]:
+    """A title as lines that are no wider than the figure, broken after joints and before brackets if that
+    suffices.
 
     No line ends before or after an equals sign or a dash. A word longer than a line is broken after colons and commas.
     """
     most, lines = letters(inches, size), [""]
-    for part in re.split(r"(?<=:) | (?=\()", re.sub(" ([=–]) ", "\u00a0\\1\u00a0", printable(title))):
+    for part in re.split(rf"(?<=[{joints}]) | (?=\()", re.sub(" ([=–]) ", "\u00a0\\1\u00a0", printable(title))):
         longer = f"{lines[-1]} {part}".lstrip()
         words = [re.sub(r"(?<=[:,])(?=\S)", " ", word) if len(word) > most else word for word in part.split(" ")]
         lines[-1:] = [longer] if len(longer) <= most else [lines[-1], *textwrap.wrap(" ".join(words), most)]
@@ -73,7 +74,9 @@ def panel_name(name: str, inches: float) -> str:
     """The title of a panel of this width, in lines that are no wider than its axis (see `title_lines`)."""
     size = type_size("axes.titlesize")
     wide = max(inches - LEFT * size / 72, 0.7 * inches)
-    lines = [[one] if len(one) <= letters(wide, size) else title_lines(one, wide, size) for one in name.split("\n")]
+    lines = [
+        [one] if len(one) <= letters(wide, size) else title_lines(one, wide, size, ":,") for one in name.split("\n")
+    ]
     return "\n".join(line for one in lines for line in one)
 
 

@@ -79,13 +79,13 @@ def _bounds(rows: Sequence[Row]) -> Panels:
 
 
 def in_paper(paper: str) -> str:
-    """A paper by the name of its method, or else of its authors, and below it the theorem's place.
+    """A paper by the name of its method, or else of its authors, and the theorem's place.
 
     >>> in_paper("Chen et al. 2021 (Skyformer), Theorem 2"), in_paper("Eckart & Young 1936, Mirsky 1960")
-    ('Skyformer\\nTheorem 2', 'Eckart & Young 1936\\nMirsky 1960')
+    ('Skyformer, Theorem 2', 'Eckart & Young 1936, Mirsky 1960')
     """
     found = re.match(r"(.*?[0-9]{4})(?: \(([^)]*)\))?, (.*)", paper)
-    return f"{found[2] or found[1]}\n{found[3]}" if found else paper
+    return f"{found[2] or found[1]}, {found[3]}" if found else paper
 
 
 def _titled(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:

@@ -299,7 +299,7 @@ def test_theorems_are_named_by_their_papers_in_lines_that_fit_their_panels(drawn
             for axis in figure.axes[:9]:
                 titles.append(axis.get_title())
                 assert axis.title.get_window_extent().width <= 1.05 * axis.get_window_extent().width, titles[-1]
-    assert "Skyformer\nTheorem 2: landmarks" in titles and not any("-" in title.split("\n")[0] for title in titles[:5])
+    assert "Skyformer, Theorem 2:\nlandmarks" in titles and not any("-" in title.split("\n")[0] for title in titles[:5])
 
 
 def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
