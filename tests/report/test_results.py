@@ -247,6 +247,14 @@ def test_several_tables_are_counted_with_their_ties():
     assert text == "skyformer alone has the smallest mean error in 4 of 6 pairs of table and d, no method in 2."
 
 
+def test_methods_without_a_budget_are_not_counted_as_a_d():
+    """They compete with one another alone, so one was the best "at d = None"."""
+    some = records({"skyformer": 0.5, "linformer": 0.9}) + [relative(cell("linear", None, range(HEADS)), 0.1)]
+    assert sentence(some).startswith("skyformer has the smallest mean error at every d;")
+    several = some + [{**one, "layer": 3} for one in some]
+    assert sentence(several).startswith("skyformer alone has the smallest mean error in 4 of 4 pairs of table and d.")
+
+
 def test_rows_without_a_number_are_sentence():
     some = [*records({"skyformer": 0.5}), cell("linformer", 16, status="failed", metrics={})]
     assert sentence(some).endswith("Failed or diverged: linformer d = 16.")

@@ -43,12 +43,12 @@ class Winners(NamedTuple):
 
 
 def _winners(rows: Sequence[Row], tested: Tested | None) -> dict[int | None, Winners]:
-    """The winners at each budget."""
+    """The winners at each budget; those of methods without one only if there are no others."""
     found = {}
     for leaders in MEAN.leaders(rows, rivals, tested):
         best = [rows[place] for place in leaders.places]
         found[best[0]["d"]] = Winners([label(row) for row in best], leaders.tested)
-    return found
+    return {d: found[d] for d in _budgets(rows) if d in found}
 
 
 def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
