@@ -20,7 +20,7 @@ Limits = tuple[float, float]  # the cost of exact attention, and the error of V-
 
 FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
 BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
-BEATEN_LINE = {"color": "#cccccc", "linewidth": 0.7, "zorder": 1.1}
+BEATEN_LINE = {"color": "#cccccc", "linewidth": 0.7, "zorder": 0.95}
 GREY_NAME = "#666666"  # of the name of such a method
 LEADER = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1.5}  # to a name that is not beside its point
 REACHES, TURNS = (
