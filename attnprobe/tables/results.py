@@ -130,18 +130,29 @@ def beside(names: Sequence[str]) -> str:
     return f"; {in_words(named)} {verb} not distinguishable from it" if names else ""
 
 
-def lost(rows: Iterable[Fields], name_of: Callable[[Any], str]) -> str:
-    """The methods of rows without a number.
+def lost(rows: Iterable[Fields], name_of: Callable[[Any], str] = method_label) -> str:
+    """The methods of rows without a number, with the budgets if others of theirs have one.
 
-    >>> lost([{"status": "failed", "reason": "x"}, {"status": "ok", "reason": None}], lambda row: "a")
-    'Failed or diverged: a.'
+    >>> rows = [{"status": "failed", "d": 8}, {"status": "ok", "d": 16}, {"status": "failed", "d": 32}]
+    >>> lost(rows, lambda row: "a"), lost(rows[:1], lambda row: "a")
+    ('Failed or diverged: a d = 8 and 32.', 'Failed or diverged: a.')
     """
-    names: dict[str, dict[str, None]] = {}
+    budgets: dict[str, dict[str, dict[str, None]]] = {}  # by what became of them, and by method
+    whole: dict[str, bool] = {}
     for row in rows:
-        if row["status"] != "ok":
+        name, ok = name_of(row), row["status"] == "ok"
+        whole[name] = whole.get(name, True) and not ok
+        if not ok:
             word = "Skipped" if row["status"] == "skipped" else "Failed or diverged"
-            names.setdefault(word, {})[name_of(row)] = None
-    return " ".join(f"{word}: {', '.join(methods)}." for word, methods in names.items())
+            of_method = budgets.setdefault(word, {}).setdefault(name, {})
+            of_method |= {} if row.get("d") is None else {f"{row['d']}": None}
+    texts = []
+    for word, methods in budgets.items():
+        names = [
+            name + (f" d = {in_words([*some])}" if some and not whole[name] else "") for name, some in methods.items()
+        ]
+        texts.append(f"{word}: {', '.join(names)}.")
+    return " ".join(texts)
 
 
 def sentences(*parts: str) -> str:

@@ -257,5 +257,5 @@ def test_methods_without_a_budget_are_not_counted_as_a_d():
 
 def test_rows_without_a_number_are_sentence():
     some = [*records({"skyformer": 0.5}), cell("linformer", 16, status="failed", metrics={})]
-    assert sentence(some).endswith("Failed or diverged: linformer d = 16.")
-    assert sentence(some[-1:]) == "Failed or diverged: linformer d = 16."
+    assert sentence(some).endswith("Failed or diverged: linformer.")
+    assert sentence(some[-1:]) == "Failed or diverged: linformer."

@@ -198,7 +198,7 @@ def audit_result(rows: Sequence[Row]) -> str:
     tested = gathered([row for row in rows if row.get("biased") is not None], at_budget)
     biased = [f"{at_budget(group[0])} in {_heads(group)}" for group in tested if any(row["biased"] for row in group)]
     which = f"The normaliser is biased: {', '.join(biased)}." if biased else ""
-    return sentences(share, which, lost(rows, at_budget))
+    return sentences(share, which, lost(rows))
 
 
 def _heads(rows: Sequence[Row]) -> str:

@@ -290,7 +290,7 @@ def bench_result(rows: Sequence[Row]) -> str:
     """
     timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
     if not timed:
-        return lost(rows, at_budget)
+        return lost(rows)
     n = max(row["n"] for row in timed)
     largest = [row for row in timed if row["n"] == n]
     ratios = _ratios(largest)
@@ -300,12 +300,12 @@ def bench_result(rows: Sequence[Row]) -> str:
     least = _least_time(competing) if competing else ""
     if not faster:
         none = f"At n = {n}, none of {every} is faster than exact attention"
-        return sentences(f"{none}; {least}" if least else f"{none}.", lost(rows, at_budget))
+        return sentences(f"{none}; {least}" if least else f"{none}.", lost(rows))
     where = "" if least else f"At n = {n}, "
     return sentences(
         f"At n = {n}, {least}" if least else "",
         f"{where}{faster} of {every} are faster than exact attention.",
-        lost(rows, at_budget),
+        lost(rows),
     )
 
 

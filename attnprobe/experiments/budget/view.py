@@ -221,7 +221,7 @@ def _result(rows: Sequence[Row]) -> str:
         size = f" (median d = {median(reached):g})" if reached else ""
         parts.append(f"{method_label(group[0])} in {len(reached)} of {len(group)} heads{size}")
     reach = f"ε = {epsilon:g} is reached by {in_words(parts)}." if parts else ""
-    return sentences(reach, lost(rows, method_label))
+    return sentences(reach, lost(rows))
 
 
 def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:

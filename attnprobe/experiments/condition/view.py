@@ -224,4 +224,4 @@ def _result(rows: Sequence[Row]) -> str:
     singular = sum(row["cond"] is None for row in cores)
     medians = f"Median condition number of what is inverted: {', '.join(parts)}." if parts else ""
     also = f"{singular} of {len(cores)} of these cores are singular." if singular else ""
-    return sentences(medians, also, lost([row for row in rows if row["method"]], at_budget))
+    return sentences(medians, also, lost([row for row in rows if row["method"]]))

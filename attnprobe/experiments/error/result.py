@@ -9,7 +9,7 @@ from ...tables.duels import left_out
 from ...tables.long import Row
 from ...tables.methods import label, mean_of, rivals, statistic
 from ...tables.numbers import OPEN, is_fragile, significant
-from ...tables.results import UNTESTED, at_budget, beside, in_words, led, lost, sentences
+from ...tables.results import UNTESTED, beside, in_words, led, lost, sentences
 from ...tables.table import Tested, grouped_by, is_worse
 from .columns import MEAN, RELATIVE
 
@@ -32,7 +32,7 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
         winners = [one.names if one.tested else [] for found in every for one in found.values()]
         several = any(len(found) > 1 for found in every)
         text = led(winners, "the smallest mean error", "pairs of table and d" if several else "tables")
-    return sentences(text, *left_out(rows), lost(rows, lambda row: at_budget(row, label)))
+    return sentences(text, *left_out(rows), lost(rows, label))
 
 
 class Winners(NamedTuple):

@@ -389,7 +389,7 @@ def inject_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
     """
     together = [row for row in rows if row["layer"] is None and _rivals(row) is not None and DRIFT.value(row)]
     leaders = [_leaders(group, tested) for group in grouped_by(together, "source", "n")]
-    apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows, at_budget))
+    apart = sentences(*left_out([row for row in rows if row["layer"] is None]), lost(rows))
     if len(leaders) != 1:
         winners = [[at_budget(row) for row in best] + [""] * (not certain) for best, certain in leaders]
         return sentences(led(winners, "the smallest drift"), apart)
