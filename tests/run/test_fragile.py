@@ -327,3 +327,9 @@ def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate(run, tmp_pat
         assert 'type="undecided"' in (tmp_path / "g.xml").read_text()
     code, out, _ = run(*base, "output_spectral.max=1e-9", "--method", "skyformer:guard=sampled", "--seed", "1")
     assert code == 1 and "≈" not in out
+
+
+def test_exact_weights_of_the_keys_used_are_the_same_on_every_machine():
+    of_rows = {name: [1.0, 1.0] for name in ("mass", "recall_k", "residual_error", "tv")}
+    rows = [{name: of[place] for name, of in of_rows.items()} | {"rounded_rows": 3.0} for place in (0, 1)]
+    assert described(rows, of_rows)["fragile"].keys() == {"residual_error", "tv"}
