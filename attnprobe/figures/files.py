@@ -61,7 +61,7 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         figure.set_layout_engine(None)
         for axis in figure.axes:
             if axis.title.get_position()[1] == 1.0:  # nothing is above the panel: no file need lay out ticks to see it
-                axis.set_title(axis.get_title(), y=1.0)
+                axis.set_title(axis.get_title(), fontsize=axis.title.get_size(), y=1.0)
         show_overlaps(figure)
         for finish in sheet.finish:
             finish()

@@ -16,13 +16,13 @@ from .drawing import Drawing
 from .looks import CURVE, POINT
 
 LEADING = 1.35  # of lines, over the size of their type
+LETTERS = 134  # letters of one point on an inch of a line
 LEGEND_LINE = 0.161  # inches of a line of a legend
 DENSE = {"x": 200.0, "y": 300.0}  # axes whose ends are less apart have ticks between the powers of ten
 LONG = {"x": 200.0, "y": 3000.0}  # those have one of them where their ends are less apart
 SHORT = 8.0  # axes whose ends are less apart have more of them
 PLAIN = 5e-5, 3e4  # axes within have numbers without powers of ten
 CLEAR = {"x": 0.12, "y": 0.06}  # of an axis, from a named edge to the next number
-LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
 BELOW_LABEL = 3.8  # sizes of type from an axis to its legend: numbers and a label are between
 
 
@@ -45,7 +45,12 @@ class Sheet:
 
 def letters(inches: float, size: float) -> int:
     """The number of letters of this type size, in points, on a line."""
-    return max(8, int(inches * 134 / size))
+    return max(8, int(inches * LETTERS / size))
+
+
+def word_inches(word: str, size: float) -> float:
+    """The width of a word of this type size, in points: `letters` has room for it."""
+    return (len(word) + 0.1) * size / LETTERS
 
 
 def type_size(setting: Any) -> float:
@@ -70,10 +75,8 @@ def title_lines(title: str, inches: float, size: float, joints: str = ":") -> li
     return [line for line in lines if line]
 
 
-def panel_name(name: str, inches: float) -> str:
-    """The title of a panel of this width, in lines that are no wider than its axis (see `title_lines`)."""
-    size = type_size("axes.titlesize")
-    wide = max(inches - LEFT * size / 72, 0.7 * inches)
+def panel_name(name: str, wide: float, size: float) -> str:
+    """The title of a panel in lines of at most so many inches, of this type size (see `title_lines`)."""
     lines = [
         [one] if len(one) <= letters(wide, size) else title_lines(one, wide, size, ":,") for one in name.split("\n")
     ]
@@ -297,6 +300,7 @@ def powers_of_two(axis: Any, values: Sequence[int]) -> None:
     axis.set_xticks(values, [str(value) if value in named else "" for value in values])
 
 
+CELL = 0.3  # inches of a cell of a map with small type
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite
 
 
@@ -347,9 +351,12 @@ def heat_map(axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence
 
 
 def cell_text(axis: Any, place: tuple[int, int], text: str, inches: float, dark: bool) -> None:
-    """A text that is no wider than its cell, (line, column), of so many inches; in white on dark colours."""
+    """A text that is no wider than its cell, (line, column), of so many inches; in white on dark colours.
+
+    Its type is small, and larger in cells wider than `CELL`.
+    """
     y, x = place
-    size = min(type_size("font.size") / 1.2, 72 * inches / max(1.2, 0.66 * len(text)))
+    size = min(type_size("font.size") / 1.2 * max(1.0, inches / CELL), 72 * inches / max(1.2, 0.66 * len(text)))
     look = {"ha": "center", "va": "center", "color": "white" if dark else "black"}
     axis.text(x + 0.5, y + 0.54, text, fontsize=size, zorder=3, **look)
 

@@ -37,6 +37,8 @@ PAD = 0.3  # inches around the panels
 TICKS = 0.2  # inches of the numbers below a panel
 ROOM = 0.4  # of the height of a panel, beside its axis
 MOST_ACROSS = 3  # panels
+LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
+SMALLER = 1.25  # the size of titles over that of small ones
 SCALE = 1.3  # inches of a colour scale with its label, at least
 SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
 TALL = 0.3  # of the height of such an axis, that its legend may have
@@ -77,6 +79,7 @@ class Panels:
         width: of a panel, in inches, at least. height: of a panel, in inches.
         columns: panels that belong in a row. If more than fit, a row has an equal part of them where there is one.
         sharing: of matplotlib's ``subplots``; by default all panels have the same axes. scale: of maps.
+        named: inches of a line of the titles, which then are small; by default lines are as wide as an axis.
     """
 
     stem: str
@@ -92,6 +95,7 @@ class Panels:
     columns: int | None = None
     sharing: Mapping[str, Any] = field(default_factory=lambda: {"sharex": True, "sharey": True})
     scale: Scale | None = None
+    named: float | None = None
     finish: Callable[[Any, Any], None] = lambda axis, rows: None
 
     def pages(self, drawing: Drawing) -> list[Sequence[Any]]:
@@ -115,11 +119,13 @@ class Panels:
         names, shared = said_once([name for name, _ in page])
         names, rows = said_in_rows(names, across)
         looks = self._looks([rows for _, rows in page])
-        inches, size = drawing.sizes.inches(across, self.width), type_size("legend.fontsize")
-        line = type_size("axes.titlesize") * LEADING / 72
+        row = (1, across * self.width) if self.named else (across, self.width)  # small multiples fit a column
+        inches, size = drawing.sizes.inches(*row), type_size("legend.fontsize")
+        wide, letter = self._lines(inches / across)
+        line = letter * LEADING / 72
         before = max(len(name.splitlines()) for name, _ in page)
-        after = [len(panel_name(name, inches / across).splitlines()) for name in names]
-        tall = sum(self.height - (before - max(row)) * line for row in chunks(after, across))
+        after = [len(panel_name(name, wide, letter).splitlines()) for name in names]
+        tall = sum(self.height - (before - max(lines)) * line for lines in chunks(after, across))
         tall -= TICKS * (len(rows) - 1) if self._ticks_once(rows) else 0.0
         tall = max(tall, SCALE if self.scale else 0.0) + PAD
         tall += LEGEND_LINE * drawing.titled + legend_inches([*looks], inches, size)
@@ -136,13 +142,14 @@ class Panels:
         heading = title if drawing.titled else words.shared
         tall = words.tall - LEGEND_LINE * drawing.titled
         sheet, axes = canvas(drawing, title, heading, self.caption, (inches, tall), shape, len(page), **self.sharing)
+        wide, letter = self._lines(inches / across)
         most = 0  # lines of the legends of panels
         owns: Sequence[Mapping[str, Any]] = []
         for place, (axis, name, (_, rows)) in enumerate(zip(axes, words.names, page, strict=True)):
             lowest = place + across >= len(page)
             axis.tick_params(labelbottom=lowest or not self._ticks_once(words.rows))
             own = self.draw(axis, rows) or {}
-            axis.set_title(panel_name(name, inches / across), parse_math=False)
+            axis.set_title(panel_name(name, wide, letter), fontsize=letter, parse_math=False)
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns = [*owns, own]
@@ -170,6 +177,13 @@ class Panels:
         return replace(
             sheet, finish=[partial(self.finish, axis, rows) for axis, (_, rows) in zip(axes, page, strict=True)]
         )
+
+    def _lines(self, inches: float) -> tuple[float, float]:
+        """How wide a line of the title of a panel of this width is, in inches, and the size of its type, in points."""
+        size = type_size("axes.titlesize")
+        if self.named is not None:
+            return self.named, size / SMALLER
+        return max(inches - LEFT * size / 72, 0.7 * inches), size
 
     def _ticks_once(self, rows: Sequence[str]) -> bool:
         """Whether only the lowest panels have numbers below them: rows have names, and panels have one x axis."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, cell_text, heat_map
+from ...figures.kit import CELL, EMPTY, Scale, cell_text, heat_map
 from ...figures.looks import formula
 from ...figures.methods import facts, where
 from ...figures.panels import Panels, balanced, draw_figures
@@ -27,6 +27,11 @@ NUMBERED = 0.14  # inches of a cell that says its number
 NAMES = 0.9  # inches of the names of methods
 BAR = 0.7  # inches of the colour scale
 SPARE = 0.05  # inches between maps
+AROUND, WORDS = (
+    0.8,
+    0.6,
+)  # inches of the title and the legend of a page of fixed size, and of what a map has beside cells
+TALLEST = 1.8  # of a cell there, over its width
 HATCHED = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
 RING = {
     "marker": "o",
@@ -76,11 +81,11 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     if len(maps) > MOST_BELOW and columns == 1:
         columns = balanced(len(maps), _across(rows, drawing))
     wide = (drawing.sizes.inches(columns, names + NUMBERED * len(heads)) - BAR - names) / columns
-    cell = min(
-        0.3, (wide + BAR / columns - SPARE) / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines)
-    )  # inches
+    least, fixed = max(len(heads), 5), drawing.sizes.fixed
+    most_wide = (0.5 if fixed else CELL), drawing.sizes.tall / 1.5 / len(lines)
+    cell = min(*most_wide, (wide + BAR / columns - SPARE) / least)  # inches
     if cell < NUMBERED:  # a colour scale stands for numbers
-        cell = min(0.3, wide / max(len(heads), 5), drawing.sizes.tall / 1.5 / len(lines))  # inches
+        cell = min(*most_wide, wide / least)
     most = max(row["most"] or 0 for row in rows)
     budgets = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
@@ -99,6 +104,10 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
                 text = f"{'≤' if values[place] == least > 1 else ''}{values[place]:g}"
                 cell_text(axis, place, text, cell, values[place] < math.sqrt(ends[0] * ends[1]))
         heat_map(axis, values, lines, heads, linewidth=0.4, zorder=1, **scale.look)
+        if fixed:  # cells fill the page
+            rows_of_maps = axis.get_subplotspec().get_gridspec().nrows
+            room = (drawing.sizes.tall - AROUND) / rows_of_maps - WORDS
+            axis.set_aspect(min(TALLEST, max(1.0, room / len(lines) / cell)))
         return keys
 
     return Panels(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,23 +14,24 @@ import numpy as np
 from ...errors import UsageError
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, type_size
+from ...figures.kit import EMPTY, LEADING, Scale, word_inches
 from ...figures.looks import GREY, sentence
-from ...figures.panels import Panels, draw_figures
+from ...figures.panels import SMALLER, Panels, balanced, draw_figures
 from ...files import MIB, read_regular, reading
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label
+from ...tables.results import at_budget
 from ...tables.table import gathered
 
 Record = Any
-Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), that of a head, or the reason why there are none
+Values = np.ndarray | str  # the map of a head, (b_q, b_k), or the reason why there is none
+Column = tuple[str, Any]  # its heading, and its maps, (h, b_q, b_k), or the reason why there are none
 LARGEST = 256 * MIB  # of a file
-WIDTH, WIDEST, SIDES = 0.9, 1.9, 1.1  # inches of a map, at least and at most, and of what is beside all
-SPARE, LINE = 0.1, 0.14  # inches between two heads, and of a line of the headings
-LETTERS = 14  # of a line of a heading that can be broken
-LETTER = 0.0079  # inches of a letter of a heading, for each point of its type
-GAP = 0.07  # between two maps, of a map
+WIDTH, WIDEST = 0.7, 1.9  # inches of a map, at least and at most
+GAP, SPARE = 0.07, 0.1  # inches between two maps of a row, and between two rows
+BAR, HEAD = 0.65, 0.2  # inches of the colour scale, and of the names of heads
+MOST = 12  # methods and budgets of a page of one head
 SQUARE = {"linestyle": "", "marker": "s", "markersize": 7, "markeredgecolor": "#999999", "markeredgewidth": 0.5}
 SMALLEST = 1e-4  # of the largest mean: the least low end of the scale
 COLOURS = (
@@ -47,12 +47,13 @@ def map_figures(
     out_dir: str | Path,
     missing: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Draw the maps that a run's folder holds: a figure for each (source, layer, n), a row per head, a column per cell.
+    """Draw the maps that a run's folder holds: a figure for each (source, layer, n), a panel for each head and cell.
 
-    The first column is exact attention. The others are the requested methods at each budget, of the first window and
-    the first seed. All panels share one logarithmic colour scale, whose ends the exact maps give. Negative means are
-    orange; values that are smaller, larger or not finite have their own colours. A column without maps says why. Heads,
-    methods and budgets beyond a page go to another one, which repeats the exact column.
+    The first map of a head is exact attention. The others are the requested methods at each budget, of the first window
+    and the first seed. Several heads have a row each. The maps of one head fill a page as wide as a column of a paper,
+    or a slide. All panels share one logarithmic colour scale, whose ends the exact maps give. Negative means are
+    orange; values that are smaller, larger or not finite have their own colours. A panel without a map says why. Heads,
+    methods and budgets beyond a page go to another one, which repeats exact attention.
 
     Args:
         records: of a run of ``attnprobe error``. run: its folder, with ``maps/``.
@@ -73,60 +74,78 @@ def map_figures(
     figures: list[Panels] = []
     for shown in gathered(mapped(records), place):
         exact = _read(exact_map_path(run, shown[0]), len(shown[0]["heads"]))
-        columns = [_column(record, run) for record in shown]
+        budgets = {record["d"] for record in shown} - {None}
+        columns = [_column(record, run, len(budgets) > 1) for record in shown]
         if exact is None or all(isinstance(maps, str) for _, maps in columns):
             continue
         source, every = place(shown[0])[0], [record for record in records if place(record) == place(shown[0])]
         caption = [_place(every, shown, source, exact.shape), COLOURS, *_notes(shown, missing or {})]
-        pages = _pages(columns, drawing.sizes.across(WIDTH) - 1)
-        figures += [_figure(shown[0], exact, part, caption, file_tag(source), drawing) for part in pages]
+        facts = [f"layer {shown[0]['layer']}", f"n = {shown[0]['n']}"]
+        facts += [f"d = {d}" for d in budgets if len(budgets) == 1]
+        figures += _figures(shown[0], exact, columns, ", ".join(facts), caption, file_tag(source), drawing)
     return draw_figures(figures, drawing, out_dir)
 
 
-def _pages(columns: Sequence[Column], most: int) -> list[Sequence[Column]]:
-    """The columns of each page, at most so many; the budgets of a method stay together if they fit on a page."""
-    each = max(map(len, gathered(columns, lambda column: column[0].partition("\nd = ")[0])))
-    return chunks(columns, most // each * each or most)
+def _figures(
+    record: Record,
+    exact: np.ndarray,
+    columns: Sequence[Column],
+    facts: str,
+    caption: Sequence[str],
+    tag: str,
+    drawing: Drawing,
+) -> list[Panels]:
+    """A figure for as many methods and budgets as a page has; the budgets of a method stay together if they fit.
 
-
-def _figure(
-    record: Record, exact: np.ndarray, columns: Sequence[Column], caption: Sequence[str], tag: str, drawing: Drawing
-) -> Panels:
-    """A panel for each head: its exact map, and those of some methods and budgets."""
+    Args:
+        facts: what the titles of all panels say, once on a page.
+    """
+    sizes, heads = drawing.sizes, record["heads"]
     matrix = "B" if record["target"] == "softmax" else "C"
     scale = _scale(exact, "mean weight of a block" if matrix == "B" else "mean entry of a block")
-    every = [(f"exact {matrix}\nlayer {record['layer']}\nn = {record['n']}", exact), *columns]
-    panels = [
-        ("", (f"head {head}", [(name, maps if isinstance(maps, str) else maps[place]) for name, maps in every]))
-        for place, head in enumerate(record["heads"])
-    ]
-    width = SIDES + WIDTH * len(every)
-    side = (drawing.sizes.inches(1, width) - SIDES) / len(every) / (1 + GAP)
-    height = min(side, WIDEST) * exact.shape[1] / exact.shape[2] + SPARE
-    letters = max(len(line) for heading, _ in every for line in heading.split("\n"))
-    size = side / LETTER / (letters + 0.5)
-    headings = LINE * max(1 + heading.count("\n") for heading, _ in every)
-    return Panels(
-        f"maps-layer{record['layer']}-n{record['n']}{tag}",
-        f"Exact and approximate attention {matrix}, head by head",
-        caption,
-        panels,
-        partial(_draw, scale, size),
-        legend=partial(_outside, scale),
-        width=width,
-        height=height + headings / min(len(panels), drawing.sizes.down(height)),
-        columns=1,
-        sharing={},
-        scale=scale,
-    )
+    size = drawing.theirs.get("font.size", sizes.size) / SMALLER
+    words = [word for name, _ in columns for word in re.split("(?<=[-:,])| ", name)]
+    least = min(WIDEST, max(WIDTH, *(word_inches(word, size) for word in words))) + GAP  # inches of a panel
+    sides = BAR + HEAD * (len(heads) > 1)
+    room = int(((sizes.wide if len(heads) > 1 else sizes.narrow) - sides) / least)
+    most = max(1, room - 1) if len(heads) > 1 else MOST
+    each = max(map(len, gathered(columns, lambda column: column[0].partition(" d = ")[0])))
+    figures = []
+    for part in chunks(columns, most // each * each or most):
+        every = [(f"exact {matrix}", exact), *part]
+        across = len(every) if len(heads) > 1 else balanced(len(every), max(1, room))
+        width = least + sides / across
+        inches = (sizes.inches(1, across * width) - sides) / across
+        side = WIDTH if sizes.fixed else min(inches - GAP, WIDEST)  # maps fill a page of fixed size
+        panels = [
+            (f"{name}\nhead {head}, {facts}", maps if isinstance(maps, str) else maps[place])
+            for place, head in enumerate(heads)
+            for name, maps in every
+        ]
+        figures.append(
+            Panels(
+                f"maps-layer{record['layer']}-n{record['n']}{tag}",
+                f"Exact and approximate attention {matrix}",
+                caption,
+                panels,
+                partial(_draw, scale, exact.shape[1:]),
+                legend=partial(_outside, scale),
+                width=width,
+                height=side * exact.shape[1] / exact.shape[2] + SPARE + 2 * size * LEADING / 72,
+                columns=across,
+                sharing={},
+                scale=scale,
+                named=inches - GAP,
+            )
+        )
+    return figures
 
 
-def _outside(scale: Scale, panels: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, dict[str, Any]]:
+def _outside(scale: Scale, panels: Sequence[Values]) -> dict[str, dict[str, Any]]:
     """The legend of colours that the bar of the scale lacks, of those that panels have."""
     from matplotlib import colormaps
 
-    maps = [values.ravel() for _, columns in panels for _, values in columns if not isinstance(values, str)]
-    values = np.concatenate(maps)
+    values = np.concatenate([maps.ravel() for maps in panels if not isinstance(maps, str)])
     sizes = np.abs(values[np.isfinite(values)])
     colours = {
         "negative": (colormaps["Oranges"](0.6), bool((values < 0).any())),
@@ -149,30 +168,16 @@ def _scale(exact: np.ndarray, label: str) -> Scale:
     return Scale(low, high, label, "both", "YlGnBu", {"under": "white", "over": "black"})
 
 
-def _draw(scale: Scale, size: float, axis: Any, panel: tuple[str, Sequence[Column]]) -> None:
-    """The maps of one head side by side, or the reason why there is none; the first row of a page has the headings.
-
-    Args:
-        size: of the headings' type at most, in points.
-    """
-    from matplotlib.patches import Rectangle
-
-    head, columns = panel
-    tall, wide = columns[0][1].shape
-    lefts = [place * (1 + GAP) * wide for place in range(len(columns))]
-    for left, (_, values) in zip(lefts, columns, strict=True):
-        if isinstance(values, str):
-            look = {"ha": "center", "va": "center", "fontsize": "small", "color": GREY}
-            axis.text(left + wide / 2, tall / 2, values, **look)
-        else:
-            axis.imshow(_colours(scale, values), extent=(left, left + wide, tall, 0), interpolation="none")
-        axis.add_patch(Rectangle((left, 0), wide, tall, fill=False, edgecolor="#999999", linewidth=0.5, clip_on=False))
-    axis.set(xlim=(0, lefts[-1] + wide), ylim=(tall, 0), aspect="equal", ylabel=head, yticks=[], frame_on=False)
-    first = axis.get_subplotspec().is_first_row()
-    axis.set_xticks([left + wide / 2 for left in lefts] if first else [])
-    axis.tick_params(labelbottom=False, labeltop=True, length=0, labelsize=min(size, type_size("font.size") / 1.2))
-    axis.set_xticklabels([name for name, _ in columns] if first else [], parse_math=False)
-    axis.grid(False)
+def _draw(scale: Scale, shape: tuple[int, int], axis: Any, values: Values) -> None:
+    """The map of one head, or the reason why there is none in a frame of its shape, (b_q, b_k)."""
+    if isinstance(values, str):
+        look = {"ha": "center", "va": "center", "fontsize": "small", "color": GREY}
+        axis.text(0.5, 0.5, values, transform=axis.transAxes, **look)
+    else:
+        axis.imshow(_colours(scale, values), extent=(0, shape[1], shape[0], 0), interpolation="none")
+    axis.set(xlim=(0, shape[1]), ylim=(shape[0], 0), aspect="equal", xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(visible=True, color="#999999", linewidth=0.5)
 
 
 def _colours(scale: Scale, values: np.ndarray) -> np.ndarray:
@@ -197,22 +202,16 @@ def _read(path: Path, heads: int) -> np.ndarray | None:
     return blocks.astype(np.float64)
 
 
-def _column(record: Record, run: str | Path) -> Column:
+def _column(record: Record, run: str | Path, several: bool) -> Column:
+    """The method's name with the mean budget that it used if that differs, and its budget if there are several."""
     ran = record["status"] in ("ok", "diverged")
     maps = _read(map_path(run, record["key"]), len(record["heads"])) if ran else None
-    parts = re.split("(?<=[:,])", method_label(record))
-    lines = [line for part in parts for line in textwrap.wrap(part, LETTERS, break_long_words=False)]
-    heading = "\n".join([*lines, *_budget(record)])
-    return heading, maps if maps is not None else "no map" if record["status"] == "ok" else record["status"]
-
-
-def _budget(record: Record) -> list[str]:
-    """``d = 32``, and the mean budget that the method used if that differs."""
     budgets = [value for value in (record.get("metrics") or {}).get("realised_d") or () if value is not None]
     used = sum(budgets) / len(budgets) if budgets else record["d"]
-    parts = [] if record["d"] is None else [f"d = {record['d']}"]
-    parts += [] if used == record["d"] or record["d"] is None else [f"(used {used:.1f})".replace(".0)", ")")]
-    return parts
+    heading = at_budget(record) if several else method_label(record)
+    if record["d"] is not None and used != record["d"]:
+        heading += f" (used {used:.1f})".replace(".0)", ")")
+    return heading, maps if maps is not None else "no map" if record["status"] == "ok" else record["status"]
 
 
 def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:

@@ -718,3 +718,17 @@ def test_a_cell_says_at_most_where_its_own_method_tried_no_smaller_budget():
         axis = Figure().add_subplot()
         panels.draw(axis, [row for row in rows if row["least"] == least])
         assert {one.get_text() for one in axis.texts} == {text}
+
+
+def test_cells_of_one_layer_fill_a_slide_and_are_squares_in_a_paper():
+    from matplotlib.figure import Figure
+
+    rows = [row for row in budget_rows(open_run(golden.RUNS / "budget").records["budget"]) if row["head"] is not None]
+    rows = [{**row, "layer": 0, "head": head, "d": 128} for row in rows for head in range(12)]
+    drawn = {}
+    for style in ("slide", "paper"):
+        axis = Figure().add_subplot()
+        _figure(rows, [rows[0]["epsilon"]], "budget", Drawing(style)).draw(axis, rows)
+        drawn[style] = axis.get_aspect(), axis.texts[0].get_size()
+    assert drawn["slide"][0] > 1.3 and drawn["paper"][0] == 1
+    assert drawn["slide"][1] > 1.2 * drawn["paper"][1], "larger cells have larger type"

@@ -286,8 +286,12 @@ def inside(axis):
     return [text.get_text() for text in axis.texts]
 
 
-def headings_of(axis):
-    return [label.get_text() for label in axis.get_xticklabels()]
+def heading_of(figure):
+    return figure.get_suptitle().replace("\xa0", " ")
+
+
+def titles_of(figure):
+    return [panel.get_title().replace("\xa0", " ") for panel in panels_of(figure)]
 
 
 def test_the_scale_is_that_of_the_exact_maps():
@@ -309,28 +313,29 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, pages):
     assert [path.name for path in paths] == files_of("maps-layer0-n70")
     (figure,) = pages
     panels = panels_of(figure)
-    assert [panel.get_ylabel() for panel in panels] == ["head 0", "head 1", "head 2"]
-    headings, *below = map(headings_of, panels)
-    assert below == [[], []], "a heading stands once, above its column"
-    names = [heading.partition("\n")[0] for heading in headings]
-    assert names == ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
-    assert "d = 8" in headings[3] and "sampler=iid" in headings[1]
+    assert [panel.get_ylabel() for panel in panels[::6]] == ["head 0", "head 1", "head 2"]
+    titles = titles_of(figure)
+    assert titles[6:] == [""] * 12, "a name stands once, above its column"
+    names = [title.split()[0] for title in titles[:6]]
+    assert names == ["exact", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
+    assert "d = 8" in titles[3] and "sampler=iid" in titles[1]
+    assert heading_of(figure) == "layer 0, n = 70"
     caption = paths[-1].read_text(encoding="utf-8")
     assert "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in caption
     assert "nystromformer d = 100: skipped" in caption
-    assert [inside(panel) for panel in panels] == [["skipped"]] * 3  # nystromformer at d = 100
-    assert panels[0].get_position().y0 > panels[1].get_position().y0 > panels[2].get_position().y0
+    assert [inside(panel) for panel in panels[4::6]] == [["skipped"]] * 3  # nystromformer at d = 100
+    assert panels[0].get_position().y0 > panels[6].get_position().y0 > panels[12].get_position().y0
     exact_maps = np.load(exact_map_path(session.path, session.outcome.records[0])).astype(float)
     drawn = [
         np.load(map_path(session.path, one["key"])) for one in mapped(session.outcome.records) if one["status"] == "ok"
     ]
     scale = figure_file._scale(exact_maps, "")
-    for row, panel in enumerate(panels):
-        pictures = sorted(panel.images, key=lambda picture: picture.get_extent()[0])
-        assert all(picture.origin == "upper" and picture.get_extent()[2:] == [64, 0] for picture in pictures)
-        assert panel.get_ylim() == (64, 0)
+    for row in range(3):
+        pictures = [picture for panel in panels[6 * row : 6 * row + 6] for picture in panel.images]
+        assert all(picture.origin == "upper" and picture.get_extent() == [0, 64, 64, 0] for picture in pictures)
         for picture, maps in zip(pictures, [exact_maps, *drawn], strict=True):
             assert np.array_equal(picture.get_array(), figure_file._colours(scale, maps[row].astype(float)))
+    assert {panel.get_ylim() for panel in panels} == {(64, 0)}
 
 
 def kept(tmp_path, maps, exact_maps=None, **fields):
@@ -351,7 +356,7 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     exact_maps = np.array([[[0.1, 0.01], [0.02, 0.05]]] * 2)
     record = kept(tmp_path, values, exact_maps, status="diverged", reason="no such luck")
     paths = map_figures([record], tmp_path, Drawing(), tmp_path)
-    first, second = (np.asarray(axis.images[1].get_array()) for axis in panels_of(pages[0]))
+    first, second = (np.asarray(axis.images[0].get_array()) for axis in panels_of(pages[0])[1::2])
     blues, oranges = (matplotlib.colormaps[name] for name in ("YlGnBu", "Oranges"))
     low = figure_file._scale(exact_maps, "").low
     negative = oranges(math.log(0.05 / low) / math.log(0.1 / low))
@@ -367,7 +372,8 @@ def test_every_value_has_the_colour_that_the_caption_says(tmp_path, pages):
     for words in ("Orange: negative", "White: smaller", "Black: larger", "Grey: not finite"):
         assert words in caption
     assert "skyformer d = 4: diverged, no such luck." in caption
-    assert headings_of(panels_of(pages[0])[0])[1] == "skyformer\nd = 4\n(used 3.5)"
+    assert titles_of(pages[0]) == ["exact B", "skyformer (used 3.5)", "", ""]
+    assert heading_of(pages[0]) == "layer 0, n = 8, d = 4"
 
 
 def test_a_legend_of_maps_has_their_colours_on_dark_paper_and_only_those_that_are_there(tmp_path, pages):
@@ -386,8 +392,7 @@ def test_what_a_column_and_the_caption_say_of_budgets_blocks_and_reasons(tmp_pat
         kept(tmp_path, maps, key="lost", method="lost", d=None, status="diverged"),
     ]
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    headings = headings_of(panels_of(pages[0])[0])
-    assert headings == ["exact B\nlayer 0\nn = 8", "skyformer\nd = 4\n(used 3.5)", "linear", "lost"]
+    assert titles_of(pages[0])[:4] == ["exact B", "skyformer (used 3.5)", "linear", "lost"]
     caption = paths[-1].read_text(encoding="utf-8")
     assert "means of blocks of about 2 x 2.7 entries" in caption
     assert "lost: diverged, for no known reason." in caption
@@ -400,22 +405,44 @@ def test_headings_of_neighbouring_maps_do_not_touch(style, tmp_path, pages):
         kept(tmp_path, np.full((8, 8, 8), 0.125), key=f"k{name}{d}", method=name, d=d) for name in names for d in (4, 8)
     ]
     map_figures(records, tmp_path, Drawing(style=style), tmp_path)
-    axis = panels_of(pages[0])[0]
-    FigureCanvasAgg(pages[0]).draw()
-    boxes = [label.get_window_extent() for label in axis.get_xticklabels()]
-    assert len(boxes) == 7 and all(one.x1 < next_.x0 for one, next_ in pairwise(boxes))
-    assert "nystromformer-\nkmeans\nd = 4" in headings_of(axis)[5]
+    for page in pages:
+        FigureCanvasAgg(page).draw()
+        named = [axis.title for axis in panels_of(page) if axis.get_title()]
+        boxes = [title.get_window_extent() for title in named]
+        assert all(one.x1 < next_.x0 for one, next_ in pairwise(boxes))
+        sizes = {title.get_size() for title in named}
+        assert max(sizes) < page._suptitle.get_size()  # names of maps are small
+    titles = [title for page in pages for title in titles_of(page) if title]
+    assert sum(title != "exact B" for title in titles) % 6 == 0
+    assert any(title.replace("-\n", "-").startswith("nystromformer-kmeans") for title in titles)
+
+
+@pytest.mark.parametrize(("style", "across"), [("paper", 3), ("slide", 7)])
+def test_twelve_methods_on_one_head_are_one_page_of_a_columns_width(style, across, tmp_path, pages):
+    names = [name for name in METHODS if len(name) < 14][:12]
+    maps = np.full((1, 8, 8), 0.125)
+    records = [kept(tmp_path, maps, key=name, method=name, metrics={}) for name in names]
+    map_figures(records, tmp_path, Drawing(style), tmp_path)
+    (figure,) = pages
+    panels = panels_of(figure)
+    assert titles_of(figure) == ["exact B", *names], "names alone: a page says what they share once"
+    assert heading_of(figure).rstrip(")").endswith("head 0, layer 0, n = 8, d = 4")
+    assert figure.get_figwidth() == Drawing(style).sizes.narrow
+    assert {len(panel.get_xticks()) + len(panel.get_yticks()) for panel in panels} == {0}
+    assert len({panel.get_subplotspec().colspan.start for panel in panels}) == across
+    width = min(panel.get_position().width for panel in panels) * figure.get_figwidth()
+    assert width > 0.7
 
 
 def test_heads_and_columns_beyond_a_page_go_to_another(tmp_path, pages):
     maps = np.full((8, 8, 8), 0.125)
-    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 8)]
+    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 9)]
     paths = map_figures(records, tmp_path, Drawing(), tmp_path)
-    panels = [panels_of(page) for page in pages]
-    headings = [headings_of(page[0]) for page in panels]
-    assert len(paths) == EACH * len(pages) and all(one[0].startswith("exact B") for one in headings)
-    assert {name for page in headings for name in page[1:]} == {f"skyformer\nd = {d}" for d in range(1, 8)}
-    assert {panel.get_ylabel() for page in panels for panel in page} == {f"head {head}" for head in range(8)}
+    titles = [[title for title in titles_of(page) if title] for page in pages]
+    assert len(paths) == EACH * len(pages) and all(one[0] == "exact B" for one in titles)
+    assert {name for page in titles for name in page[1:]} == {f"skyformer d = {d}" for d in range(1, 9)}
+    rows = {panel.get_ylabel() for page in pages for panel in panels_of(page)} - {""}
+    assert rows == {f"head {head}" for head in range(8)}
     assert "every entry" in paths[-1].read_text(encoding="utf-8")
 
 
