@@ -285,7 +285,8 @@ def _drawn(axis: Any) -> tuple[list[Place], list[Place]]:
 
 def _on_paper(axis: Any, transform: Any, places: Any) -> list[Place]:
     """Places of a transform in points of the page."""
-    axis.get_xlim(), axis.get_ylim()  # matplotlib finds the ends of an axis when they are asked for
+    axis.get_xlim()  # matplotlib finds the ends of an axis when they are asked for
+    axis.get_ylim()
     return [
         tuple(one) for one in (np.array(transform.transform(places)).reshape(-1, 2) * 72 / axis.figure.dpi).tolist()
     ]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..errors import Unsupported, UsageError
+from ..errors import BadResult, Unsupported, UsageError
 from ..files import Fields, JsonObject
 from ..grammar.foreign import message
 from ..grammar.lists import parts, refuse_colons
@@ -38,6 +38,18 @@ class MethodRequest:
     def label(self) -> str:
         """The method's name in rows; for a file, without its folder."""
         return self.name if self.name == LOWER_BOUND else self.entry.name
+
+    @cached_property
+    def broken_claim(self) -> str | None:
+        """See `methods.user.probes`."""
+        from ..methods.user.probes import broken_claim
+
+        return broken_claim(self.entry, self.options)
+
+    def check_claims(self) -> None:
+        """Raise `BadResult` if a claim of a user's method is found to be false."""
+        if self.broken_claim is not None:
+            raise BadResult(self.broken_claim)
 
     @property
     def sha256(self) -> str | None:

@@ -263,6 +263,7 @@ class _Bench:
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
             if (why := refused(cell.request, self.target, self.qkv.n_k, cell.d)) is not None:
                 raise Unsupported(why)
+            cell.request.check_claims()
             begin = perf_counter()
             options = {"seed": cell.seed, "target": self.target, **cell.request.options}
             approx = with_smaller_blocks(approximate, cell.request.entry, self.qkv, cell.d, **options)

@@ -201,6 +201,7 @@ class InjectCells(Cells[InjectRequest, InjectCell, Bench]):
             self.show(self.label(place, cells[0]))
             results: list[Result] = [{} for _ in cells]
             with self.attempt(*missing) as tried:
+                work.request.check_claims()
                 planned = {} if work.plan is None else self._planned(place, work, inputs)
                 given = {"planned": {str(layer): budgets for layer, budgets in planned.items()}} if planned else {}
                 budget = of_query_heads(planned, inputs.calls) if planned else work.budget

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...figures.methods import OWN
 from ...records.file import SCHEMA
 from ...tables.duels import duels, left_out
 from ...tables.labels import file_tag, source_heading
@@ -345,9 +344,6 @@ def _notes(group: Sequence[Row]) -> list[str]:
     notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]
     notes += _spared(group)
     notes += reasons(group, _name)
-    lower = [row for row in group if row["family"] == OWN and (mean(row, "loss_change") or 0) < 0]
-    for name in dict.fromkeys(map(method_label, lower)):
-        notes.append(f"{name} lowers the loss: do its rows see later tokens? `attnprobe check` tests it")
     for row in group:
         budgets = row["budgets"]
         if row["layer"] is None and budgets is not None and budgets["exact"]:

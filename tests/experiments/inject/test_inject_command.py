@@ -980,16 +980,6 @@ def test_a_failed_kv_head_and_a_method_without_lost_mass_are_named():
     assert note.startswith("own.py:fn: no lost mass") and not inject_view._unknown_mass([])
 
 
-def test_an_own_method_that_lowers_the_loss_may_see_later_tokens():
-    def suspected(family, change):
-        [row] = inject_rows([record | {"family": family} for record in decoded()])
-        row["metrics"]["loss_change"]["mean"] = change
-        return [note for note in inject_view._notes([row]) if "see later tokens" in note]
-
-    assert len(suspected("user", -0.1)) == 1
-    assert not suspected("selection", -0.1) and not suspected("user", 0.1) and not suspected("user", None)
-
-
 def test_numbers_of_cells_with_rounded_rows_are_not_reproducible():
     first, second = decoded()
     first["metrics"]["rounded_rows"], second["metrics"]["rounded_rows"] = [3.0], [0.0]

@@ -694,3 +694,55 @@ def test_a_package_brings_methods(run, qkv, package, monkeypatch):
         monkeypatch.setenv("ATTNPROBE_LOAD_PLUGINS", value)
         assert set(plugins()) == there
         assert run("methods", "--long")[2].count("attnprobe:") == len({"svd", "ruin"} & there)
+
+
+CLAIMS = """
+import torch
+from attnprobe import method
+
+def causal(q, k, v, scale, qkv, ahead):
+    scores = scale * q @ k.mT
+    if qkv.visible is not None:
+        hidden = torch.arange(k.shape[1]) > qkv.query_positions[:, None] + ahead
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+@method(tags=("causal",))
+def honest(q, k, v, scale, qkv):
+    return causal(q, k, v, scale, qkv, 0)
+
+@method(tags=("causal",))
+def peeks(q, k, v, scale, qkv):
+    return causal(q, k, v, scale, qkv, 1)
+
+@method(tags=("causal",), linear_in_v=True)
+def squares(q, k, v, scale, qkv):
+    return causal(q, k, v * v, scale, qkv, 0)
+
+@method(tags=("causal",))
+def large(q, k, v, scale, qkv):
+    if len(qkv.heads) < 2:
+        raise ValueError("it takes two heads")
+    return causal(q, k, v, scale, qkv, 0)
+
+@method(tags=("causal",))
+def draws(q, k, v, scale, qkv, generator):
+    noise = torch.rand(1, k.shape[1], 1, generator=generator)
+    return causal(q, k, v * (1 + noise), scale, qkv, 0)
+"""
+
+
+@pytest.fixture
+def claims(tmp_path):
+    (tmp_path / "claims.py").write_text(CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("honest", None), ("draws", None), ("large", None), ("peeks", "later tokens"), ("squares", "linear in V")],
+)
+def test_a_run_fails_the_cells_of_a_function_whose_claim_a_few_tokens_refute(run, claims, qkv, name, says):
+    code, out, _ = run("error", "--qkv", qkv, "--method", f"claims.py:{name}", "--no-matrix", "--format", "json")
+    [row] = [row for row in json.loads(out)["rows"] if row["requested"]]
+    assert (row["status"], code) == (("ok", 0) if says is None else ("failed", 4))
+    assert says is None or says in row["reason"]
