@@ -50,7 +50,8 @@ def _figure(rows: Sequence[Row]) -> Panels:
     caption = [
         "The share of repeats with an error above ε, a dot for each head (for its worst row where rows are judged), "
         "side by side above each promised ε, with its confidence interval, simultaneous for all heads and rows.",
-        "Shaded: above δ, more than promised. Markers are verdicts.",
+        "Shaded: above δ, more than promised. Markers are verdicts by Holm's tests, which may decide where an interval "
+        "holds δ.",
         where(rows),
     ]
     return Panels(

@@ -131,7 +131,8 @@ PROMISES = (
         "[{interval[0]:share} – {interval[1]:share}]",
         "of that rate",
         1,
-        more="right for all heads and rows together",
+        more="right for all heads and rows together, by Bonferroni's correction; verdicts are by Holm's, which "
+        "decides more",
     ),
     Column("repeats", _trials, "seeds that were measured", 3),
 )

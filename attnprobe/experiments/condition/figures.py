@@ -160,7 +160,8 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ is their rank correlation, of {LEAST_RANKED} dots or more. {where(rows)}",
+        f"ρ is their rank correlation, of {LEAST_RANKED} dots or more; singular cores count as the largest.",
+        where(rows),
         *marks(rows, ERROR),
     ]
 

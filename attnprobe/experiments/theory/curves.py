@@ -176,11 +176,11 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
     return Panels(
         f"theory-ma-{of}-n{n}",
         title,
-        [f"{title}, relative to its norm.", where(points)],
+        [f"{title}, relative to its norm. The promise is for each head, which may break it alone.", where(points)],
         draw=draw,
         x="ε",
         y=f"share of {of} errors above ε" if of in OF else "share of errors above ε",
-        legend=looks | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
+        legend=looks | {f"promised for each head: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "n"),
     )
 
