@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..grammar.foreign import one_line
 from .console import Header
-from .marks import marks_legend
+from .marks import SIGNS, marks_legend
 from .table import Column, Table, legend_of
 
 TEXT = {
@@ -84,6 +83,8 @@ MATH = re.compile(
     )
 )
 AT_MOST_A_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+AT_MOST_A_PAGE = r"\resizebox*{!}{\ifdim\totalheight>0.85\textheight 0.85\textheight\else\totalheight\fi}"
+MOST_IN_A_LINE = 50  # letters of a cell
 WORD = re.compile(r"[^\s,:;()\[\]]+")
 NAMES = re.compile(r"[^.:]{1,60}(?=: )")  # what a sentence of a legend explains
 PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
@@ -100,7 +101,8 @@ def latex(
 ) -> str:
     """Tables as LaTeX to be pasted: a caption, the columns of an answer and a note on them and on marks.
 
-    The notes of tables and further facts on columns are comments. Needs T1 or UTF-8 input, as LaTeX has since 2018.
+    A note of a table that begins with a mark is part of that note. Its other notes and further facts on columns are
+    comments. Needs T1 or UTF-8 input, as LaTeX has since 2018.
 
     Args:
         legend: sentences before those on columns; one that begins with names, ``A, B: …``, stands where they do.
@@ -114,7 +116,7 @@ def latex(
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
     for number, table in enumerate(tables, 1):
-        shown = _with_values(table if whole else table.needed)
+        shown = table if whole else table.needed
         caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",
@@ -122,6 +124,7 @@ def latex(
             rf"\caption{{{tex(caption)}.}}",
             rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
             r"\setlength{\tabcolsep}{4pt}",
+            rf"{AT_MOST_A_PAGE}{{\begin{{minipage}}{{\linewidth}}\centering",
             rf"{AT_MOST_A_LINE}{{%",
             rf"\begin{{tabular}}{{{''.join(shown.sides)}}}",
             r"\toprule",
@@ -131,8 +134,9 @@ def latex(
             r"\bottomrule",
             r"\end{tabular}}",
             *_note(shown, legend),
+            r"\end{minipage}}",
             r"\end{table}",
-            *(f"% {one_line(note)}" for note in table.notes),
+            *(f"% {one_line(note)}" for note in table.notes if note[:1] not in SIGNS),
         ]
         if hidden := dict.fromkeys(column.name for column in table.columns if column not in shown.columns):
             lines.append(f"% columns left out: {', '.join(hidden)}")
@@ -141,20 +145,13 @@ def latex(
 
 
 def _note(table: Table, legend: Sequence[str]) -> list[str]:
-    """The sentences on marks and those of the legend that a table needs, as a note below it."""
+    """The sentences on marks, on marked rows and those of the legend that a table needs, as a note below it."""
     texts = [*(column.title for column in table.columns), *(cell for line in table.lines for cell in line)]
     there = {word for text in texts for word in WORD.findall(text)}
     needed = [text for text in legend if not (names := NAMES.match(text)) or there & {*WORD.findall(names[0])}]
-    note = " ".join([*marks_legend([table]), *needed, *(entry.text for entry in legend_of(table.columns))])
+    marked = [f"{note}." for note in table.notes if note[:1] in SIGNS]
+    note = " ".join([*marks_legend([table]), *marked, *needed, *(entry.text for entry in legend_of(table.columns))])
     return [rf"\par\smallskip{{\footnotesize\raggedright {tex(note)}\par}}"] if note else []
-
-
-def _with_values(table: Table) -> Table:
-    """The table without the rows that have no value."""
-    values = [i for i, column in enumerate(table.columns) if not column.key]
-    kept = [place for place, line in enumerate(table.lines) if not values or any(line[i] for i in values)]
-    best = [(kept.index(place), i) for place, i in table.best if place in kept]
-    return replace(table, lines=[table.lines[place] for place in kept], best=best)
 
 
 def _lines(table: Table) -> list[str]:
@@ -162,7 +159,7 @@ def _lines(table: Table) -> list[str]:
     best = {*table.best}
     lines = []
     for place, line in enumerate(table.lines):
-        cells = [_bold(tex(cell)) if (place, i) in best else tex(cell) for i, cell in enumerate(line)]
+        cells = [_bold(tex(cell)) if (place, i) in best else _folded(cell) for i, cell in enumerate(line)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return lines
 
@@ -172,6 +169,12 @@ def _heading(column: Column, side: str) -> str:
     lines = [tex(line) for line in column.heading.split("\n") if line.strip()]
     together = r" \\ ".join(lines)
     return together if len(lines) < 2 else rf"\shortstack[{side}]{{{together}}}"
+
+
+def _folded(cell: str) -> str:
+    """A cell, a long one in several lines."""
+    short = len(cell) <= MOST_IN_A_LINE
+    return tex(cell) if short else rf"\parbox[t]{{4.5cm}}{{\raggedright\strut {tex(cell)}\strut}}"
 
 
 def _bold(cell: str) -> str:

@@ -14,6 +14,7 @@ from .numbers import OPEN, cell_text
 from .results import Value, best_of
 
 MOST_NAMES = 8  # of rows that share a note
+MOST_COLUMNS = 8  # that a page has room for
 T = TypeVar("T")
 R = TypeVar("R", bound=Fields)
 
@@ -167,7 +168,9 @@ class Table:
 
     @property
     def needed(self) -> Table:
-        """The table without its spare columns, but with those that identify a row."""
+        """The table without its spare columns, but with those that identify a row. A table of few columns is whole."""
+        if len(self.columns) <= MOST_COLUMNS:
+            return self
         kept = [place for place, column in enumerate(self.columns) if column.spare <= 0 or column.key]
         return self.with_columns(kept)
 

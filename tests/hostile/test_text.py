@@ -19,7 +19,7 @@ from golden import rewrite as golden
 
 from attnprobe.cli import main
 from attnprobe.tables.formats import FORMULA
-from attnprobe.tables.latex import AT_MOST_A_LINE
+from attnprobe.tables.latex import AT_MOST_A_LINE, AT_MOST_A_PAGE
 
 STRINGS = {
     "escape": "\x1b[31mred\x1b]0;title\x07",
@@ -122,6 +122,7 @@ def check_tex(text):
     body = [line for line in plain.splitlines() if not line.startswith("%") and line != f"{AT_MOST_A_LINE}{{%"]
     assert not [line for line in body if "%" in line or "#" in line or "~" in line or "\\input" in line]
     assert plain.count(AT_MOST_A_LINE) == plain.count(r"\end{tabular}}")
+    assert plain.count(AT_MOST_A_PAGE) == plain.count(r"\end{minipage}}") == plain.count(r"\end{table}")
     body = [line.replace(r"\end{tabular}}", r"\end{tabular}") for line in body]
     assert "".join(body).count("{") == "".join(body).count("}")
     assert not [line for line in body if line.count("$") % 2]

@@ -57,7 +57,6 @@ def test_the_best_of_a_column_is_shared_within_the_standard_error():
     assert "**1.0**" in a_view().text("md") and "**1.2**" in a_view().text("md")
     assert a_view().text("md").count("**") == 2 * 2 + 2  # and the caption
     assert a_view().text("latex", columns=["median"]).count(r"\textbf{") == 2
-    assert "median" not in a_view().text("latex").partition(r"\end{table}")[0]  # a spare column
     bold = re.findall(r"\x1b\[1m *(\d[\d.]*) *\x1b\[0m", a_view().text("table", width=80))
     assert bold == ["1.0", "1.2"]
 
@@ -262,6 +261,25 @@ def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     assert tex("0.1 – 0.3 (--legend)") == r"0.1 -- 0.3 (-{}-legend)"
 
 
+def test_latex_has_every_row_and_the_reasons_of_marked_ones_in_its_note():
+    rows = [{"method": "one", "d": 8, "error": 1.0}, {"method": "✗ two", "d": 8}, {"method": "– three", "d": 8}]
+    columns = [Column("method", "{method}", key=True), Column("d", "{d}", key=True), Column("error", ["{error}", ""])]
+    notes = ["✗ two d=8: failed, out of memory", "– three d=8: no causal form", "one against two: better"]
+    text = View("error", Header(), rows, [table_of("", rows, columns, notes)]).text("latex")
+    table, _, comments = text.partition(r"\end{table}")
+    assert "\n$\\times$ two & 8 &  \\\\\n-- three & 8 &  \\\\\n" in table
+    assert "$\\times$ two $d=8$: failed, out of memory. -- three $d=8$: no causal form." in table
+    assert comments.strip() == "% one against two: better"
+
+
+def test_a_table_of_few_columns_is_whole_in_latex_and_its_long_cells_have_several_lines():
+    columns = [Column("method", "{method}", key=True), Column("ties", lambda row: "a tie, " * 20, spare=1)]
+    of = View("error", Header(), ROWS, [table_of("", ROWS, columns)])
+    assert of.text("latex").count(r"\parbox[t]{4.5cm}{\raggedright\strut a tie, ") == len(ROWS)
+    many = [*columns, *(Column(f"x{place}", "{d}") for place in range(7))]
+    assert "parbox" not in View("error", Header(), ROWS, [table_of("", ROWS, many)]).text("latex")
+
+
 def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
     run = open_run(RUNS / "error-rows")
     [view] = views(run)
@@ -282,14 +300,14 @@ def test_latex_headings_have_the_lines_of_a_terminal_and_arrows_are_mathematics(
 
 
 def test_latex_explains_below_a_table_what_the_table_uses():
-    """The legend was a comment: A, B and undecided stood unexplained, and skipped was explained where no line is."""
+    """The legend was a comment: A, B and undecided stood unexplained."""
     columns = [Column("method", "{m}", key=True), Column("verdict", "{v}"), Column("d", "{d}", "budget", key=True)]
     rows = [{"m": "topk", "v": "undecided", "d": 8}, {"m": "– svd", "v": "", "d": 8}]
     legend = ["A, B: the runs.", "undecided: chance may make it.", "missing: in one run only.", "Heads of layer 0."]
     table = table_of("", rows, columns)
     text = View("compare", Header(), [], [table], legend).text("latex")
-    below = r"{\footnotesize\raggedright undecided: chance may make it. Heads of layer 0. $d$: budget.\par}"
-    assert below in text and "skipped" not in text and "missing" not in text
+    below = r"\raggedright --: skipped. undecided: chance may make it. Heads of layer 0. $d$: budget.\par}"
+    assert below in text and "missing" not in text
 
 
 def test_latex_has_no_letter_that_needs_a_package():

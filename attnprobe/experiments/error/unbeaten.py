@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ...figures.methods import text_label
+from ...figures.methods import OWN, text_label
 from ...files import Fields
 from ...tables.long import Row, long_rows, mean_interval
-from ...tables.methods import ROUNDING, YARDSTICKS, caption, is_fragile, is_sound, label, statistic
+from ...tables.methods import ROUNDING, YARDSTICKS, caption, family, is_fragile, is_sound, label, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
@@ -26,7 +26,7 @@ MANY = 5  # requested methods from which on the tables are shown
 NEAR = 1.1  # costs within this factor are equal
 COST_ROUNDING = 1e-9  # relative, of a mean over heads
 LEAST = 1e-300  # an error of 0, which has no logarithm
-MOST_TIES = 3  # methods that are named beside the one that they tie with
+MOST_TIES = 3  # methods that are named beside the one that they tie with; the user's own always are
 RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
 WORDS = {
     RESIDUAL: ("residual error", "size of a head's error beside the residual stream"),
@@ -99,8 +99,8 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
     """The rows by rising cost, each with a smaller error than the one before.
 
     An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
-    ``ratio`` of a row is that to the row before. ``ties`` names the rows after it that the test does not tell from it,
-    each with the ratio of its error.
+    ``ratio`` of a row is that to the row before. ``ties`` has the rows after it that the test does not tell from it,
+    each with the ratio of its error to this row's.
     """
     best: list[Row] = []
     priced = [row for row in rows if _cost(row, cost) or (row["reference"] and cost == "visited_fraction")]
@@ -112,7 +112,7 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
                 low, middle, high = ratio(errors, row, best[-1])
             best.append({**row, "ratio": {"low": low, "mean": middle, "high": high}, "ties": []})
         elif low <= 1:
-            best[-1]["ties"].append(f"{at_budget(row, label)} ({significant(middle, 2)})")
+            best[-1]["ties"].append((row, middle))
     return best
 
 
@@ -164,8 +164,11 @@ def _of_above(row: Row) -> str:
 
 
 def _ties(row: Row) -> str:
-    rest = len(row["ties"]) - MOST_TIES
-    return ", ".join([*row["ties"][:MOST_TIES], *([f"{rest} more"] if rest > 0 else [])])
+    own = [tie for tie in row["ties"] if family(tie[0]) == OWN]
+    others = [tie for tie in row["ties"] if family(tie[0]) != OWN]
+    room = max(MOST_TIES - len(own), 0)
+    named = [f"{at_budget(tied, label)} ({significant(middle, 2)})" for tied, middle in [*own, *others[:room]]]
+    return ", ".join([*named, *([f"{len(others) - room} more"] if len(others) > room else [])])
 
 
 def frontier_columns(metric: str) -> list[Column]:

@@ -13,6 +13,8 @@ from scipy.stats import t as student
 from attnprobe.experiments.error import cost, unbeaten
 from attnprobe.experiments.error.view import pooled
 from attnprobe.figures.drawing import Drawing
+from attnprobe.tables.console import Header
+from attnprobe.tables.view import View
 
 HEADS = [1.0, 2.0, 4.0, 8.0]  # the errors of heads; methods have multiples of them
 
@@ -88,6 +90,29 @@ def test_what_the_test_does_not_tell_apart_is_named_with_its_ratio():
     several = [{**record, "method": f"mixed{place}"} for place in range(5) for record in mixed]
     (table,) = frontier_tables([*FIVE, *VMEAN, *several])
     assert table.lines[1][-1] == ", ".join([*(f"mixed{place} d = 8 ({of_heads:.2f})" for place in range(3)), "2 more"])
+
+
+def test_the_users_own_methods_are_always_named_among_those_not_told_apart():
+    """They were in *4 more*, though the question was about them."""
+    families = ["x"] * 4 + ["user"] * 4
+    tied = [cells(f"tie{place}", 0.3, 0.5, family=family) for place, family in enumerate(families)]
+    for record in sum(tied, []):
+        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
+    (table,) = frontier_tables([*FIVE, *VMEAN, *sum(tied, [])])
+    named = [part.split(" ")[0] for part in table.lines[1][-1].split(", ")]
+    assert named == ["tie4", "tie5", "tie6", "tie7", "4"]
+    (table,) = frontier_tables([*FIVE, *VMEAN, *sum(tied[:5], [])])
+    assert [part.split(" ")[0] for part in table.lines[1][-1].split(", ")] == ["tie4", "tie0", "tie1", "2"]
+
+
+def test_latex_says_what_is_not_told_apart_and_what_was_scored():
+    mixed = cells("mixed", 0.3, 0.5, metrics={"scored": [9.0] * 4})
+    for record in mixed:
+        record["metrics"]["output_spectral_relative"] = [0.3, 1.6, 1.2, 6.0]
+    dear = cells("dear", 0.9, 0.1, metrics={"scored": [9.0] * 4})
+    tables = frontier_tables([*dear, *FIVE[2:], *VMEAN, *mixed])
+    table = View("error", Header(), [], tables).text("latex").partition(r"\end{table}")[0]
+    assert "not told apart" in table and "mixed $d = 8$ (" in table and "scored" in table
 
 
 def test_a_better_method_of_about_the_same_cost_takes_the_place():
