@@ -26,6 +26,7 @@ from ..timings import Timings
 from .names import check_given, complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output, write_section
 from .output import (
+    columns_of,
     draw,
     drawn_kinds,
     exit_of,
@@ -246,7 +247,7 @@ def measure_and_show(
     results = judged(view.judged, gates)
     with tolerate_write_errors(session.path) as lost:
         show(view, output, announced, gates_markdown(results))
-        keep_files(view, session.path)
+        keep_files(view, session.path, columns_of(output))
         draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
     if getattr(output, "show_timings", False):
         from ..tables.terminal import timings_table

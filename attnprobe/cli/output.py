@@ -34,21 +34,32 @@ KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables 
 
 
 def show(view: View, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
-    """Print a view.
+    """Print a view. A line on stderr says how many tables have none of the columns of the user's choice.
 
     Args:
         announced: lines that the run wrote to stderr; a table on stdout does not repeat them.
         verdict: the results of gates as lines of Markdown.
     """
+    names = columns_of(output)
+    if names and (missing := len(view.tables) - len(view.with_columns(names).tables)):
+        note(f"--columns: {missing} of {len(view.tables)} tables have none of these columns and are left out")
     above = replace(view, header=replace(view.header, announced=announced))
     answer(above.text(**as_shown(output), above=verdict), styled=output.format_ == "table")
 
 
-def keep_files(view: View, folder: Path) -> None:
+def columns_of(output: Output) -> Sequence[str]:
+    """The columns of tables that a user chose; those of CSV are fields of rows."""
+    return () if output.format_ == "csv" else output.columns or ()
+
+
+def keep_files(view: View, folder: Path, columns: Sequence[str] = ()) -> None:
     """Write a view to ``tables/COMMAND.…`` in every format of `KINDS`, and its own files next to the records.
 
     The statistics of the inputs are in ``tables/COMMAND-inputs.…``, if the header has them. A shard writes no tables,
     because those in the folder have the rows of all shards.
+
+    Args:
+        columns: of the view's tables in Markdown and LaTeX (see `View.text`).
     """
     from ..records.file import strict_json
     from ..records.ownership import write_output
@@ -64,7 +75,8 @@ def keep_files(view: View, folder: Path) -> None:
             named[f"{view.command}-inputs"] = inputs
         for name, one in named.items():
             for kind, form in KINDS.items():
-                write_output(folder, f"tables/{name}.{kind}", one.text(form) + "\n")
+                chosen = columns if one is view and kind in ("md", "tex") else ()
+                write_output(folder, f"tables/{name}.{kind}", one.text(form, columns=chosen) + "\n")
     for name, value in view.files.items():
         path = write_output(folder, name, strict_json(value, indent=2) + "\n")
         note(f"{name.partition('-')[0]}: {path}")

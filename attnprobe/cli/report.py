@@ -98,7 +98,7 @@ def report(
     from ..records.ownership import PAGE, produced, write_output
     from ..report import html_page, open_run, views
     from ..tables.metrics import ERROR
-    from .output import show
+    from .output import columns_of, show
     from .streams import note
 
     output = output_of(**shown)
@@ -149,7 +149,7 @@ def report(
             for view in shown_views:
                 show(view, output)
             if writes:
-                reports.append(_rebuilt(run, shown_views, folder, page, kinds))
+                reports.append(_rebuilt(run, shown_views, folder, page, kinds, columns_of(output)))
     if writes:
         _remove_earlier(page, folders)
         note(f"page: {write_output(page, PAGE, html_page(reports))}")
@@ -198,7 +198,9 @@ def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
             note(f"removed, because the page no longer names its run: {folder}")
 
 
-def _rebuilt(run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: Sequence[str]) -> Report:
+def _rebuilt(
+    run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: Sequence[str], columns: Sequence[str]
+) -> Report:
     """Write a run's tables and figures to a folder, and return their names for the page.
 
     Only SVG figures drawn now are on the page or have a link there: one that was there before may be of anyone.
@@ -210,7 +212,7 @@ def _rebuilt(run: Run, shown: Sequence[View], folder: Path, page: Path, kinds: S
 
     figures: list[Path] = []
     for view in shown:
-        keep_files(view, folder)
+        keep_files(view, folder, columns)
         figures += draw(view, folder, kinds)
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):

@@ -111,7 +111,8 @@ class View:
 
         Args:
             width: the terminal's, for ``table``; None asks standard output.
-            columns: names of the columns to show, in this order; of ``csv`` the names of its fields.
+            columns: names of the columns to show, in this order; of ``csv`` the names of its fields. A table that has
+                none of them beside its key columns is left out.
             above: lines of Markdown that stand first in ``github``, the summary of a CI job.
             full: whether ``table`` has the full legend and provenance, as ``md`` and ``latex`` have.
 
@@ -207,14 +208,16 @@ def spelling(name: str) -> str:
 def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
     """The tables with the named columns in this order. Other key columns come first.
 
-    A table with none of these columns is left out.
+    A table with none of these columns is left out; key columns count only if no others are named.
     """
+    known = [column for table in tables for column in table.columns]
+    telling = [name for name in names if any(is_called(column, name) and not column.key for column in known)]
     chosen = []
     for table in tables:
         places: list[int] = []
         for name in names:
             places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
-        if places:
+        if any(is_called(column, name) for column in table.columns for name in telling or names):
             keys = [place for place, column in enumerate(table.columns) if column.key and place not in places]
             chosen.append(table.with_columns(list(dict.fromkeys([*keys, *places]))))
     return chosen

@@ -135,6 +135,30 @@ def test_another_format_only_prints(run, qkv, tmp_path):
     assert "page: r2/report.html" in run("report", "r", "--format", "latex", "--out", "r2")[2]
 
 
+def test_written_tables_have_the_chosen_columns(run, qkv, tmp_path):
+    """The printed LaTeX table had them, the one in the folder did not."""
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    before = left(tmp_path / "r")
+    columns = ("--columns", "median", "--plot", "none")
+    _, _, err = run("report", "r", *columns)
+    after = left(tmp_path / "r")
+    assert "tables have none of these columns" not in err
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"tables/error.md", "tables/error.tex"}
+    assert after["tables/error.tex"].decode() == run("report", "r", *columns, "--format", "latex")[1]
+    assert run("report", "r", "--plot", "none", "--format", "csv", "--columns", "n")[0] == 0
+    assert left(tmp_path / "r") == before
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--columns", "median")
+    assert left(tmp_path / "r") == after
+
+
+def test_tables_without_the_chosen_columns_are_counted(run, qkv):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r", "--rows", "--no-matrix")
+    _, out, err = run("report", "r", "--plot", "none", "--columns", "method,d,mass")
+    assert "--columns: 1 of 2 tables have none of these columns and are left out" in err
+    assert "\nrows · " in out and "\nlayer 0 · " not in out
+
+
 @pytest.mark.slow
 def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
     entry = METHODS["performer"]

@@ -120,6 +120,14 @@ def test_key_columns_stay_first_where_they_are_not_named():
     assert view.text("md", columns=["error", "d"]).splitlines()[2] == "| method | error | d |"
 
 
+def test_a_table_with_none_of_the_named_columns_but_keys_is_left_out():
+    columns = [Column("method", "{method}", key=True), Column("d", "{d}", key=True)]
+    tables = [table_of(name, ROWS, [*columns, Column(name, "{error}")]) for name in ("error", "ratio")]
+    view = View("x", Header(), ROWS, tables)
+    assert [table.caption for table in view.with_columns(["method", "d", "error"]).tables] == ["error"]
+    assert [table.caption for table in view.with_columns(["method"]).tables] == ["error", "ratio"]
+
+
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_tables_of_every_command_have_key_columns(command):
     tables = [view for view in views(open_run(RUNS / command))][0].tables
