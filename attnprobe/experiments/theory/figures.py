@@ -63,6 +63,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
     caption = [
         "What was measured against what is promised: a panel for each statement, a point for each head, layer and ε.",
         "Shaded: beyond a bound that is not vacuous. Colours are budgets, markers are verdicts.",
+        *dict.fromkeys(f"{in_paper(row['paper'])}: {row['says'] or 'no statement is known'}." for row in rows),
         where(rows),
     ]
     return Panels(
