@@ -158,7 +158,9 @@ def _run(args: list[str], debug: bool) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):  # click takes the dashes for likeness
             given = error.option_name.lstrip("-")
-            close = [one for one in error.possibilities or () if near(given, [one.lstrip("-")])]
+            known = [] if error.ctx is None else [name for one in error.ctx.command.params for name in one.opts]
+            begun = [name for name in known if name.startswith(error.option_name)]
+            close = begun or [one for one in error.possibilities or () if near(given, [one.lstrip("-")])]
             error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
         return _failed(f"{cut(error.format_message(), LINE)}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:

@@ -11,7 +11,9 @@ from ..tables.long import Row
 from .cells import Key, per_head
 from .pairs import ARROW
 
-COSTS = ("visited_fraction", "kv_read", "cache_bytes")
+CHOOSING = "scored"  # which few methods state: those that choose keys by scores
+COSTS = ("visited_fraction", CHOOSING, "kv_read", "cache_bytes")
+NONE = "none"  # in place of a pair
 SAME = 1.01  # costs within this factor are equal
 NEAR = 1.1  # and these are about equal
 NEARER = 0.5  # of the logarithm of the ratio of costs: what another budget must reach to be named
@@ -42,6 +44,8 @@ def _differ(a: float | None, b: float | None) -> bool:
 def stated(row: Row, name: str) -> tuple[float | None, float | None] | None:
     """A cost of both sides; None where one lacks it, though both state some cost, and where no side states it.
 
+    Scores that choose keys are a cost beside a method that states none of them.
+
     >>> row = dict.fromkeys(COST_FIELDS) | {"visited_fraction_a": 0.5, "kv_read_a": 4.0}
     >>> stated(row, "kv_read"), stated({**row, "visited_fraction_b": 0.5}, "kv_read"), stated(row, "cache_bytes")
     ((4.0, None), None, None)
@@ -49,19 +53,20 @@ def stated(row: Row, name: str) -> tuple[float | None, float | None] | None:
     sides = row[f"{name}_a"], row[f"{name}_b"]
     silent = any(all(row[f"{one}_{side}"] is None for one in COSTS) for side in "ab")
     known = [one is not None for one in sides]
-    return sides if all(known) or (any(known) and silent) else None
+    return sides if all(known) or (any(sides) if name == CHOOSING else any(known) and silent) else None
 
 
 def nearer(key: Key, a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> str | None:
     """The pair of the same two methods, as in ``--pair``, whose costs are nearest to one another.
 
-    One side has the budget of the row, the other any that was measured. None where the costs of the row are about
-    equal, where no other budget is clearly nearer, and where a pair names its budgets or a method has none.
+    One side has the budget of the row, the other any that was measured. `NONE` where no other budget is clearly nearer.
+    None where the costs of the row are about equal, where another row has that pair, and where a pair names its
+    budgets or a method has none. Scores that choose keys are left out.
 
     Args:
         key: of a row. a, b: the cells of all rows.
     """
-    if key not in a or key not in b:
+    if key not in a or key not in b or key[5] is None:
         return None
     ours, others = (
         {at[5]: [*rows[at].values()] for at in rows if _elsewhere(at) == _elsewhere(key)} for rows in (a, b)
@@ -73,9 +78,10 @@ def nearer(key: Key, a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapp
     candidates = [(ours[d], cells) for cells in others.values()] + [(cells, others[d]) for cells in ours.values()]
     measured = [(apart, *sides) for sides in candidates if (apart := _apart(*sides)) is not None]
     apart, left, right = min(measured, key=lambda one: one[0])
+    if apart > max(NEARER * here, math.log(NEAR)):
+        return NONE
     names = left[0]["at_budget"], right[0]["at_budget"]
-    known = {at[1] for at in a}
-    return "=".join(names) if apart <= NEARER * here and ARROW.join(names) not in known else None
+    return None if ARROW.join(names) in {at[1] for at in a} else "=".join(names)
 
 
 def _elsewhere(key: Key) -> Key:
@@ -86,5 +92,6 @@ def _elsewhere(key: Key) -> Key:
 def _apart(a: Sequence[Fields], b: Sequence[Fields]) -> float | None:
     """How far costs are apart, |ln(a / b)|, of the first cost that both sides state."""
     ours, others = _means(a), _means(b)
-    ratios = (ours[name] / others[name] for name in COSTS if ours.get(name) and others.get(name))
+    known = (name for name in COSTS if name != CHOOSING and ours.get(name) and others.get(name))
+    ratios = (ours[name] / others[name] for name in known)
     return next((abs(math.log(ratio)) for ratio in ratios), None)

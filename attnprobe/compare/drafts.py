@@ -40,7 +40,7 @@ def drafted(
     """A draft for each metric that either run has, or one draft if the status decides.
 
     Args:
-        at_equal_cost: the pair of budgets whose costs are nearer (see `nearer`).
+        at_equal_cost: the pair of budgets whose costs are nearer, or none (see `nearer`).
     """
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]

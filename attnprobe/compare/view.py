@@ -17,7 +17,7 @@ from ..tables.numbers import formatted, method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .chance import LEVEL
-from .costs import differing, stated
+from .costs import CHOOSING, NONE, differing, stated
 from .notes import spans
 from .pairs import ARROW
 from .verdicts import FIELDS, MISSING, ONLY, TOLERANCE
@@ -25,9 +25,10 @@ from .verdicts import FIELDS, MISSING, ONLY, TOLERANCE
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
 TESTS = {
-    "pairs": "p, pairs: the permutation test of paired heads and windows, for these texts, if heads draw on their own",
-    "windows": "p, windows: Student's test of their differences, which are one more than its degrees of freedom, for "
-    "texts like these, if the differences are normal",
+    "pairs": "p, pairs: the permutation test of the differences of heads and windows. It is about these texts, and "
+    "assumes that no heads share draws",
+    "windows": "p, windows: Student's test of the differences of windows, one more than its degrees of freedom. It is "
+    "about texts like these, and assumes normal differences",
     "two samples": "p, two samples: Welch's test of window means, as the runs share no window",
 }
 
@@ -85,9 +86,14 @@ def _reasons(rows: Sequence[Row], named: bool) -> list[str]:
 
 
 def _at_equal_cost(rows: Sequence[Row]) -> list[str]:
-    """A note with the options that compare the methods at budgets of about the same cost."""
-    pairs = dict.fromkeys(row["at_equal_cost"] for row in rows if row["at_equal_cost"])
-    return [f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []
+    """Notes on costs that differ: the options that compare budgets of about equal cost, or that none were measured."""
+    named = [row for row in rows if row["at_equal_cost"] not in (None, NONE)]
+    pairs = dict.fromkeys(row["at_equal_cost"] for row in named)
+    notes = [f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []
+    for group in gathered([row for row in rows if row["at_equal_cost"] == NONE], method_label):
+        at = ", ".join(str(row["d"]) for row in group)
+        notes.append(f"no pair of equal cost was measured: {method_label(group[0])} d={at}")
+    return notes
 
 
 def comparison_legend(rows: Sequence[Row], tolerance: float = TOLERANCE, level: float = LEVEL) -> list[str]:
@@ -108,7 +114,7 @@ def comparison_legend(rows: Sequence[Row], tolerance: float = TOLERANCE, level: 
     one = {row["statistic"] for row in compared} <= {None, "mean"}
     parts = [f"worse, better: {judged}, beyond tolerance {tolerance:g}, at level {level:g}."]
     if any(row["verdict"] == "undecided" for row in compared):
-        parts.append("undecided: chance, or bad rows of the better side alone, may make or hide the difference.")
+        parts.append("undecided: chance may make or hide the difference, or the better side alone has bad rows.")
     parts.append(f"{sides}, {'means' if one else 'by the statistic'} over {places}, seeds.")
     if not one:
         parts.append(
@@ -284,6 +290,7 @@ def _costs(name: str, form: str) -> Callable[[Row], str]:
 COST = "cost of A → of B; ?: a method that states none"
 COSTS = {
     "visited_fraction": Column("visited\nof n_q·n_k", _costs("visited_fraction", "share"), COST, short="visited"),
+    CHOOSING: Column("scored\na row", _costs(CHOOSING, "3"), COST, short="scored"),
     "kv_read": Column("keys\nread", _costs("kv_read", "3"), COST),
     "cache_bytes": Column("kept\nMiB", _costs("cache_bytes", "3MiB"), COST, short="kept"),
 }

@@ -19,8 +19,8 @@ SIGNS = {  # before the first cell of a line, or before a value
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (
-    "Bold: at each d the best mean, and the next ones until a paired test, corrected over the rows of a layer, finds "
-    "one worse; yardsticks and rows that use more than d are not ranked"
+    "Bold: the best mean at each d, and the next ones before the first that a paired test finds worse, p corrected "
+    "over the rows of a layer; yardsticks and rows that use more than d are not ranked"
 )
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"

@@ -86,18 +86,20 @@ def led(winners: Sequence[Sequence[str]], what: str, places: str = "tables") -> 
     """For each name, the number of tables, or other places, where it wins alone; then the number where no name does.
 
     >>> led([["a"], ["a", "b"]], "the smallest error")
-    'a alone has the smallest error in 1 of 2 tables, no method in 1.'
-    >>> led([["a", "b"]], "the smallest error")
-    'No method alone has the smallest error in 1 of 1 tables.'
+    'a alone has the smallest error in 1 of 2 tables; in 1 no method is alone.'
+    >>> led([["a", "b"], []], "the smallest error")
+    'No method alone has the smallest error in any of 2 tables.'
     """
-    counts = Counter(names[0] for names in winners if len(names) == 1)
-    shares = counts.most_common()
-    if ties := len(winners) - counts.total():
-        shares.append(("no method" if counts else "No method", ties))
-    if not shares:
+    if not winners:
         return ""
-    (first, count), *others = shares
-    rest = "".join(f", {name} in {count}" for name, count in others)
+    counts = Counter(names[0] for names in winners if len(names) == 1)
+    if not counts:
+        return f"No method alone has {what} in any of {len(winners)} {places}."
+    (first, count), *others = counts.most_common()
+    ties = len(winners) - counts.total()
+    rest = "".join(f", {name} in {count}" for name, count in others) + (
+        f"; in {ties} no method is alone" if ties else ""
+    )
     return f"{first} alone has {what} in {count} of {len(winners)} {places}{rest}."
 
 

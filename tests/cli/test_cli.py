@@ -176,6 +176,7 @@ def test_an_output_that_is_not_finite_is_diverged_and_exit_4(run, qkv):
 BAD = {
     "unknown command": (["eror"], 2, "did you mean 'error'"),
     "unknown option": (["error", "--metod", "x"], 2, "--method"),
+    "the beginning of an option": (["budget", "--eps", "1"], 2, "'--epsilon'"),
     "unknown method option": (["error", "--method", "skyformer:gama=1"], 2, "did you mean 'gamma'"),
     "wrong option type": (["error", "--method", "skyformer:gamma=x"], 2, "gamma=x is not a number"),
     "wrong option choice": (["error", "--method", "skyformer:sampler=id"], 2, "did you mean 'iid'"),

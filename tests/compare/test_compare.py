@@ -1044,6 +1044,22 @@ def test_a_side_of_a_pair_without_a_cost_has_a_question_mark():
     assert "| ? → 25.0% |" in comparison_view(rows, Header()).text("md")
 
 
+@pytest.mark.parametrize(
+    ("scored", "shown"),
+    [((0.0, 873.0), "0 → 873"), ((None, 873.0), "? → 873"), ((0.0, 0.0), None), ((None, 0.0), None)],
+)
+def test_scores_that_choose_keys_are_a_cost(scored, shown):
+    """A selection that computes 29 times the scores of a window looked cheaper."""
+    both = [cell(method=name) for name in ("window", "snapkv")]
+    for one, scores in zip(both, scored, strict=True):
+        one["metrics"] |= {"visited_fraction": [0.25, 0.25]}
+        one["metrics"] |= {} if scores is None else {"scored": [scores, scores]}
+    (row,) = compare_runs(both, both, [METRIC], pairs=["window=snapkv"]).rows
+    assert (row["scored_a"], row["scored_b"]) == scored
+    text = comparison_view([row], Header()).text("md")
+    assert ("scored" in text) == bool(shown) and (shown is None or f"| {shown} |" in text)
+
+
 def of_costs(of):
     """A method for each name, with a budget for each cost, in shares of scores."""
     return [
@@ -1058,19 +1074,22 @@ def of_costs(of):
     [
         ({16: 0.06, 32: 0.12, 64: 0.24}, {16: "x:d=16=y:d=32", 32: "x:d=16=y:d=32", 64: "x:d=32=y:d=64"}),
         ({16: 0.12, 32: 0.24, 64: 0.5}, dict.fromkeys((16, 32, 64))),  # about equal already
-        ({16: 0.06}, {16: None}),
-        ({16: 0.01, 32: 0.02, 64: 0.04}, {16: "x:d=16=y:d=64", 32: None, 64: "x:d=16=y:d=64"}),
+        ({16: 0.06}, {16: "none"}),
+        ({16: 0.01, 32: 0.02, 64: 0.04}, {16: "x:d=16=y:d=64", 32: "none", 64: "x:d=16=y:d=64"}),
+        ({16: 0.17, 32: 0.35, 64: 0.7}, dict.fromkeys((16, 32, 64), "none")),  # both sides are 1.4 apart
     ],
 )
 def test_the_budgets_of_nearer_costs_are_named_as_a_pair(costs, named):
     cells = of_costs({"x": {16: 0.12, 32: 0.25, 64: 0.5}, "y": costs})
     rows = [row for row in compare_runs(cells, cells, [METRIC], pairs=["x=y"]).rows if row["metric"]]
     assert {row["d"]: row["at_equal_cost"] for row in rows} == named
-    pairs = [pair for pair in dict.fromkeys(named.values()) if pair]
+    pairs = [pair for pair in dict.fromkeys(named.values()) if pair not in (None, "none")]
+    apart = ", ".join(str(d) for d, pair in named.items() if pair == "none")
     (table,) = [one for one in comparison_view(rows, Header()).tables if one.columns]
-    assert [note for note in table.notes if "cost" in note] == (
-        [f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []
-    )
+    assert [note for note in table.notes if "cost" in note] == [
+        *([f"nearer in cost: {' '.join(f'--pair {pair}' for pair in pairs)}"] if pairs else []),
+        *([f"no pair of equal cost was measured: x → y d={apart}"] if apart else []),
+    ]
     for pair in pairs:
         assert compare_runs(cells, cells, [METRIC], pairs=[pair]).compared, "it can be copied"
         again = compare_runs(cells, cells, [METRIC], pairs=["x=y", pair]).rows

@@ -434,7 +434,7 @@ def test_error_of_families_without_yardsticks():
     figure = figures["error-output_spectral_relative"]
     assert [title for title, _ in figure.panels] == [f"layer 0, n = 24\nfamily {number}" for number in range(3)]
     assert list(figure.legend) == ["diverged or failed", "p10 – p90", "maximum"]
-    assert view.result.startswith("No method alone has the smallest mean error in 4 of 4 pairs of table and d.")
+    assert view.result.startswith("No method alone has the smallest mean error in any of 4 cases (table, d).")
     assert view.result.endswith(" Failed or diverged: method7 d = 8.")
     assert [axis.get_ylim() for axis in axes[figure.stem][:3]] == [(0, pytest.approx(0.55))] * 3
 

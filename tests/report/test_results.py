@@ -244,7 +244,7 @@ def test_one_method_is_best_of_none():
 def test_several_tables_are_counted_with_their_ties():
     some = records({"skyformer": 0.5, "linformer": 0.9}, layers=(0, 1)) + records({"a": 1.0, "b": 1.0}, layers=(2,))
     text = sentence(some)
-    assert text == "skyformer alone has the smallest mean error in 4 of 6 pairs of table and d, no method in 2."
+    assert text == "skyformer alone has the smallest mean error in 4 of 6 cases (table, d); in 2 no method is alone."
 
 
 def test_methods_without_a_budget_are_not_counted_as_a_d():
@@ -252,7 +252,7 @@ def test_methods_without_a_budget_are_not_counted_as_a_d():
     some = records({"skyformer": 0.5, "linformer": 0.9}) + [relative(cell("linear", None, range(HEADS)), 0.1)]
     assert sentence(some).startswith("skyformer has the smallest mean error at every d;")
     several = some + [{**one, "layer": 3} for one in some]
-    assert sentence(several).startswith("skyformer alone has the smallest mean error in 4 of 4 pairs of table and d.")
+    assert sentence(several).startswith("skyformer alone has the smallest mean error in 4 of 4 cases (table, d).")
 
 
 def test_rows_without_a_number_are_sentence():

@@ -37,10 +37,11 @@ def test_a_sign_is_explained_where_it_occurs(format):
 def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     terminal = {"width": 100} if format == "table" else {}
     assert "Bold: the best of comparable rows, with ties." in text(format, **terminal)
-    tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal).replace("$d$", "d")
+    tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal)
+    tested = tested.replace("$d$", "d").replace("$p$", "p")
     assert (
-        "Bold: at each d the best mean, and the next ones until a paired test, corrected over the rows of a layer, "
-        "finds one worse; yardsticks and rows that use more than d are not ranked." in tested
+        "Bold: the best mean at each d, and the next ones before the first that a paired test finds worse, p corrected "
+        "over the rows of a layer; yardsticks and rows that use more than d are not ranked." in tested
     )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested

@@ -31,7 +31,7 @@ def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
         every = [_winners(group, tested) for group in compared]
         winners = [one.names if one.tested else [] for found in every for one in found.values()]
         several = any(len(found) > 1 for found in every)
-        text = led(winners, "the smallest mean error", "pairs of table and d" if several else "tables")
+        text = led(winners, "the smallest mean error", "cases (table, d)" if several else "tables")
     return sentences(text, *left_out(rows), lost(rows, label))
 
 

@@ -37,6 +37,7 @@ AXES = {  # of a metric: statistic, factor, label
     "visited_fraction": ("mean", 100.0, "entries visited,\n% of queries times keys"),
     "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
 }
+DEAR = "no cheaper than exact attention with the scores that choose keys"
 SOFTMAX = "softmax"  # the method that computes exact attention
 MOST_ABSENT = 2  # methods without a cost that are named
 
@@ -68,7 +69,9 @@ def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list
             best = best_at(group, cost, metric, errors, causal)
             if not all(row["reference"] for row in best):
                 names = few_or_number([*chain(*unstated(group, [cost]).values())])
-                notes = [f"left out, as they do not state this cost: {names}"] if names else []
+                dear = [at_budget(row, label) for row in best if _chooses_dearly(row, causal)]
+                notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
+                notes += [f"left out, as they do not state this cost: {names}"] if names else []
                 tables.append(
                     table_of(f"unbeaten in {words} · {caption(group)}", best, frontier_columns(metric), notes)
                 )
@@ -88,6 +91,13 @@ def best_at(
     return unbeaten(cheaper, cost, metric, errors)
 
 
+def _chooses_dearly(row: Fields, causal: bool) -> bool:
+    """Whether the scores of a row that choose its keys and those of its output are as many as exact attention's."""
+    visited = statistic(row, "visited_fraction", "mean") or 0.0
+    scored = statistic(row, "scored", "mean") or 0.0
+    return visited + scored / row["n"] >= (1 - COST_ROUNDING) * exact_share(row["n"], causal)
+
+
 def _competes(row: Fields, metric: str) -> bool:
     """Whether a row is of no yardstick and has a sound median, which is no rounding error of exact attention."""
     sound = (is_sound(row) and row["method"] not in YARDSTICKS) or row["method"] == "vmean"
@@ -98,22 +108,26 @@ def _competes(row: Fields, metric: str) -> bool:
 def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors]) -> list[Row]:
     """The rows by rising cost, each with a smaller error than the one before.
 
-    An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal.
-    ``ratio`` of a row is that to the row before. ``ties`` has the rows after it that the test does not tell from it,
-    each with the ratio of its error to this row's.
+    An error is smaller if the 95 % interval of the ratio (see `ratio`) lies below 1. Costs within 10 % are equal: a row
+    gives way to a later one of such a cost, which is not left out itself. ``ratio`` of a row is that to the row before.
+    ``ties`` has the rows after it that the test does not tell from it, each with the ratio of its error to this row's.
     """
     best: list[Row] = []
     priced = [row for row in rows if _cost(row, cost) or (row["reference"] and cost == "visited_fraction")]
     for row in sorted(priced, key=lambda row: (_cost(row, cost), _median(row, metric))):
         low, middle, high = ratio(errors, row, best[-1]) if best else (0.0, None, 0.0)
         if high < 1:
-            if len(best) > 1 and _cost(row, cost) <= NEAR * _cost(best[-1], cost):
-                best.pop()
-                low, middle, high = ratio(errors, row, best[-1])
-            best.append({**row, "ratio": {"low": low, "mean": middle, "high": high}, "ties": []})
+            best.append({**row, "ties": []})
         elif low <= 1:
             best[-1]["ties"].append((row, middle))
-    return best
+    kept: list[Row] = []
+    for row in reversed(best):
+        if not kept or _cost(kept[0], cost) > NEAR * _cost(row, cost):
+            kept.insert(0, row)
+    for row, above in zip(kept, [None, *kept], strict=False):
+        low, middle, high = ratio(errors, row, above) if above else (0.0, None, 0.0)
+        row["ratio"] = {"low": low, "mean": middle, "high": high}
+    return kept
 
 
 def ratio(errors: Mapping[tuple[Any, ...], Errors], row: Fields, other: Fields) -> tuple[float, float | None, float]:
@@ -194,7 +208,7 @@ def frontier_columns(metric: str) -> list[Column]:
         Column(
             "not told apart\n(ratio)",
             _ties,
-            "cost more than this line, less than the next; the 95 % interval of their ratio to this line holds 1",
+            "cost more than this line, less than the next, if any; the 95 % interval of their ratio to it holds 1",
             spare=1,
             short="not told apart",
         ),

@@ -120,6 +120,28 @@ def test_a_better_method_of_about_the_same_cost_takes_the_place():
     assert names(table) == ["V-Mean (ref.)", "near", "far", "dear"]
 
 
+def test_a_chain_of_equal_costs_leaves_out_nothing_that_is_cheaper_by_more():
+    """Each of three is within 10 % of the next: only the last one stayed, which costs 19 % more than the first."""
+    chain = [*cells("first", 0.211, 0.4), *cells("second", 0.231, 0.35), *cells("third", 0.252, 0.2)]
+    (table,) = frontier_tables([*FIVE, *VMEAN, *chain])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "first", "third", "dear"]
+    ratios = table.headings.index("ratio to the line above, geometric mean [95 %]")
+    assert [line[ratios] for line in table.lines[2:4]] == ["0.80 [0.80 – 0.80]", "0.50 [0.50 – 0.50]"]
+
+
+def test_methods_that_choose_keys_at_the_cost_of_exact_attention_are_named():
+    """They stood among the unbeaten, as what costs as much as exact attention does not."""
+    dear, free = (
+        cells(name, 0.3, factor, metrics={"scored": [scores] * 4})
+        for name, factor, scores in (("chooses", 0.4, 45.0), ("chooses less", 0.3, 44.0))
+    )
+    (table,) = frontier_tables([*FIVE, *VMEAN, *dear, *[{**one, "d": 16} for one in free]])
+    assert names(table) == ["V-Mean (ref.)", "cheap", "chooses less", "dear"]
+    assert not table.notes
+    (table,) = frontier_tables([*FIVE, *VMEAN, *dear])
+    assert list(table.notes) == ["no cheaper than exact attention with the scores that choose keys: chooses d = 8"]
+
+
 @pytest.mark.parametrize(
     "spoiled",
     [
