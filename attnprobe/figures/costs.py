@@ -28,9 +28,14 @@ REACHES, TURNS = (
     48,
 )  # points from there to the name, and directions
 BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
-LEAST_ERROR = {"frontier: the least error up to a cost": FRONTIER}  # of a legend
+LEAST_ERROR = {"frontier: least error, no bad rows": FRONTIER}  # of a legend
+STEPS = (  # of a caption
+    "The steps are the frontier, from V-Mean where that has this cost up to exact attention: points without bad rows"
+)
+CHEAPER = ", of less error than all cheaper ones."
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 MOST_COLOURED = 8  # methods of many
+MOST_LEAST = 6  # methods in colours where no panel has a frontier
 MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
@@ -80,6 +85,8 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> 
 def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> tuple[set[str], dict[str, dict[str, Any]]]:
     """The methods that panels draw in their colours: all, or of many those on a frontier.
 
+    Where no panel has a frontier, these are the `MOST_LEAST` of the least errors.
+
     Args:
         panels: the points of each, and those of its frontier.
 
@@ -90,7 +97,9 @@ def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> tupl
     named = {point.label for points, _ in panels for point in points}
     if len(named) <= MOST_COLOURED:
         return named, {}
-    return {point.label for _, best in panels for point in best}, {"other methods": BEATEN}
+    by_error = sorted((point for points, _ in panels for point in points), key=lambda point: point.error)
+    least = list(dict.fromkeys(point.label for point in by_error))[:MOST_LEAST]
+    return {point.label for _, best in panels for point in best} or {*least}, {"other methods": BEATEN}
 
 
 def cloud(
@@ -124,20 +133,6 @@ def cloud(
     if best and best[0].error < vmean < HUGE:  # V-Mean is left of the axis
         costs, errors = [costs[0] / FAR, *costs], [vmean, *errors]
     axis.add_artist(Line2D(costs, errors, drawstyle="steps-post", **FRONTIER))
-
-
-def below(points: Iterable[Point], best: Sequence[Point], vmean: float = math.inf) -> bool:
-    """Whether a point lies below the steps of a frontier.
-
-    >>> steps = [Point("a", 8, 1.0, 0.5), Point("b", 8, 4.0, 0.1)]
-    >>> [below([Point("c", 8, 2.0, error)], steps) for error in (0.4, 0.6)]
-    [True, False]
-    """
-    for point in points:
-        steps = [one.error for one in best if one.cost <= point.cost] + [vmean] * (vmean < HUGE)
-        if steps and point.error < min(steps):
-            return True
-    return False
 
 
 def numbers(

@@ -486,6 +486,13 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     costs.cloud(axis, [], styles, [])
 
 
+def test_without_a_frontier_the_methods_of_the_least_errors_have_colours():
+    """On one head nothing is tested: all methods were grey."""
+    points = [Point(f"method {number}", 8, 10.0 - number, 0.1 * number) for number in range(1, 10)]
+    named, others = costs.prominent([(points, []), ([], [])])
+    assert named == {f"method {number}" for number in range(1, 7)} and others
+
+
 def test_an_axis_without_a_value_begins_at_0():
     panel = Figure().subplots()
     scale(panel, [None, math.nan])

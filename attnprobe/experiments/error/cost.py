@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.costs import FRONTIER, LEAST_ERROR, Point, below, cloud, frontier, numbers, prominent
+from ...figures.costs import CHEAPER, FRONTIER, LEAST_ERROR, STEPS, Point, cloud, frontier, numbers, prominent
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, outside, scale
 from ...figures.kit import logarithmic
@@ -35,9 +35,11 @@ Panel = tuple[str, Sequence[Fields], Sequence[Point], Sequence[Point]]  # cost, 
 
 EXACT_LABEL = "exact attention"
 NOTHING = {"linestyle": "", "marker": ""}
-CERTAIN = {"frontier: each has less error than the one before, at 95 %": FRONTIER}
-UNCERTAIN = {"under the frontier: not better at 95 %, bad rows, or yardsticks": NOTHING}
-BELOW = {"under the frontier: bad rows": NOTHING}
+CERTAIN = {"frontier: less error at 95 %, no bad rows": FRONTIER}
+TESTED = (
+    ". The ratio of errors to the point before, a geometric mean of heads as in a table of unbeaten methods, is below "
+    "1 at 95 %. Medians are no part of this test, so some may lie under the steps."
+)
 EXACT_LINE = {"color": "black", "linewidth": 1.3, "zorder": 1}
 
 
@@ -53,7 +55,7 @@ def cost_figure(
 
     Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
     is a line through its budgets in rising order; d stands at the points. Steps are the frontier: the points that no
-    other beats (see `unbeaten`). Of many methods, those that have no point on a frontier are grey. V-Mean computes no
+    other beats (see `unbeaten`). Of many methods, others are grey (see `prominent`). V-Mean computes no
     entry and is dashed. Exact attention has error 0 and is a line at its cost. Errors of rounding are below the axis.
 
     Args:
@@ -97,6 +99,7 @@ def cost_figure(
             drawn = _points(group, name, metric)
             panels.append((title, (name, group, drawn, best(group, name, drawn))))
     named, others = prominent((drawn, steps) for _, (_, _, drawn, steps) in panels)
+    stepped = any(steps for _, (*_, steps) in panels)
     styles = styles_of(rows, [row for row in points if text_label(row) in named])
     yardsticks = styles_of(rows, references)
 
@@ -129,23 +132,21 @@ def cost_figure(
             names = few_or_number([label for label in labels if label in styles or words == "cost"])
             absent += [f"no {words}: {names}"] * bool(names)
         absent += [label + note for label, note in notes.items() if note and label not in there]
-        under = any(below(drawn, steps, limits(group, name)[1]) for name, group, drawn, steps in page)
         exact = any(drawn and limits(group, name)[0] < HUGE for name, group, drawn, _ in page)
-        return {
+        return {  # long entries share a column
             **{legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in there},
             **yardsticks,
             **(others if there - styles.keys() else {}),
-            **(CERTAIN if errors else LEAST_ERROR),
-            **((UNCERTAIN if errors else BELOW) if under else {}),
             **({EXACT_LABEL: EXACT_LINE} if exact else {}),
             **hollow_legend(row for row in points if text_label(row) in there),
+            **((CERTAIN if errors else LEAST_ERROR) if any(steps for *_, steps in page) else {}),
             **dict.fromkeys(absent, NOTHING),
         }
 
     figure = Panels(
         f"cost-{metric}",
         f"{sentence(in_words(metric))} against cost: medians",
-        _caption(shown, metric, len(budgets) > 1, bool(errors), bool(others)),
+        _caption(shown, metric, len(budgets) > 1, bool(errors), bool(others), stepped),
         panels,
         draw,
         y=f"{symbol(metric)}, median",
@@ -159,21 +160,15 @@ def cost_figure(
     return draw_figures([figure], drawing, out_dir)
 
 
-def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool, grey: bool) -> list[str]:
+def _caption(rows: Sequence[Fields], metric: str, several: bool, certain: bool, grey: bool, stepped: bool) -> list[str]:
     symbols = f", {formula(metric)}" if metric in SYMBOLS else ""
     lines = [
         f"Median of the {in_words(metric)}{symbols}, against the entries of the n x n matrix that a method visits, "
         "without scores that only choose keys, and against other costs that methods state.",
         *(["A line joins the budgets d of a method, which stand at its points where there is room."] * several),
-        "The steps are the frontier: points without bad rows that no other beats"
-        + (
-            ", as in a table of unbeaten methods: the ratio of error to the one before, a geometric mean of "
-            "heads, is below 1 at 95 %."
-            if certain
-            else "."
-        ),
-        *(["Grey: methods without a point on a frontier, named where there is room."] * grey),
-        *(["That of entries begins at V-Mean, which visits none."] * any(row["method"] == "vmean" for row in rows)),
+        *([STEPS + (TESTED if certain else CHEAPER)] * stepped),
+        *(["Grey: methods without a point on a frontier, named where there is room."] * (grey and stepped)),
+        *(["Grey: methods of larger errors, named where there is room."] * (grey and not stepped)),
         "The upright line: exact attention, which computes every entry that is not masked and has no error.",
     ]
     for words, labels in unstated(rows, COSTS).items():

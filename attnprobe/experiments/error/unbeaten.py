@@ -34,8 +34,8 @@ WORDS = {
 }
 COSTS = {"visited_fraction": "entries visited, without scores that only choose keys", "kv_read": "keys and values read"}
 AXES = {  # of a metric: statistic, factor, label
-    "visited_fraction": ("mean", 100.0, "entries visited,\n% of queries times keys"),
-    "kv_read": ("mean", 1.0, "rows of K and V\nread for a query"),
+    "visited_fraction": ("mean", 100.0, "entries visited, % of queries times keys"),
+    "kv_read": ("mean", 1.0, "rows of K and V read for a query"),
 }
 DEAR = "no cheaper than exact attention with the scores that choose keys"
 SOFTMAX = "softmax"  # the method that computes exact attention

@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from attnprobe.experiments.error import cost, unbeaten
 from attnprobe.experiments.error.view import pooled
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.files import fixed_settings
 from attnprobe.tables.console import Header
 from attnprobe.tables.view import View
 
@@ -328,11 +329,45 @@ def test_of_many_methods_those_of_the_table_are_named_and_points_with_bad_rows_a
         "spoiled !",
         "worse 0",
     }
-    assert legend_of(figure).keys() >= cost.hollow_legend(pooled(spoiled)).keys() | cost.UNCERTAIN.keys()
+    assert legend_of(figure).keys() >= cost.hollow_legend(pooled(spoiled)).keys() | cost.CERTAIN.keys()
     axis = Figure().subplots()
     figure.draw(axis, figure.panels[0][1])
     hollow = [line for line in axis.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
     assert [line.get_xydata().tolist() for line in hollow] == [[[5.0, pytest.approx(0.0031)]]]
+
+
+def test_without_steps_no_legend_or_caption_has_a_frontier(monkeypatch, tmp_path):
+    """Nothing is tested on one head; nine methods were grey below a legend of a frontier."""
+    figures = []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    records = cells("vmean", 0.0, 1.0, None, layers=(0,), requested=False, reference=True)
+    for number in range(1, 10):
+        records += cells(f"m{number}", 0.05 * number, 0.1 * number, layers=(0,))
+    for record in records:
+        record["heads"] = [0]
+        record["metrics"] = {name: values[:1] for name, values in record["metrics"].items()}
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
+    words = " ".join([*figures[0].caption, *legend_of(figures[0])])
+    assert "frontier" not in words and "Grey: methods of larger errors" in words
+    assert {f"m{number}" for number in range(1, 7)} <= legend_of(figures[0]).keys()
+
+
+def test_half_of_a_slide_is_its_panels(monkeypatch, tmp_path):
+    """A legend of nine lines in one column left them 30 %."""
+    figures = []
+    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+    grey = [one for number in range(9) for one in cells(f"grey {number}", 0.95, 0.9)]
+    reads = cells("reads", 0.3, 0.4, metrics={"kv_read": [8.0] * 4})
+    spoiled = cells("spoiled", 0.05, 0.001, metrics={"bad_rows": [1.0] * 4})
+    records = [*FIVE, *grey, *reads, *spoiled, *VMEAN]
+    slide = Drawing("slide")
+    cost.cost_figure(pooled(records), slide, tmp_path, unbeaten.OUTPUT, records=records)
+    with fixed_settings(slide):
+        (page,) = figures[0].pages(slide)
+        drawn = figures[0].sheet(page, slide).figure
+        drawn.draw_without_rendering()
+    assert len(drawn.legends[0].get_texts()) >= 8
+    assert all(axis.get_position().height > 0.5 for axis in drawn.axes)
 
 
 def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_line(monkeypatch, tmp_path):
