@@ -23,17 +23,27 @@ def scale(panel: Any, values: Iterable[float | None], dots: bool = False, high: 
     Values above ``high``, and those below the `floor` of all others, do not stretch it. With a finite ``high``, equal
     values give equal axes.
     """
+    low, end = _span([*values], high)
+    panel.grid(False, axis="y" if dots else "x")
+    if low:
+        logarithmic(panel, "x" if dots else "y")
+    if end < math.inf:
+        (panel.set_xlim if dots else panel.set_ylim)(low, end)
+
+
+def highest(values: Iterable[float | None], high: float = math.inf) -> float:
+    """The end of the axis of `scale`; infinite where matplotlib has it beyond all that is drawn."""
+    return _span([*values], high)[1]
+
+
+def _span(values: Sequence[float | None], high: float) -> tuple[float, float]:
+    """The ends of the axis of `scale`, of which 0 is of a linear one; the upper is infinite where both are free."""
     inside = _inside(values, high)
     kept = [value for value in inside if value >= floor(inside)]
     bounded = math.isfinite(high)
-    set_ends = panel.set_xlim if dots else panel.set_ylim
-    panel.grid(False, axis="y" if dots else "x")
     if not kept or max(kept) <= STEEP * min(kept):
-        set_ends(0, (1.1 if bounded else 1.06) * max(kept, default=1.0))
-        return
-    logarithmic(panel, "x" if dots else "y")
-    if bounded or len(kept) < len(inside):
-        set_ends(min(kept) / 1.5, max(kept) * 1.5)
+        return 0.0, (1.1 if bounded else 1.06) * max(kept, default=1.0)
+    return min(kept) / 1.5, max(kept) * 1.5 if bounded or len(kept) < len(inside) else math.inf
 
 
 def lowest(values: Iterable[float | None], high: float = math.inf) -> float:

@@ -115,7 +115,7 @@ def fixed_settings(drawing: Drawing) -> Iterator[None]:
                 "grid.color": GRID,
                 "grid.linewidth": 0.6,
                 "legend.frameon": False,
-                "legend.handlelength": 1.8,
+                "legend.handlelength": 2.8,  # dashes are seen beside a marker
                 "legend.columnspacing": 1.2,
                 "figure.dpi": DPI,
             }

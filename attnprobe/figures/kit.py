@@ -177,7 +177,7 @@ def legend_columns(labels: Sequence[str], inches: float, size: float) -> int:
 
 def _entry_inches(label: str, size: float) -> float:
     """The width of an entry of a legend, with its line and the space behind it."""
-    return size * (0.064 + 0.0075 * len(plain_math(label)))
+    return size * (0.078 + 0.0075 * len(plain_math(label)))
 
 
 def legend_inches(labels: Sequence[str], inches: float, size: float) -> float:

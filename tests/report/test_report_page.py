@@ -75,7 +75,7 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
         "Relative output error (spectral norm) against cost: medians (layer 0, 2, n = 64)",
     ]
     captions = re.findall("<figcaption>(.*?)</figcaption>", page, flags=re.S)
-    assert "Points are medians, bands run from p10 to p90, and ticks are maxima, unless" in captions[0]
+    assert "Points are medians, bands run from p10 to p90, and ticks are maxima, or arrows" in captions[0]
     assert not any("attnprobe error" in caption for caption in captions)  # where it is from stands once
     rows, bounds = summarise(records())
     for row in [*rows, *bounds]:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.ends import drawable, lowest, outside, scale
+from ...figures.ends import drawable, highest, lowest, outside, scale
 from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
@@ -53,6 +53,8 @@ DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "beyond the axis (number: median)"
+ARROW: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 5.5}
+MAXIMUM_BEYOND = "maximum beyond the axis"
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
 DOTS = 0.19  # inches of a method's line
 FEW_DOTS = 8  # lines below each other; twice as many have two columns
@@ -117,7 +119,7 @@ def _dots(
     """
     rows = [row for group in corners for row in group]
     values, high = _values([*rows, *limits], name), _end(rows, name)
-    low = lowest(values, high)
+    ends = lowest(values, high), highest(values, high)
     medians = {
         label: [
             drawable(_median(row, name)) if has(row, name) else math.inf for row in rows if text_label(row) == label
@@ -131,7 +133,7 @@ def _dots(
 
     def draw(axis: Any, panel: Dots) -> None:
         labels, group = panel
-        dot_panel(axis, group, _at(limits, group[0]), name, {label: styles[label] for label in labels}, (low, high))
+        dot_panel(axis, group, _at(limits, group[0]), name, {label: styles[label] for label in labels}, ends)
         scale(axis, values, dots=True, high=high)
 
     panels = [
@@ -142,7 +144,7 @@ def _dots(
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
-    out = [row for row in rows if has(row, name) and not row.get("reference") and _is_out(row, name, low, high)]
+    out = [row for row in rows if has(row, name) and not row.get("reference") and _is_out(row, name, *ends)]
     legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
@@ -163,9 +165,9 @@ def _dots(
     )
 
 
-def _is_out(row: Row, name: str, low: float, high: float) -> bool:
-    """Whether a median lies outside the axis, or a p90 above it."""
-    return drawable(row["metrics"][name]["p90"]) > high or _median(row, name) < low
+def _is_out(row: Row, name: str, low: float, end: float) -> bool:
+    """Whether a median lies outside the axis, or a maximum above it."""
+    return drawable(row["metrics"][name].get("max")) > end or _median(row, name) < low
 
 
 def _lines(
@@ -181,9 +183,18 @@ def _lines(
     def level(row: Row) -> tuple[Any, ...] | None:
         return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
+    def beside(row: Row) -> list[float | None]:
+        """The values of panels with the axis of a row's."""
+        return _values([one for one in [*rows, *limits] if level(one) == level(row)], name)
+
+    def end(row: Row) -> float:
+        return highest(beside(row), high)
+
+    out = any(_is_out(row, name, 0.0, end(row)) for row in rows if has(row, name) and not row.get("reference"))
+
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), high)
-        scale(axis, _values([row for row in [*rows, *limits] if level(row) == level(panel[0])], name), high=high)
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), end(panel[0]))
+        scale(axis, beside(panel[0]), high=high)
 
     return Panels(
         f"error-{name}",
@@ -193,7 +204,7 @@ def _lines(
         draw,
         "budget d",
         symbol(name),
-        shared_legend(rows, styles, name, notes) | _rest(rows, limits, budgets, _are_barred(styles)),
+        shared_legend(rows, styles, name, notes) | _rest(rows, limits, budgets, _are_barred(styles), out),
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
     )
@@ -210,9 +221,11 @@ def _families(
     values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
     notes = _notes(rows, name, lowest(values, high), high)
     marked = flagged(rows)
+    end = highest(values, high)
+    out = any(_is_out(row, name, 0.0, end) for row in rows if has(row, name) and not row.get("reference"))
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, high)
+        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, end)
         scale(axis, values, high=high)
         return {
             legend_text(label, marked) + notes.get(label, ""): line
@@ -229,7 +242,7 @@ def _families(
         draw,
         "budget d",
         symbol(name),
-        references | crosses | _rest(rows, limits, budgets, True),
+        references | crosses | _rest(rows, limits, budgets, True, out),
         height=2.3,
     )
 
@@ -257,9 +270,12 @@ def _at(rows: Sequence[Row], row: Row) -> list[Row]:
     return [one for one in rows if _corner(one) == _corner(row)]
 
 
-def _rest(rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], barred: bool) -> dict[str, Any]:
+def _rest(
+    rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], barred: bool, out: bool
+) -> dict[str, Any]:
     """The legend of what is drawn beside lines of methods."""
     spread = spread_legend(QUANTILES, not barred) | {"maximum": MAXIMUM}
+    spread |= {MAXIMUM_BEYOND: {"color": GREY, **ARROW}} if out else {}
     bound = {"lower bound, rank d": BOUND} if any(row["d"] in budgets for row in limits) else {}
     return spread | hollow_legend(rows) | bound
 
@@ -267,7 +283,7 @@ def _rest(rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], ba
 def _caption(
     name: str, rows: Sequence[Row], bounds: Sequence[Row], budgets: Sequence[int], styles: Styles, dots: bool
 ) -> list[str]:
-    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, unless they lie far above the axis."
+    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, or arrows beyond the axis."
     barred = dots or _are_barred(styles)
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
     lines.append(spread.format("bars" if barred else "bands"))
@@ -318,12 +334,12 @@ def line_panel(
     styles: Styles,
     budgets: Sequence[int],
     bands: bool,
-    high: float,
+    end: float,
 ) -> dict[str, Any]:
     """Error against budget: a line per method with its band, or with bars side by side in `slots`.
 
-    A tick is the maximum. A hollow marker is a row with bad rows. ``high`` is the end of the axis. Returns the line of
-    each method.
+    A tick is the maximum, or an arrow beyond the ``end`` of the axis. A hollow marker is a row with bad rows. Returns
+    the line of each method.
     """
     from matplotlib.lines import Line2D
 
@@ -354,12 +370,16 @@ def line_panel(
             (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
             most = [drawable(stats["max"]) for _, stats in points]
             axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
+            above = [x for x, y in zip(d, most, strict=True) if y > end]
+            if above:
+                top = {"transform": axis.get_xaxis_transform(), "clip_on": False, "in_layout": False}
+                axis.plot(above, [1.0] * len(above), color=style["color"], **ARROW, **top)
             for x, y, one in zip(d, middle, bad, strict=True):
                 if one:  # a ring stays visible around the point of another method
                     axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
         for row in group:
             if crossed(row, name):
-                value = _median(row, name) if has(row, name) and _median(row, name) <= high else None
+                value = _median(row, name) if has(row, name) and _median(row, name) <= end else None
                 lines.setdefault(label, Line2D([], [], **style))
                 d = row["d"] or budgets[0]
                 cross_out(axis, places.get((label, d), d), value, style["color"])
@@ -381,9 +401,9 @@ def dot_panel(
 ) -> None:
     """One budget: a line per method with its median, p10 – p90 and maximum.
 
-    An arrow at an edge is a median below ``ends``, those of the axis, or a p90 above; a median beyond has its number.
+    An arrow at an edge is a median below ``ends``, those of the axis, or a maximum above. Medians beyond have numbers.
     """
-    low, high = ends
+    low, end = ends
     labels = [label for label, style in styles.items() if style["marker"]]
     for position, label in enumerate(labels):
         style = styles[label]
@@ -396,11 +416,11 @@ def dot_panel(
                 face = HOLLOW if mark(row) == "!" else {}
                 axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
-                if _is_out(row, name, low, high):
+                if _is_out(row, name, low, end):
                     below = _median(row, name) < low
                     edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
                     axis.plot([0.0 if below else 1.0], [position], marker="<" if below else ">", markersize=6, **edge)
-                    if below or stats["median"] > high:
+                    if below or stats["median"] > end:
                         words = {"ha": "left" if below else "right", "va": "center", "fontsize": "small"}
                         axis.text(
                             0.05 if below else 0.95,
@@ -410,7 +430,7 @@ def dot_panel(
                             **edge,
                         )
             if crossed(row, name):
-                seen = stats is not None and _median(row, name) <= high
+                seen = stats is not None and _median(row, name) <= end
                 x, y = (_median(row, name), position) if seen else (position, None)
                 cross_out(axis, x, y, style["color"], dots=True)
     marked = flagged(rows)

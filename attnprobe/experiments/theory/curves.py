@@ -24,7 +24,8 @@ OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 ROWS = {"linewidth": 1.0, "linestyle": ":"}
-LINE = {"linewidth": 1.6, "marker": "o", "markersize": 3.5}
+DOT = {"marker": "o", "markersize": 3.5}
+LINE = {"linewidth": 1.6, **DOT}
 COLLAPSE = {  # label, colour and kind of line
     "values": (r"$\|res(V)\|/\|V\|$", COLOURS[0], ":"),
     "relative": (r"$\|res(BV)\|/\|BV\|$", COLOURS[1], "--"),
@@ -143,8 +144,10 @@ def _tokens(points: Sequence[Row]) -> Panels:
         ],
         draw=draw,
         x="tokens n",
-        y="landmarks",
-        legend={f"ε = {epsilon:g}": {"color": colour, **LINE} for epsilon, colour in colours.items()}
+        y=r"$d_{stat}$, or landmarks",
+        legend={f"ε = {epsilon:g}": {"color": colour, "linestyle": "", **DOT} for epsilon, colour in colours.items()}
+        | {r"$d_{stat}$": {**LINE, "color": GREY}}
+        | {"landmarks that Theorem 2 requires": {**LINE, "color": GREY, "linestyle": "--"}}
         | {"2n": rows, **band_legend(points, colours.values())},
         **_panels(points, "layer"),
     )

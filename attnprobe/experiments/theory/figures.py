@@ -72,7 +72,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         caption,
         _titled(rows),
         partial(_panel, colours),
-        legend=partial(verdicts_legend, LOOKS, colours, "bound broken"),
+        legend=partial(verdicts_legend, LOOKS, colours, "measured beyond the bound"),
         width=2.25,
         height=2.3,
         sharing={},

@@ -326,6 +326,14 @@ def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path,
     assert all(1e-5 < axis.get_ylim()[0] < 6e-4 and 1.0 < axis.get_ylim()[1] < 100 for axis in axes)
     names = {text.get_text() for axis in axes for text in axis.get_legend().get_texts()}
     assert {name for name in names if "(" in name} == {"topk (d = 64 below: ≤ 1e-7)", "performer (d = 64 above: ≥ 2e6)"}
+    arrows = [
+        len(line.get_xdata())
+        for axis in axes
+        for line in axis.lines
+        if line.get_marker() == "^" and not line.get_clip_on()
+    ]
+    assert arrows == [1], "the maximum of the one that diverges, at the edge"
+    assert "maximum beyond the axis" in [text.get_text() for text in pages[0].legends[0].get_texts()]
 
 
 def test_an_axis_of_lines_reaches_every_median_and_names_the_others(tmp_path, pages):

@@ -108,6 +108,9 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     assert [y[0] for style, _, y in shown(axis) if style == ":"] == [128, 256]  # 2n
     axis = figures["theory-tokens"].axes[0]
     assert axis.get_xlabel() == "tokens n" and axis.get_xticks().tolist() == [64, 128]
+    words = [text.get_text() for text in figures["theory-tokens"].legends[0].get_texts()]
+    assert {r"$d_{stat}$", "landmarks that Theorem 2 requires"} <= {*words}, "solid and dashed"
+    assert "d_{stat}" in axis.get_ylabel()
     assert not len(axis.get_xticks(minor=True))  # a tick beside that of a length would look like another length
 
     def some(table, e):
