@@ -340,7 +340,7 @@ def test_a_point_with_bad_rows_is_on_no_frontier():
 def test_a_legend_has_as_many_columns_as_fit_side_by_side():
     labels = ["skyformer !", "skyformer:guard=sampled", "nystromformer", "V-Mean", "maximum", "lower bound, rank d"]
     assert [legend_columns(labels, inches, 7) for inches in (1.0, 3.3, 9.0)] == [1, 2, 6]
-    assert legend_columns(["a" * 40, "b", "c"], 3.2, 7) == 2
+    assert legend_columns(["a" * 40, "b", "c"], 3.5, 7) == 2
 
 
 def test_long_words_of_legends_and_titles_break_where_they_can_be_read():

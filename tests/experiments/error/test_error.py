@@ -292,7 +292,7 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             "features": ["linear", "performer (above: ≥ 1e6)"],
             "Nyström": ["mss", "nystromformer", "skyformer"],
         }
-        assert [text.get_text() for text in page.legends[0].get_texts()] == ["V-Mean", "p10 – p90", "maximum"]
+        assert [text.get_text() for text in page.legends[0].get_texts()][:3] == ["V-Mean", "p10 – p90", "maximum"]
         low, high = shown["sparse"].get_ylim()
         assert 0 <= low < 0.5 and 1.1 < high < 1e4  # neither end is stretched
         for axis in shown.values():  # no two lines of a panel look the same

@@ -276,7 +276,7 @@ def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
     some = [record(finding({}, 8, verdict=["holds"] * 3), theorem=f"t{place}") for place in range(9)]
     last = [record(finding({}, 16, verdict=["vacuous"] * 3), theorem=f"t{place}") for place in range(9, 15)]
     actual = drawn([*some, *last])
-    for name, words in (("", ["holds", "d = 8", "bound broken"]), ("-2", ["vacuous", "d = 16"])):
+    for name, words in (("", ["holds", "d = 8", "measured beyond the bound"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
         assert [text.get_text() for text in legend.get_texts()] == words
 
