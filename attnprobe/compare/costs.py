@@ -8,6 +8,7 @@ from statistics import fmean
 
 from ..files import Fields
 from ..tables.long import Row
+from ..tables.methods import NEAR_COST
 from .cells import Key, per_head
 from .pairs import ARROW
 
@@ -15,15 +16,19 @@ CHOOSING = "scored"  # which few methods state: those that choose keys by scores
 COSTS = ("visited_fraction", CHOOSING, "kv_read", "cache_bytes")
 NONE = "none"  # in place of a pair
 SAME = 1.01  # costs within this factor are equal
-NEAR = 1.1  # and these are about equal
 NEARER = 0.5  # of the logarithm of the ratio of costs: what another budget must reach to be named
 COST_FIELDS = tuple(f"{name}_{side}" for name in COSTS for side in "ab")
 
 
-def costs_of(a: Iterable[Fields], b: Iterable[Fields]) -> Row:
-    """The costs of both sides as fields of a row: means over cells and heads, None where a side does not state one."""
+def costs_of(a: Iterable[Fields], b: Iterable[Fields], at_equal_cost: str | None = None) -> Row:
+    """The costs of both sides as fields of a row: means over cells and heads, None where a side does not state one.
+
+    Args:
+        at_equal_cost: what `nearer` says of the row.
+    """
     sides = {"a": _means(a), "b": _means(b)}
-    return {f"{name}_{side}": known.get(name) for name in COSTS for side, known in sides.items()}
+    known = {f"{name}_{side}": of.get(name) for name in COSTS for side, of in sides.items()}
+    return {**known, "at_equal_cost": at_equal_cost}
 
 
 def _means(cells: Iterable[Fields]) -> dict[str, float]:
@@ -73,12 +78,12 @@ def nearer(key: Key, a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapp
     )
     d = key[5]
     here = _apart(ours[d], others[d])
-    if here is None or here <= math.log(NEAR) or None in (cells[d][0].get("own_d") for cells in (ours, others)):
+    if here is None or here <= math.log(NEAR_COST) or None in (cells[d][0].get("own_d") for cells in (ours, others)):
         return None
     candidates = [(ours[d], cells) for cells in others.values()] + [(cells, others[d]) for cells in ours.values()]
     measured = [(apart, *sides) for sides in candidates if (apart := _apart(*sides)) is not None]
     apart, left, right = min(measured, key=lambda one: one[0])
-    if apart > max(NEARER * here, math.log(NEAR)):
+    if apart > max(NEARER * here, math.log(NEAR_COST)):
         return NONE
     names = left[0]["at_budget"], right[0]["at_budget"]
     return None if ARROW.join(names) in {at[1] for at in a} else "=".join(names)

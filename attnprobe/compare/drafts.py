@@ -11,7 +11,6 @@ from ..tables.methods import spoiled_heads
 from ..tables.metrics import METRICS
 from .cells import layers_together
 from .chance import Evidence, within_rounds
-from .costs import costs_of
 from .pairing import Pairing
 from .samples import heads_share_draws, measured
 from .verdicts import Draft, blank, numbers
@@ -34,20 +33,17 @@ def place_of(cells: Sequence[Fields], varying: Sequence[str]) -> Row:
     )
 
 
-def drafted(
-    pairing: Pairing, varying: Sequence[str], metrics: Sequence[str], at_equal_cost: str | None = None
-) -> list[Draft]:
+def drafted(pairing: Pairing, varying: Sequence[str], metrics: Sequence[str], costs: Row | None = None) -> list[Draft]:
     """A draft for each metric that either run has, or one draft if the status decides.
 
     Args:
-        at_equal_cost: the pair of budgets whose costs are nearer, or none (see `nearer`).
+        costs: of both sides, as fields of the rows (see `costs_of`); of a run's own tables none are asked for.
     """
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
     seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     bad = [run for run, cells in (("A", a), ("B", b)) if any(map(spoiled_heads, cells))]
-    costs = costs_of(a, b)
     drafts = []
     for metric in metrics:
         fields, evidence, (few, more) = measured(METRICS[metric], pairing)
@@ -57,8 +53,7 @@ def drafted(
         row = {
             **place_of(a if len(a) >= len(b) else b, varying),
             **fields,
-            **costs,
-            "at_equal_cost": at_equal_cost,
+            **(costs or {}),
             "metric": metric,
             "paired": pairing.kind,
             "seeds_a": seeds[0],

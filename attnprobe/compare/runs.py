@@ -17,7 +17,7 @@ from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
 from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources
 from .chance import LEVEL
-from .costs import nearer
+from .costs import costs_of, nearer
 from .drafts import drafted, place_of, timed_drafts, timed_place
 from .notes import cells_in_words, named, of_bad_rows, of_chance, of_intervals, pairings, spans
 from .pairing import aligned, paired
@@ -222,7 +222,8 @@ def compare_runs(
         pairing = paired(ours, others)
         if ours and others:
             if rows_of_times is None:
-                made = drafted(pairing, varying, judged_by, nearer(key, a_rows, b_rows) if pairs else None)
+                near = nearer(key, a_rows, b_rows) if pairs else None
+                made = drafted(pairing, varying, judged_by, costs_of(pairing.a.values(), pairing.b.values(), near))
             else:
                 made = timed_drafts([*ours.values()][-1], [*others.values()][-1], judged_by)
             found = found or (key in common and any(draft.tells for draft in made))

@@ -23,10 +23,8 @@ BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6,
 BEATEN_LINE = {"color": "#cccccc", "linewidth": 0.7, "zorder": 0.95}
 GREY_NAME = "#666666"  # of the name of such a method
 LEADER = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1.5}  # to a name that is not beside its point
-REACHES, TURNS = (
-    (8.0, 14.0, 22.0, 32.0, 44.0, 58.0, 74.0, 92.0, 112.0),
-    48,
-)  # points from there to the name, and directions
+REACHES = (8.0, 14.0, 22.0, 32.0, 44.0, 58.0, 74.0, 92.0, 112.0)  # points from there to the name
+TURNS = 48  # directions of such a line
 BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
 LEAST_ERROR = {"frontier: least error, no bad rows": FRONTIER}  # of a legend
 STEPS = (  # of a caption

@@ -25,6 +25,7 @@ YARDSTICKS = frozenset(
 
 FRAGILE = "rounding decides the sum that divides some rows; without a causal mask, guard=sampled replaces them"
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
+NEAR_COST = 1.1  # costs within this factor are about equal
 SPARE = 0.05  # of d that a row may use beyond it
 KERNEL = "kernel"  # the family of exact attention's kernels
 

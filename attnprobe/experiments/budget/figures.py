@@ -27,10 +27,8 @@ NUMBERED = 0.14  # inches of a cell that says its number
 NAMES = 0.9  # inches of the names of methods
 BAR = 0.7  # inches of the colour scale
 SPARE = 0.05  # inches between maps
-AROUND, WORDS = (
-    0.8,
-    0.6,
-)  # inches of the title and the legend of a page of fixed size, and of what a map has beside cells
+AROUND = 0.8  # inches of the title and the legend of a page of fixed size
+WORDS = 0.6  # inches of what a map has there beside cells
 TALLEST = 1.8  # of a cell there, over its width
 HATCHED = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
 RING = {

@@ -128,6 +128,7 @@ def _dots(
     }
     order = sorted(medians, key=lambda label: median(medians[label]))
     by_error = sorted(rows, key=lambda row: order.index(text_label(row)))
+    places = [_corner(group[0]) for group in corners]
     half = math.ceil(len(order) / 2)
     split = parts(by_error, min(most, half) if len(corners) == 1 and half > FEW_DOTS else most)
 
@@ -139,12 +140,12 @@ def _dots(
     panels = [
         (panel_title(group[0], budgets), (sorted({*map(text_label, part)}, key=order.index), group))
         for part in split
-        for group in sorted(gathered(part, _corner), key=lambda group: [*map(_corner, rows)].index(_corner(group[0])))
+        for group in sorted(gathered(part, _corner), key=lambda group: places.index(_corner(group[0])))
     ]
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
-    out = [row for row in rows if has(row, name) and not row.get("reference") and _is_out(row, name, *ends)]
+    out = any(_is_out(row, name, *ends) for row in _measured(rows, name))
     legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
@@ -165,6 +166,11 @@ def _dots(
     )
 
 
+def _measured(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows of methods, not of yardsticks, that hold the metric."""
+    return [row for row in rows if has(row, name) and not row.get("reference")]
+
+
 def _is_out(row: Row, name: str, low: float, end: float) -> bool:
     """Whether a median lies outside the axis, or a maximum above it."""
     return drawable(row["metrics"][name].get("max")) > end or _median(row, name) < low
@@ -183,18 +189,14 @@ def _lines(
     def level(row: Row) -> tuple[Any, ...] | None:
         return (row.get("layer"), row.get("target"), source_heading(row)) if rowwise else None
 
-    def beside(row: Row) -> list[float | None]:
-        """The values of panels with the axis of a row's."""
-        return _values([one for one in [*rows, *limits] if level(one) == level(row)], name)
-
-    def end(row: Row) -> float:
-        return highest(beside(row), high)
-
-    out = any(_is_out(row, name, 0.0, end(row)) for row in rows if has(row, name) and not row.get("reference"))
+    values = {level(group[0]): _values(group, name) for group in gathered([*rows, *limits], level)}  # of each axis
+    ends = {axis: highest(every, high) for axis, every in values.items()}
+    out = any(_is_out(row, name, 0.0, ends[level(row)]) for row in _measured(rows, name))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), end(panel[0]))
-        scale(axis, beside(panel[0]), high=high)
+        here = level(panel[0])
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), ends[here])
+        scale(axis, values[here], high=high)
 
     return Panels(
         f"error-{name}",
@@ -222,7 +224,7 @@ def _families(
     notes = _notes(rows, name, lowest(values, high), high)
     marked = flagged(rows)
     end = highest(values, high)
-    out = any(_is_out(row, name, 0.0, end) for row in rows if has(row, name) and not row.get("reference"))
+    out = any(_is_out(row, name, 0.0, end) for row in _measured(rows, name))
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, end)
@@ -418,17 +420,12 @@ def dot_panel(
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
                 if _is_out(row, name, low, end):
                     below = _median(row, name) < low
+                    at, beside, arrow, aligned = (0.0, 0.05, "<", "left") if below else (1.0, 0.95, ">", "right")
                     edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
-                    axis.plot([0.0 if below else 1.0], [position], marker="<" if below else ">", markersize=6, **edge)
+                    axis.plot([at], [position], marker=arrow, markersize=6, **edge)
                     if below or stats["median"] > end:
-                        words = {"ha": "left" if below else "right", "va": "center", "fontsize": "small"}
-                        axis.text(
-                            0.05 if below else 0.95,
-                            position,
-                            f"{stats['median']:.1e}" if stats["median"] else "0",
-                            **words,
-                            **edge,
-                        )
+                        number = f"{stats['median']:.1e}" if stats["median"] else "0"
+                        axis.text(beside, position, number, ha=aligned, va="center", fontsize="small", **edge)
             if crossed(row, name):
                 seen = stats is not None and _median(row, name) <= end
                 x, y = (_median(row, name), position) if seen else (position, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...figures.methods import OWN, text_label
 from ...files import Fields
 from ...tables.long import Row, long_rows, mean_interval
-from ...tables.methods import ROUNDING, YARDSTICKS, caption, family, is_fragile, is_sound, label, statistic
+from ...tables.methods import NEAR_COST, ROUNDING, YARDSTICKS, caption, family, is_fragile, is_sound, label, statistic
 from ...tables.numbers import significant
 from ...tables.results import at_budget
 from ...tables.table import Column, Table, gathered, grouped_by, method_key, table_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Errors = Mapping[tuple[Any, ...], float]  # of a row, by layer, window and head
 MANY = 5  # requested methods from which on the tables are shown
-NEAR = 1.1  # costs within this factor are equal
 COST_ROUNDING = 1e-9  # relative, of a mean over heads
 LEAST = 1e-300  # an error of 0, which has no logarithm
 MOST_TIES = 3  # methods that are named beside the one that they tie with; the user's own always are
@@ -93,9 +92,8 @@ def best_at(
 
 def _chooses_dearly(row: Fields, causal: bool) -> bool:
     """Whether the scores of a row that choose its keys and those of its output are as many as exact attention's."""
-    visited = statistic(row, "visited_fraction", "mean") or 0.0
-    scored = statistic(row, "scored", "mean") or 0.0
-    return visited + scored / row["n"] >= (1 - COST_ROUNDING) * exact_share(row["n"], causal)
+    share = _cost(row, "visited_fraction") + _cost(row, "scored") / row["n"]
+    return share >= (1 - COST_ROUNDING) * exact_share(row["n"], causal)
 
 
 def _competes(row: Fields, metric: str) -> bool:
@@ -122,7 +120,7 @@ def unbeaten(rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tup
             best[-1]["ties"].append((row, middle))
     kept: list[Row] = []
     for row in reversed(best):
-        if not kept or _cost(kept[0], cost) > NEAR * _cost(row, cost):
+        if not kept or _cost(kept[0], cost) > NEAR_COST * _cost(row, cost):
             kept.insert(0, row)
     for row, above in zip(kept, [None, *kept], strict=False):
         low, middle, high = ratio(errors, row, above) if above else (0.0, None, 0.0)
