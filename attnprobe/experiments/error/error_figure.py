@@ -10,16 +10,12 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.ends import drawable, highest, lowest, outside, scale
-from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     CROSS,
     CROSSES,
-    HOLLOW,
     QUANTILES,
-    SHADE,
     Styles,
-    cross_out,
     crossed,
     family_panels,
     flagged,
@@ -30,7 +26,6 @@ from ...figures.methods import (
     panel_title,
     parts,
     shared_legend,
-    slots,
     spread_legend,
     styles_of,
     text_label,
@@ -40,25 +35,20 @@ from ...figures.panels import Panels, draw_figures
 from ...records.file import LOWER_BOUND
 from ...tables.labels import source_heading
 from ...tables.long import Row
-from ...tables.methods import family, mark
+from ...tables.methods import family
 from ...tables.table import gathered
+from .error_panels import ARROW, BARS, BOUND, DASHED, DOTTED, LINE, dot_panel, is_out, line_panel, median_of
 
 Dots = tuple[Sequence[str], Sequence[Row]]  # the methods of a panel of one budget, and its rows
 
 SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
-LINE: dict[str, Any] = {"color": GREY, "zorder": 1.5}
-DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
-DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "beyond the axis (number: median)"
-ARROW: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 5.5}
 MAXIMUM_BEYOND = "maximum beyond the axis"
-BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
 DOTS = 0.19  # inches of a method's line
 FEW_DOTS = 8  # lines below each other; twice as many have two columns
-BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
 def error_figure(
@@ -122,7 +112,7 @@ def _dots(
     ends = lowest(values, high), highest(values, high)
     medians = {
         label: [
-            drawable(_median(row, name)) if has(row, name) else math.inf for row in rows if text_label(row) == label
+            drawable(median_of(row, name)) if has(row, name) else math.inf for row in rows if text_label(row) == label
         ]
         for label in styles
     }
@@ -145,7 +135,7 @@ def _dots(
     legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
     legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
-    out = any(_is_out(row, name, *ends) for row in _measured(rows, name))
+    out = any(is_out(row, name, *ends) for row in _measured(rows, name))
     legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
     legend |= hollow_legend(rows) | ({CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {})
     return Panels(
@@ -171,11 +161,6 @@ def _measured(rows: Sequence[Row], name: str) -> list[Row]:
     return [row for row in rows if has(row, name) and not row.get("reference")]
 
 
-def _is_out(row: Row, name: str, low: float, end: float) -> bool:
-    """Whether a median lies outside the axis, or a maximum above it."""
-    return drawable(row["metrics"][name].get("max")) > end or _median(row, name) < low
-
-
 def _lines(
     corners: Sequence[Sequence[Row]], limits: Sequence[Row], name: str, budgets: Sequence[int], styles: Styles
 ) -> Panels:
@@ -191,7 +176,7 @@ def _lines(
 
     values = {level(group[0]): _values(group, name) for group in gathered([*rows, *limits], level)}  # of each axis
     ends = {axis: highest(every, high) for axis, every in values.items()}
-    out = any(_is_out(row, name, 0.0, ends[level(row)]) for row in _measured(rows, name))
+    out = any(is_out(row, name, 0.0, ends[level(row)]) for row in _measured(rows, name))
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         here = level(panel[0])
@@ -224,7 +209,7 @@ def _families(
     notes = _notes(rows, name, lowest(values, high), high)
     marked = flagged(rows)
     end = highest(values, high)
-    out = any(_is_out(row, name, 0.0, end) for row in _measured(rows, name))
+    out = any(is_out(row, name, 0.0, end) for row in _measured(rows, name))
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, end)
@@ -263,7 +248,7 @@ def _near(bounds: Sequence[Row], rows: Sequence[Row], name: str) -> list[Row]:
     """The lower bounds that are drawn: not far below all methods, and at two budgets, or at the only one."""
     lows = [low for row in rows if has(row, name) and (low := drawable(row["metrics"][name]["p10"])) > 0]
     least = min(lows, default=math.inf) / BEYOND
-    near = [row for row in bounds if has(row, name) and _median(row, name) >= least]
+    near = [row for row in bounds if has(row, name) and median_of(row, name) >= least]
     budgets = {row["d"] for row in rows if row["d"] is not None}
     return near if len({row["d"] for row in near}) >= min(2, len(budgets)) else []
 
@@ -301,14 +286,10 @@ def _are_barred(styles: Styles) -> bool:
     return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
 
 
-def _median(row: Row, name: str) -> float:
-    return row["metrics"][name]["median"] or 0.0
-
-
 def _highest(rows: Sequence[Row], name: str) -> float:
     """The end of the panels of families: 100 times V-Mean's error, or the middle of all."""
-    middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
-    middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
+    middles = [median_of(row, name) for row in rows if has(row, name) and row.get("reference")]
+    middles = middles or sorted(median_of(row, name) for row in rows if has(row, name))
     return middles[len(middles) // 2] * SPAN or math.inf
 
 
@@ -321,121 +302,8 @@ def _end(rows: Sequence[Row], name: str) -> float:
 
 def _notes(rows: Sequence[Row], name: str, low: float, high: float = math.inf) -> dict[str, str]:
     """The notes of a legend (see `outside`) on medians."""
-    return outside([row for row in rows if has(row, name)], lambda row: [_median(row, name)], low, high)
+    return outside([row for row in rows if has(row, name)], lambda row: [median_of(row, name)], low, high)
 
 
 def _corner(row: Row) -> tuple[Any, ...]:
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
-
-
-def line_panel(
-    axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
-    styles: Styles,
-    budgets: Sequence[int],
-    bands: bool,
-    end: float,
-) -> dict[str, Any]:
-    """Error against budget: a line per method with its band, or with bars side by side in `slots`.
-
-    A tick is the maximum, or an arrow beyond the ``end`` of the axis. A hollow marker is a row with bad rows. Returns
-    the line of each method.
-    """
-    from matplotlib.lines import Line2D
-
-    there = set(map(text_label, rows))
-    curves = [label for label, style in styles.items() if style["marker"] and label in there]
-    if bands:
-        powers_of_two(axis, budgets)
-        axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
-    places = {} if bands else slots(axis, budgets, curves)
-    lines: dict[str, Any] = {}
-    for group in gathered(rows, text_label):
-        label = text_label(group[0])
-        style = styles[label]
-        points = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
-        if points and points[0][0] is None:
-            lines[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
-        elif points:
-            d = [places.get((label, budget), budget) for budget, _ in points]
-            p10, middle, p90 = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
-            if bands and len(d) > 1:
-                axis.fill_between(d, p10, p90, color=style["color"], alpha=SHADE, linewidth=0)
-                for edge in (p10, p90):
-                    axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
-            else:
-                axis.vlines(d, p10, p90, color=style["color"], **BARS)
-            bad = [mark(row) == "!" for row in group if has(row, name)]
-            filled = [place for place, one in enumerate(bad) if not one]
-            (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
-            most = [drawable(stats["max"]) for _, stats in points]
-            axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
-            above = [x for x, y in zip(d, most, strict=True) if y > end]
-            if above:
-                top = {"transform": axis.get_xaxis_transform(), "clip_on": False, "in_layout": False}
-                axis.plot(above, [1.0] * len(above), color=style["color"], **ARROW, **top)
-            for x, y, one in zip(d, middle, bad, strict=True):
-                if one:  # a ring stays visible around the point of another method
-                    axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
-        for row in group:
-            if crossed(row, name):
-                value = _median(row, name) if has(row, name) and _median(row, name) <= end else None
-                lines.setdefault(label, Line2D([], [], **style))
-                d = row["d"] or budgets[0]
-                cross_out(axis, places.get((label, d), d), value, style["color"])
-    best = [
-        (row["d"] if bands else budgets.index(row["d"]), _median(row, name)) for row in bounds if row["d"] in budgets
-    ]
-    if best:
-        axis.plot(*zip(*best, strict=True), **BOUND)
-    return lines
-
-
-def dot_panel(
-    axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
-    styles: Styles,
-    ends: tuple[float, float],
-) -> None:
-    """One budget: a line per method with its median, p10 – p90 and maximum.
-
-    An arrow at an edge is a median below ``ends``, those of the axis, or a maximum above. Medians beyond have numbers.
-    """
-    low, end = ends
-    labels = [label for label, style in styles.items() if style["marker"]]
-    for position, label in enumerate(labels):
-        style = styles[label]
-        for row in (row for row in rows if text_label(row) == label):
-            stats = row["metrics"][name] if has(row, name) else None
-            if stats is not None:
-                look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
-                quantiles = [drawable(stats["p10"]), drawable(stats["p90"])]
-                axis.plot(quantiles, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
-                face = HOLLOW if mark(row) == "!" else {}
-                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
-                axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
-                if _is_out(row, name, low, end):
-                    below = _median(row, name) < low
-                    at, beside, arrow, aligned = (0.0, 0.05, "<", "left") if below else (1.0, 0.95, ">", "right")
-                    edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
-                    axis.plot([at], [position], marker=arrow, markersize=6, **edge)
-                    if below or stats["median"] > end:
-                        number = f"{stats['median']:.1e}" if stats["median"] else "0"
-                        axis.text(beside, position, number, ha=aligned, va="center", fontsize="small", **edge)
-            if crossed(row, name):
-                seen = stats is not None and _median(row, name) <= end
-                x, y = (_median(row, name), position) if seen else (position, None)
-                cross_out(axis, x, y, style["color"], dots=True)
-    marked = flagged(rows)
-    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
-    axis.set_ylim(len(labels) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
-    for row in rows:
-        if row.get("reference") and has(row, name):
-            axis.axvline(_median(row, name), **LINE, **DASHED)
-    for row in bounds:
-        axis.axvline(_median(row, name), **LINE, **DOTTED)
