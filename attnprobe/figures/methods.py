@@ -24,7 +24,8 @@ SHADE = 0.14  # opacity of bands
 QUANTILES = "p10 – p90"
 INTERVAL = "95 % interval"
 INTERVALS = "Bars: 95 % by Student's test of windows."  # see `half_interval`
-BAD = "hollow, !: bad rows"
+BAD = "bad rows (normaliser ≤ 0 or lost)"  # of a legend
+HOLLOW_BAD = f"hollow, !: {BAD}"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
@@ -156,12 +157,12 @@ def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapp
 
 def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:
     """The legend of hollow points, if there are any."""
-    return {BAD: {"color": GREY, "marker": "o", **HOLLOW}} if flagged(rows) else {}
+    return {HOLLOW_BAD: {"color": GREY, "marker": "o", **HOLLOW}} if flagged(rows) else {}
 
 
 def sign_legend(rows: Iterable[Fields]) -> dict[str, Any]:
     """The legend of ``!``, if a method has it."""
-    return {"bad rows": {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}} if flagged(rows) else {}
+    return {BAD: {"color": GREY, "linestyle": "", "marker": "$!$", "markersize": 8}} if flagged(rows) else {}
 
 
 def beside(axis: Any, place: int, count: int) -> Any:

@@ -518,7 +518,10 @@ def test_error_heads_have_signs_where_rows_are_bad_or_values_beyond_the_scale():
     every = golden("error-rows")
     heads = len(every[0]["heads"])
     steady = {"output_spectral_relative": [0.4] * heads}
-    assert signs(**steady, bad_rows=[0.0] * (heads - 1) + [2.0])[:2] == (["!"] * 2, ["! bad rows"])
+    assert signs(**steady, bad_rows=[0.0] * (heads - 1) + [2.0])[:2] == (
+        ["!"] * 2,
+        ["! bad rows (normaliser ≤ 0 or lost)"],
+    )
     assert signs(**steady, bad_rows=[2.0] * heads, guarded_rows=[2.0] * heads)[:2] == ([], []), (
         "the method replaced them"
     )

@@ -287,7 +287,7 @@ def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatc
     low, high = axis.get_ylim()
     assert low < 1.0 and high > 90.0
     entries, title, caption = texts_of(sheet)
-    assert entries == ["skyformer !", "V-Mean", "p10 – p90", "maximum", "hollow, !: bad rows"]
+    assert entries == ["skyformer !", "V-Mean", "p10 – p90", "maximum", "hollow, !: bad rows (normaliser ≤ 0 or lost)"]
     assert "median, p10 – p90, maximum" in title and "Points are hollow, and methods have !" in caption
     rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
     sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))

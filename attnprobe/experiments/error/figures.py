@@ -17,6 +17,7 @@ from ...figures.files import chunks
 from ...figures.kit import EMPTY, Scale, cell_text, heat_map, logarithmic
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import (
+    BAD,
     HUGE,
     MOST_IN_PANEL,
     flagged,
@@ -51,7 +52,7 @@ WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
 MISSING = "not measured, or not finite"
-SIGNS = {"!": "bad rows", "+": "above the scale", "−": "below the scale"}  # in cells
+SIGNS = {"!": BAD, "+": "above the scale", "−": "below the scale"}  # in cells
 BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
 NOTHING = {"linestyle": "", "marker": ""}
 EXTENDED = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}

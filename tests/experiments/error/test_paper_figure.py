@@ -73,7 +73,14 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
             points = [point for line in axis.lines for point in zip(*line.get_data(), strict=True)]
             assert (row["d"], mean) in points
     legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
-    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean", "95 % interval", "bad rows"]
+    assert legend == [
+        "skyformer !",
+        "nystromformer",
+        r"mine_%\$&.py:fn",
+        "V-Mean",
+        "95 % interval",
+        "bad rows (normaliser ≤ 0 or lost)",
+    ]
 
 
 def test_bars_are_what_tables_have_after_the_sign(tmp_path, pages):

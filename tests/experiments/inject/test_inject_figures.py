@@ -107,7 +107,10 @@ def test_a_method_has_its_mark_in_the_panels_where_it_has_bad_rows():
     rows[-1]["metrics"]["bad_rows"] = {"max": 3.0}
     for stem, figure in figures(rows).items():
         own = [figure.draw(Figure().subplots(), panel) for _, panel in figure.panels]
-        assert [[*entries] for entries in own] == [["window", "skyformer"], ["skyformer !", "bad rows"]], stem
+        assert [[*entries] for entries in own] == [
+            ["window", "skyformer"],
+            ["skyformer !", "bad rows (normaliser ≤ 0 or lost)"],
+        ], stem
 
 
 @pytest.mark.parametrize("style, budgets, across", [("paper", 2, 2), ("paper", 3, 3), ("paper", 4, 2), ("slide", 2, 2)])
