@@ -1,27 +1,26 @@
-"""Error against budget: lines with bands or bars, or a dot plot if there is one budget."""
+"""Error against budget: lines with bands or bars, or a dot plot of one budget or many methods."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ...figures.drawing import Drawing
+from ...figures.drawing import Drawing, Style
 from ...figures.ends import drawable, highest, lowest, outside, scale
 from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     CROSS,
     CROSSES,
+    MOST_IN_PANEL,
     QUANTILES,
     Styles,
     crossed,
-    family_panels,
     flagged,
     has,
     hollow_legend,
-    legend_text,
     marks,
     panel_title,
     parts,
@@ -37,9 +36,21 @@ from ...tables.labels import source_heading
 from ...tables.long import Row
 from ...tables.methods import family
 from ...tables.table import gathered
-from .error_panels import ARROW, BARS, BOUND, DASHED, DOTTED, LINE, dot_panel, is_out, line_panel, median_of
+from .error_panels import (
+    ARROW,
+    BARS,
+    BOUND,
+    DASHED,
+    DOTTED,
+    LINE,
+    budget_looks,
+    dot_panel,
+    is_out,
+    line_panel,
+    median_of,
+)
 
-Dots = tuple[Sequence[str], Sequence[Row]]  # the methods of a panel of one budget, and its rows
+Dots = tuple[Sequence[str], Sequence[Row]]  # the methods of a panel of dots, and its rows
 
 SPAN = 1e2  # of an axis above V-Mean's error
 MOST_BANDS = 3  # methods; more than that have bars
@@ -47,8 +58,10 @@ MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "marke
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "beyond the axis (number: median)"
 MAXIMUM_BEYOND = "maximum beyond the axis"
-DOTS = 0.19  # inches of a method's line
-FEW_DOTS = 8  # lines below each other; twice as many have two columns
+DOTS = 0.19  # inches of a method's line, at least
+STEP = 0.1  # inches from a budget's dot to the next
+DOT: dict[str, Any] = {"linestyle": "", "markersize": 5}
+TALL = 3.1  # inches of methods' lines below each other; more have two columns
 
 
 def error_figure(
@@ -56,15 +69,15 @@ def error_figure(
 ) -> list[Path]:
     """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
-    More than 6 methods have panels of families (see `family_panels`), all on one scale.
-
     Points are medians over heads, windows and repeats. Bands, or for many methods or variants of one, bars side by side
     run from p10 to p90.
     Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
     bad rows are hollow, and ``!`` marks their methods in the legend. Methods without a budget are horizontal lines;
     V-Mean's is dashed. The lower bound is dotted and drawn where it is not far below all methods. A cross marks a row
-    with diverged or failed cells. If there is one ``d``, the figure is a dot plot: the median, p10 – p90 and maximum of
-    each method.
+    with diverged or failed cells.
+
+    Of one ``d``, or of more than 6 methods, the figure is a dot plot: a line per method, by rising medians, with the
+    median, p10 – p90 and maximum of each ``d``.
 
     Args:
         out_dir: where ``error-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
@@ -82,17 +95,15 @@ def error_figure(
     place = {name: index for index, name in enumerate(families)}
     plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
     styles = styles_of(rows, plotted)
-    dots = len(budgets) < 2
+    dots = len(budgets) < 2 or len(set(map(text_label, methods))) > MOST_IN_PANEL
     order = list(dict.fromkeys(map(_corner, rows)))
     plotted.sort(key=lambda row: order.index(_corner(row)))
     corners = gathered(plotted, _corner)
     if dots:
-        figures = [_dots(corners, limits, name, budgets, styles, drawing.sizes.down(DOTS))]
-    elif len(family_panels(plotted)) > 1:
-        figures = [_families(rows, group, limits, name, budgets) for group in corners]
+        figure = _dots(corners, limits, name, budgets, styles, drawing.sizes)
     else:
-        figures = [_lines(corners, limits, name, budgets, styles)]
-    return draw_figures(figures, drawing, out_dir)
+        figure = _lines(corners, limits, name, budgets, styles)
+    return draw_figures([figure], drawing, out_dir)
 
 
 def _dots(
@@ -101,39 +112,39 @@ def _dots(
     name: str,
     budgets: Sequence[int],
     styles: Styles,
-    most: int,
+    sizes: Style,
 ) -> Panels:
-    """A line for each method at one budget, by rising medians, at most so many below each other; one scale.
+    """A line for each method with a dot for each budget, by rising medians, as many as a page has; one scale.
 
     Many methods of one place stand in two columns.
     """
     rows = [row for group in corners for row in group]
     values, high = _values([*rows, *limits], name), _end(rows, name)
     ends = lowest(values, high), highest(values, high)
-    medians = {
-        label: [
-            drawable(median_of(row, name)) if has(row, name) else math.inf for row in rows if text_label(row) == label
-        ]
-        for label in styles
-    }
-    order = sorted(medians, key=lambda label: median(medians[label]))
+    order, marked = _ranked(rows, name), flagged(rows)
     by_error = sorted(rows, key=lambda row: order.index(text_label(row)))
     places = [_corner(group[0]) for group in corners]
-    half = math.ceil(len(order) / 2)
-    split = parts(by_error, min(most, half) if len(corners) == 1 and half > FEW_DOTS else most)
+    several = len(budgets) > 1
+    looks = budget_looks(budgets) if several else {}
+    line = max(DOTS, STEP * (1 + len(budgets)))
+    most, half = sizes.down(line), math.ceil(len(order) / 2)
+    split = parts(by_error, min(most, half) if len(corners) == 1 and line * len(order) > TALL else most)
 
     def draw(axis: Any, panel: Dots) -> None:
         labels, group = panel
-        dot_panel(axis, group, _at(limits, group[0]), name, {label: styles[label] for label in labels}, ends)
+        there = {label: styles[label] for label in labels}
+        dot_panel(axis, group, _at(limits, group[0]), name, there, looks, marked, ends)
         scale(axis, values, dots=True, high=high)
 
     panels = [
-        (panel_title(group[0], budgets), (sorted({*map(text_label, part)}, key=order.index), group))
+        (panel_title(group[0], () if several else budgets), (sorted({*map(text_label, part)}, key=order.index), group))
         for part in split
         for group in sorted(gathered(part, _corner), key=lambda group: places.index(_corner(group[0])))
     ]
-    legend = {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
-    legend |= {f"lower bound, rank {row['d']}": LINE | DOTTED for row in limits}
+    there = {row["d"] for row in rows if not row.get("reference")}
+    legend = {"no d" if d is None else f"d = {d}": {**look, **DOT} for d, look in looks.items() if d in there}
+    legend |= {text_label(row): LINE | DASHED for row in rows if row.get("reference") and has(row, name)}
+    legend |= {f"lower bound, rank {'d' if several else row['d']}": LINE | DOTTED for row in limits}
     legend |= {QUANTILES: BARS | LINE | {"linewidth": 2.2}, "maximum": MAXIMUM | {"marker": "|"}}
     out = any(is_out(row, name, *ends) for row in _measured(rows, name))
     legend |= {BEYOND_EDGE: {"color": GREY, "linestyle": "", "marker": ">"}} if out else {}
@@ -143,17 +154,29 @@ def _dots(
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
         [
             *_caption(name, rows, limits, budgets, styles, True),
-            "Methods stand by rising medians.",
+            f"Methods stand by rising medians{' at the largest d' * several}.",
             *([f"The axis ends at {SPAN:g} times V-Mean's error."] * math.isfinite(high)),
         ],
         panels,
         draw,
         symbol(name),
         legend=legend,
-        height=max(1.1, DOTS * (1 + max(len(labels) for _, (labels, _) in panels)) + 0.5),
+        height=max(1.1, DOTS + line * max(len(labels) for _, (labels, _) in panels) + 0.5),
         columns=len(corners) if len(corners) > 1 else min(2, len(split)),
         sharing={"sharex": True, "sharey": "row" if len(corners) > 1 else False},
     )
+
+
+def _ranked(rows: Sequence[Row], name: str) -> list[str]:
+    """The labels of methods by rising medians at their largest budgets, in the middle of all places."""
+    medians = {}
+    for group in gathered(rows, text_label):
+        last = max(row["d"] or 0 for row in group)
+        at_last = [row for row in group if (row["d"] or 0) == last]
+        medians[text_label(group[0])] = median(
+            drawable(median_of(row, name)) if has(row, name) else math.inf for row in at_last
+        )
+    return sorted(medians, key=medians.__getitem__)
 
 
 def _measured(rows: Sequence[Row], name: str) -> list[Row]:
@@ -167,7 +190,8 @@ def _lines(
     """A line for each method, a panel for each place. A row of panels that is a layer or source has its own scale."""
     rows = [row for group in corners for row in group]
     high = _end(rows, name)
-    notes = _notes(rows, name, lowest(_values([*rows, *limits], name), high), high)
+    low = lowest(_values([*rows, *limits], name), high)
+    notes = outside([row for row in rows if has(row, name)], lambda row: [median_of(row, name)], low, high)
     lengths = {row["n"] for row in rows}
     rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
 
@@ -194,43 +218,6 @@ def _lines(
         shared_legend(rows, styles, name, notes) | _rest(rows, limits, budgets, _are_barred(styles), out),
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
-    )
-
-
-def _families(
-    run: Sequence[Row], rows: Sequence[Row], limits: Sequence[Row], name: str, budgets: Sequence[int]
-) -> Panels:
-    """A panel for each family of the rows of one place, all on one scale."""
-    place = panel_title(rows[0])
-    panels = [(f"{place}\n{title}", panel) for title, panel in family_panels(rows)]
-    styles = styles_of(run, rows)
-    references = {text_label(row): styles[text_label(row)] for row in rows if row.get("reference")}
-    values, high = _values([*rows, *_at(limits, rows[0])], name), _highest(rows, name)
-    notes = _notes(rows, name, lowest(values, high), high)
-    marked = flagged(rows)
-    end = highest(values, high)
-    out = any(is_out(row, name, 0.0, end) for row in _measured(rows, name))
-
-    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        lines = line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, False, end)
-        scale(axis, values, high=high)
-        return {
-            legend_text(label, marked) + notes.get(label, ""): line
-            for label, line in lines.items()
-            if label not in references
-        }
-
-    crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
-    return Panels(
-        f"error-{name}",
-        sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum",
-        _caption(name, rows, limits, budgets, styles, False),
-        panels,
-        draw,
-        "budget d",
-        symbol(name),
-        references | crosses | _rest(rows, limits, budgets, True, out),
-        height=2.3,
     )
 
 
@@ -286,23 +273,16 @@ def _are_barred(styles: Styles) -> bool:
     return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
 
 
-def _highest(rows: Sequence[Row], name: str) -> float:
-    """The end of the panels of families: 100 times V-Mean's error, or the middle of all."""
-    middles = [median_of(row, name) for row in rows if has(row, name) and row.get("reference")]
-    middles = middles or sorted(median_of(row, name) for row in rows if has(row, name))
-    return middles[len(middles) // 2] * SPAN or math.inf
-
-
 def _end(rows: Sequence[Row], name: str) -> float:
-    """`_highest`, if a method's p90 is above it: one that diverges does not squeeze the others."""
-    high = _highest(rows, name)
-    most = max(drawable(row["metrics"][name]["p90"]) for row in rows if has(row, name))
-    return high if most > high else math.inf
+    """The end of an axis, if a method's p90 is above it, so that one that diverges does not squeeze the others.
 
-
-def _notes(rows: Sequence[Row], name: str, low: float, high: float = math.inf) -> dict[str, str]:
-    """The notes of a legend (see `outside`) on medians."""
-    return outside([row for row in rows if has(row, name)], lambda row: [median_of(row, name)], low, high)
+    It is `SPAN` times V-Mean's error, or the middle of all.
+    """
+    shown = [row for row in rows if has(row, name)]
+    middles = [median_of(row, name) for row in shown if row.get("reference")]
+    middles = middles or sorted(median_of(row, name) for row in shown)
+    high = middles[len(middles) // 2] * SPAN or math.inf
+    return high if max(drawable(row["metrics"][name]["p90"]) for row in shown) > high else math.inf
 
 
 def _corner(row: Row) -> tuple[Any, ...]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from ...figures.ends import drawable
 from ...figures.kit import powers_of_two
-from ...figures.looks import GREY
+from ...figures.looks import GREY, MARKERS
 from ...figures.methods import (
+    AMONG,
     HOLLOW,
     SHADE,
     Styles,
     cross_out,
     crossed,
-    flagged,
     has,
     legend_text,
+    rank_of,
     slots,
     text_label,
 )
@@ -29,6 +31,8 @@ DASHED: dict[str, Any] = {"linestyle": "--", "linewidth": 1.3}
 DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 ARROW: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 5.5}
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
+LIGHTEST = 0.72  # of the scale of colours, that the smallest budget has
+SMALL = 0.7  # of the size of dots, where methods have several
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
 
@@ -107,44 +111,65 @@ def line_panel(
     return lines
 
 
+def budget_looks(budgets: Sequence[int]) -> dict[int | None, dict[str, Any]]:
+    """The colour and the marker of each budget's dots, darker with d; grey for methods without one."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    looks: dict[int | None, dict[str, Any]] = {}
+    for d, marker in zip(budgets, cycle(MARKERS), strict=False):
+        looks[d] = {"color": to_hex(colormaps["viridis"](LIGHTEST * (1 - rank_of(d, budgets)))), "marker": marker}
+    return looks | {None: {"color": GREY, "marker": "*"}}
+
+
 def dot_panel(
     axis: Any,
     rows: Sequence[Row],
     bounds: Sequence[Row],
     name: str,
     styles: Styles,
+    looks: Mapping[int | None, Mapping[str, Any]],
+    marked: Iterable[str],
     ends: tuple[float, float],
 ) -> None:
-    """One budget: a line per method with its median, p10 – p90 and maximum.
+    """A line per method with the median, p10 – p90 and maximum of each budget, the budgets below each other.
 
     An arrow at an edge is a median below ``ends``, those of the axis, or a maximum above. Medians beyond have numbers.
+
+    Args:
+        looks: of the dots of each budget; empty if there is one, whose dots look as their methods. marked: methods
+            with ``!``.
     """
     low, end = ends
     labels = [label for label, style in styles.items() if style["marker"]]
-    for position, label in enumerate(labels):
-        style = styles[label]
-        for row in (row for row in rows if text_label(row) == label):
-            stats = row["metrics"][name] if has(row, name) else None
-            if stats is not None:
-                look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
-                quantiles = [drawable(stats["p10"]), drawable(stats["p90"])]
-                axis.plot(quantiles, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
-                face = HOLLOW if mark(row) == "!" else {}
-                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
-                axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
-                if is_out(row, name, low, end):
-                    below = median_of(row, name) < low
-                    at, beside, arrow, aligned = (0.0, 0.05, "<", "left") if below else (1.0, 0.95, ">", "right")
-                    edge = {"transform": axis.get_yaxis_transform(), "color": style["color"], "clip_on": False}
-                    axis.plot([at], [position], marker=arrow, markersize=6, **edge)
-                    if below or stats["median"] > end:
-                        number = f"{stats['median']:.1e}" if stats["median"] else "0"
-                        axis.text(beside, position, number, ha=aligned, va="center", fontsize="small", **edge)
-            if crossed(row, name):
-                seen = stats is not None and median_of(row, name) <= end
-                x, y = (median_of(row, name), position) if seen else (position, None)
-                cross_out(axis, x, y, style["color"], dots=True)
-    marked = flagged(rows)
+    budgets = [d for d in looks if d is not None]
+    size = SMALL if looks else 1.0
+    for row in (row for row in rows if text_label(row) in labels):
+        style = {**styles[text_label(row)], **looks.get(row["d"], {}), "linestyle": "", "markersize": 7 * size}
+        colour, position = style["color"], float(labels.index(text_label(row)))
+        if row["d"] in budgets:
+            position += AMONG * ((budgets.index(row["d"]) + 0.5) / len(budgets) - 0.5)
+        stats = row["metrics"][name] if has(row, name) else None
+        if stats is not None:
+            quantiles = [drawable(stats["p10"]), drawable(stats["p90"])]
+            look = {"color": colour, "linewidth": 2.2 * size}
+            axis.plot(quantiles, [position] * 2, alpha=0.5, solid_capstyle="butt", **look)
+            hollow = HOLLOW | {"markersize": 8 * size} if mark(row) == "!" else {}
+            axis.plot([stats["median"]], [position], **{**style, **hollow})
+            tick = {"color": colour, "marker": "|", "markersize": 9 * size, "markeredgewidth": 1.6}
+            axis.plot([drawable(stats["max"])], [position], **tick)
+            if is_out(row, name, low, end):
+                below = median_of(row, name) < low
+                at, beside, arrow, aligned = (0.0, 0.05, "<", "left") if below else (1.0, 0.95, ">", "right")
+                edge = {"transform": axis.get_yaxis_transform(), "color": colour, "clip_on": False}
+                axis.plot([at], [position], marker=arrow, markersize=6, **edge)
+                if below or stats["median"] > end:
+                    number = f"{stats['median']:.1e}" if stats["median"] else "0"
+                    axis.text(beside, position, number, ha=aligned, va="center", fontsize="small", **edge)
+        if crossed(row, name):
+            seen = stats is not None and median_of(row, name) <= end
+            x, y = (median_of(row, name), position) if seen else (position, None)
+            cross_out(axis, x, y, colour, dots=True)
     axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
@@ -152,4 +177,4 @@ def dot_panel(
         if row.get("reference") and has(row, name):
             axis.axvline(median_of(row, name), **LINE, **DASHED)
     for row in bounds:
-        axis.axvline(median_of(row, name), **LINE, **DOTTED)
+        axis.axvline(median_of(row, name), **{**LINE, "color": looks.get(row["d"], LINE)["color"]}, **DOTTED)

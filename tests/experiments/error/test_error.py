@@ -18,10 +18,11 @@ from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT, columns
-from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.error_figure import BEYOND_EDGE, error_figure
 from attnprobe.experiments.error.view import errors_view, summarise
-from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.looks import symbol
+from attnprobe.figures.methods import MOST_IN_PANEL
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.methods.registry import METHODS
@@ -276,34 +277,64 @@ def test_budgets_that_are_skipped_for_one_reason_share_a_line():
         assert "✗ mss d=32: it broke" in text
 
 
-def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
-    pages = []
-    save = files.saved
-    monkeypatch.setattr(files, "saved", lambda sheet, *how: pages.append(sheet) or save(sheet, *how))
-    paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
-    assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
-    for layer, page in zip((0, 5), (sheet.figure for sheet in pages), strict=True):
-        shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
-        assert list(shown) == ["sparse", "features", "Nyström"]
-        assert page.get_suptitle().partition(",")[0] == f"layer {layer}", "an image says where it is"
-        legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
-        assert legends == {
-            "sparse": ["bigbird", "longformer", "topk (below: ≤ 2e-6)", "window"],
-            "features": ["linear", "performer (above: ≥ 1e6)"],
-            "Nyström": ["mss", "nystromformer", "skyformer"],
-        }
-        assert [text.get_text() for text in page.legends[0].get_texts()][:3] == ["V-Mean", "p10 – p90", "maximum"]
-        low, high = shown["sparse"].get_ylim()
-        assert 0 <= low < 0.5 and 1.1 < high < 1e4  # neither end is stretched
-        for axis in shown.values():  # no two lines of a panel look the same
-            looks = [(line.get_color(), line.get_linestyle()) for line in axis.get_legend().get_lines()]
-            assert len(set(looks)) == len(looks)
+def test_many_methods_have_dots_for_each_budget(tmp_path, pages):
+    """A line for each method, by its median at the largest budget; the budgets of one stand below each other."""
+    rows, bounds = a_run_of_families(layers=(0, 5))
+    paths = error_figure(rows, bounds, Drawing(), tmp_path)
+    assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg"]
+    assert [axis.get_title() for axis in pages[0].axes] == ["layer 0", "layer 5"]
+    (legend,) = pages[0].legends
+    looks = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert list(looks) == ["d = 16", "d = 32", "no d", "V-Mean", "p10 – p90", "maximum", BEYOND_EDGE]
+    labels = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
+    assert " ".join(labels) == "topk bigbird longformer window linear mss nystromformer skyformer performer"
+    for axis, layer in zip(pages[0].axes, (0, 5), strict=True):
+        dots = [line for line in axis.lines if line.get_marker() == looks["d = 32"].get_marker()]
+        assert len(dots) == len(labels) - 1, "linear has no budget"
+        for row in (row for row in rows if row["layer"] == layer and not row.get("reference")):
+            stats, place = row["metrics"]["output_spectral"], labels.index(row["method"])
+            beside = {None: 0.0, 16: -0.2, 32: 0.2}[row["d"]]
+            line = [one for one in axis.lines if list(one.get_ydata()) in ([place + beside], [place + beside] * 2)]
+            drawn = {one.get_marker(): list(one.get_xdata()) for one in line}
+            look = looks["no d" if row["d"] is None else f"d = {row['d']}"]
+            assert {one.get_color() for one in line} == {look.get_color()}
+            assert drawn["None"] == [stats["p10"], stats["p90"]]
+            assert (drawn[look.get_marker()], drawn["|"]) == ([stats["median"]], [stats["max"]])
+        assert 1.1 < axis.get_xlim()[1] < 1e4, "one that diverges does not stretch it"
+        assert [text.get_text() for text in axis.texts] == ["1.5e-06"] * 2 + ["1.5e+06"] * 2
+
+
+@pytest.mark.parametrize("layers", [(0,), (0, 5)])
+def test_dots_of_many_methods_go_on_on_other_slides(tmp_path, pages, layers):
+    names = [name for name in METHODS if name != "vmean"]
+    records = [cell("vmean", None, [1.0, 1.1], layer=layer) for layer in layers]
+    for place, name in enumerate(names):
+        records += [cell(name, d, [0.2 * 1.01**place], layer=layer) for d in (16, 32) for layer in layers]
+    error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
+    axes = [axis for page in pages for axis in page.axes if axis.get_visible()]
+    assert len(pages) > 1 and all(len(page.axes) == 2 for page in pages), "columns of methods, or layers"
+    labels = [[label.get_text() for label in axis.get_yticklabels()] for axis in axes]
+    assert sum(labels[:: len(layers)], []) == names and max(map(len, labels)) <= 8
+    assert len({axis.get_xlim() for axis in axes}) == 1
+    dashed = [line.get_xdata()[0] for axis in axes for line in axis.lines if line.get_linestyle() == "--"]
+    assert dashed == [1.05] * len(axes), "V-Mean stands beside all"
+
+
+def test_few_methods_have_lines_and_bounds_of_dots_have_the_colours_of_their_budgets(tmp_path, pages):
+    for count in (MOST_IN_PANEL, MOST_IN_PANEL + 1):
+        names = [*METHODS][:count]
+        error_figure(*summarise([cell(name, d) for name in names for d in (16, 32)]), Drawing(), tmp_path)
+    assert [page.axes[0].get_xlabel() for page in pages] == ["budget d", symbol("output_spectral")]
+    records = [cell(name, d) for name in [*names, LOWER_BOUND] for d in (16, 32)]
+    error_figure(*summarise(records), Drawing(), tmp_path)
+    dotted = [line for line in pages[-1].axes[0].lines if line.get_linestyle() == ":"]
+    looks = [line.get_color() for line in pages[-1].legends[0].get_lines()]
+    assert [line.get_color() for line in dotted] == looks[:2]
+    assert "lower bound, rank d" in [text.get_text() for text in pages[-1].legends[0].get_texts()]
 
 
 def test_what_all_panels_share_stands_once_above_them(tmp_path, pages):
     error_figure(*a_run_of_families(), Drawing(), tmp_path)
-    titles = [axis.get_title() for axis in pages[0].axes if axis.get_visible()]
-    assert titles == ["sparse", "features", "Nyström"]
     alone = [cell("skyformer", 16), cell("vmean", None)]
     for title in (None, True):
         error_figure(*summarise(alone), Drawing(title=title), tmp_path)
@@ -311,29 +342,6 @@ def test_what_all_panels_share_stands_once_above_them(tmp_path, pages):
     headings = [page.get_suptitle().replace("\u00a0", " ").replace("\n", " ") for page in pages]
     assert headings[:2] == ["layer 0, n = 64", "layer 0, n = 64, d = 16"]
     assert headings[2].endswith("(layer 0, n = 64, d = 16)")
-
-
-def test_an_axis_of_families_reaches_every_median_and_names_the_others(tmp_path, pages):
-    """One method falls far below V-Mean's error, then to that of rounding; one diverges at its largest budget."""
-    errors = {"topk": [0.1, 6e-4, 1e-7], "performer": [0.5, 0.5, 2e6]}
-    arguments = [(name, family) for family, names in FAMILIES.items() for name in names]
-    records = [cell("vmean", None, [1.0, 1.0])]
-    for name, family in arguments:
-        for d, error in zip((16, 32, 64), errors.get(name, [0.5] * 3), strict=True):
-            records.append(cell(name, d, [error] * 2, family=family))
-    error_figure(*summarise(records), Drawing(), tmp_path)
-    axes = [axis for axis in pages[0].axes if axis.get_visible()]
-    assert all(1e-5 < axis.get_ylim()[0] < 6e-4 and 1.0 < axis.get_ylim()[1] < 100 for axis in axes)
-    names = {text.get_text() for axis in axes for text in axis.get_legend().get_texts()}
-    assert {name for name in names if "(" in name} == {"topk (d = 64 below: ≤ 1e-7)", "performer (d = 64 above: ≥ 2e6)"}
-    arrows = [
-        len(line.get_xdata())
-        for axis in axes
-        for line in axis.lines
-        if line.get_marker() == "^" and not line.get_clip_on()
-    ]
-    assert arrows == [1], "the maximum of the one that diverges, at the edge"
-    assert "maximum beyond the axis" in [text.get_text() for text in pages[0].legends[0].get_texts()]
 
 
 def test_an_axis_of_lines_reaches_every_median_and_names_the_others(tmp_path, pages):
@@ -345,24 +353,6 @@ def test_an_axis_of_lines_reaches_every_median_and_names_the_others(tmp_path, pa
     assert 1e-5 < pages[0].axes[0].get_ylim()[0] < 2e-4
     names = [text.get_text() for legend in pages[0].legends for text in legend.get_texts()]
     assert names == ["topk (d ≥ 32 below: ≤ 2e-7)", "performer", "V-Mean", "p10 – p90", "maximum"]
-
-
-def test_a_large_family_has_several_panels_on_one_scale(tmp_path, pages):
-    names = [name for name, method in METHODS.items() if method.family == "selection"]
-    assert len(names) > 8
-    records = [cell("vmean", None, [1.0, 1.1])]
-    for place, name in enumerate([*names, "performer"]):
-        family = "features" if name == "performer" else "selection"
-        records += [cell(name, d, [0.2 * 1.3**place, 0.3 * 1.3**place], family=family) for d in (16, 32)]
-    error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
-    assert len(pages) > 1
-    axes = [axis for page in pages for axis in page.axes if axis.get_visible()]
-    count = math.ceil(len(names) / 4)
-    families = [*(f"selection ({n} of {count})" for n in range(1, count + 1)), "features"]
-    assert [axis.get_title() for axis in axes] == families
-    legends = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in axes]
-    assert sorted(sum(legends, [])) == sorted([*names, "performer"]) and max(map(len, legends)) <= 4
-    assert len({axis.get_ylim() for axis in axes}) == 1
 
 
 def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
