@@ -33,8 +33,6 @@ MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
-BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # its colour in the legend
-VACUOUS = "vacuous"  # the verdict on a bound that says nothing, beyond which nothing is shaded
 CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
 SMALLEST = 0.35  # of the size of a marker
 MARKED = 6  # markers of a curve of many points
@@ -184,18 +182,6 @@ def band_legend(rows: Iterable[Fields], colours: Collection[str] = ()) -> dict[s
     legend = spread_legend(QUANTILES, banded=True) if len({(row["head"], row["window"]) for row in rows}) > 1 else {}
     (colour,) = colours if len(colours) == 1 else (GREY,)
     return {label: {**look, "color": colour} for label, look in legend.items()}
-
-
-def verdicts_legend(
-    looks: Mapping[str, Mapping[str, Any]], colours: Mapping[Any, str], broken: str, panels: Sequence[Sequence[Fields]]
-) -> dict[str, Any]:
-    """The legend of panels of promises: their verdicts, the colours of their budgets, and what is shaded."""
-    rows = list(chain(*panels))
-    verdicts, budgets = ({row[name] for row in rows} for name in ("verdict", "d"))
-    words = {word: {"color": GREY, "linestyle": "", **look} for word, look in looks.items() if word in verdicts}
-    there = {d: colour for d, colour in colours.items() if d in budgets and d is not None}
-    squares = {f"d = {d}": {"color": colour, "linestyle": "", "marker": "s"} for d, colour in there.items()}
-    return {**words, **squares, **({broken: BROKEN} if verdicts - {VACUOUS} else {})}
 
 
 def fitting(axis: Any, size: float, apart: float) -> float:

@@ -56,7 +56,7 @@ def thinformer_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     of the discrepancy itself has unknown constants and is not checked.
     """
     wide = qkv.to(dtype=torch.float64)
-    promise = "‖N - N~‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_c √(u_cᵀ h u_c)"
+    promise = "‖N - N~‖_max / ‖N‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_c √(u_cᵀ h u_c) / ‖N‖_max"
     for d, approx in setting.runs("thinformer"):
         heads = [_entry_errors(wide.head(row), approx, row, qkv.dtype) for row in range(wide.h)]
         yield from entry_findings("thinformer-entry", d, promise, heads)

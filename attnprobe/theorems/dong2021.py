@@ -118,7 +118,7 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     yield Finding(
         "rank-collapse",
         assumption="max_i D_i ≤ 1.256",
-        promise="‖res(BV)‖ ≤ 2γ max D ‖res(V)‖",
+        promise="‖res(BV)‖ / ‖res(V)‖ ≤ 2γ max D",
         **fields,
         details={name: value.cpu() for name, value in details.items()},
     )

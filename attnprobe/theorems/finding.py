@@ -33,7 +33,8 @@ class Finding:
         d: the budget; None for a statement without one.
         at: the other parameters of the statement, such as ``{"epsilon": 0.5, "delta": 0.1}``. With ``d`` they identify
             a finding of a theorem.
-        assumption, promise: short texts with a formula, for the table.
+        assumption, promise: short texts with a formula. Where bounds differ, the sides of the promise, beside ``≤``,
+            ``≥`` or the sense, are the measured quantity and its bound.
         met: (h,) bool, whether the assumption holds.
         bound: (h,) float64, the promised bound of ``measured``; infinite if nothing is promised.
         measured: (h,) float64, infinite if it is beyond every bound, NaN if nothing was measured.

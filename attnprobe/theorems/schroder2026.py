@@ -73,7 +73,7 @@ def wildcat_entry(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     to the bound of its own entry. A bound from 1 on is vacuous: ``L W = 0`` keeps it too.
     """
     wide = qkv.to(dtype=torch.float64)
-    promise = "‖A - L W‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j"
+    promise = "‖A - L W‖_max / ‖A‖_max ≤ max_i exp(β τ² ‖q_i‖²/2) max_j √r_j / ‖A‖_max"
     for d, approx in setting.runs("wildcat"):
         parts = [_entry_errors(wide.head(row), approx, row) for row in range(wide.h)]
         amplified = torch.tensor([factor for _, factor in parts], dtype=torch.float64)
@@ -185,7 +185,7 @@ def wildcat_trace(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             d=d,
             assumption="none",
             met=torch.ones(qkv.h, dtype=torch.bool),
-            promise="E Σ r_j ≤ 2 Σ_{i>k} λ_i",
+            promise="E Σ r_j / Σ h_jj ≤ 2 Σ_{i>k} λ_i / Σ λ_i",
             bound=bound,
             measured=mean,
             lower=mean - error,

@@ -207,7 +207,7 @@ def shift_theorem_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             at={"matrix": name},
             assumption="K ≥ 0",
             met=model["least"] >= -model["band"],
-            promise="‖K - K^ss‖_F ≤ √(η tail)",
+            promise="‖K - K^ss‖_F / ‖K‖_F ≤ √(η tail) / ‖K‖_F",
             bound=bound / model["size"],
             measured=model["error"] / model["size"],
             rounding=model["rounding"] / model["size"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS
-from ...figures.methods import PROMISED, facts, fitting, spread_legend, verdicts_legend, where
+from ...figures.methods import PROMISED, facts, fitting, spread_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -23,6 +24,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "violated": {"marker": "X", "markersize": 6, "color": COLOURS[1]},
     "undecided": {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
 }
+BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # what is shaded, in the legend
 SPREAD = 0.8  # of the width of an ε, that its heads share
 ZERO = 2.0  # from the least share to the place of zero
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
@@ -62,11 +64,18 @@ def _figure(rows: Sequence[Row]) -> Panels:
         partial(_panel, least),
         "promised ε",
         "share of seeds above ε",
-        lambda panels: verdicts_legend(LOOKS, {}, broken, panels) | spread_legend("interval"),
+        lambda panels: (
+            _legend({row["verdict"] for row in chain(*panels)}) | {broken: BROKEN} | spread_legend("interval")
+        ),
         width=1.6,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},
     )
+
+
+def _legend(verdicts: Container[str]) -> dict[str, Any]:
+    """The legend of these verdicts."""
+    return {word: {"linestyle": "", **look} for word, look in LOOKS.items() if word in verdicts}
 
 
 def _panel(least: float, axis: Any, group: Sequence[Row]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from ...figures.kit import logarithmic, powers_of_two
@@ -23,6 +22,7 @@ MOST_TICKS = 6
 OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
+PALE = {"linewidth": 0.6, "alpha": 0.45}  # of the curve of a head
 ROWS = {"linewidth": 1.0, "linestyle": ":"}
 DOT = {"marker": "o", "markersize": 3.5}
 LINE = {"linewidth": 1.6, **DOT}
@@ -40,9 +40,9 @@ def theory_curves(points: Sequence[Row]) -> list[Panels]:
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat, the d that
     Theorem 2 requires, and the number 2n of rows, against n, with a colour for each ε. ``theory-ma-OF-nN``: the share
-    of relative errors of a method's matrix or output that exceed ε. These figures have a panel for each layer and
-    source. ``theory-layers``: the part of V that is not of rank one, after attention, with a panel for each n and
-    source.
+    of seeds whose error of a method's matrix or output exceeds ε, head by head. These figures have a panel for each
+    layer and source. ``theory-layers``: the part of V that is not of rank one, after attention, with a panel for each n
+    and source.
     """
     figures: list[Panels] = []
     dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
@@ -154,10 +154,10 @@ def _tokens(points: Sequence[Row]) -> Panels:
 
 
 def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> Panels:
-    """The share of errors above ε, a line for each method and budget."""
+    """The share of seeds whose error exceeds ε: a thin line for each head and window, a strong one for the worst."""
     of, n = points[0]["at"].get("of"), points[0]["n"]
     what = f"whose {of} is off by more than ε" if of in OF else "whose error exceeds ε"
-    title = f"Share of seeds and heads {what}"
+    title = f"Share of seeds {what}, head by head"
     looks = {name: every[name] for name in map(_at_budget, points)}
     deltas = sorted({point["at"]["delta"] for point in points if "delta" in point["at"]})
     promised = {"color": GREY, "linewidth": 0.8}
@@ -169,8 +169,9 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
             steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
             if steps:
                 steps = [steps[0] / 2, *steps, steps[-1] * 2]
-                shares = [fmean(sum(x > step for x in errors) / len(errors) for errors in heads) for step in steps]
-                axis.step(steps, shares, where="post", **looks[_at_budget(group[0])])
+                shares = [[sum(x > step for x in errors) / len(errors) for step in steps] for errors in heads]
+                for own, width in [*((one, PALE) for one in shares), (list(map(max, zip(*shares, strict=True))), {})]:
+                    axis.step(steps, own, where="post", **looks[_at_budget(group[0])] | width)
         for delta in deltas:
             axis.axhline(delta, zorder=1, **promised)
         logarithmic(axis, "x")
@@ -179,11 +180,17 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
     return Panels(
         f"theory-ma-{of}-n{n}",
         title,
-        [f"{title}, relative to its norm. The promise is for each head, which may break it alone.", where(points)],
+        [
+            f"{title}, relative to its norm. Thin: each head and window. Strong: the largest share of any of them at "
+            "each ε; no head breaks the promise where it is at most δ.",
+            where(points),
+        ],
         draw=draw,
         x="ε",
         y=f"share of {of} errors above ε" if of in OF else "share of errors above ε",
-        legend=looks | {f"promised for each head: at most δ = {delta:g}": promised for delta in deltas},
+        legend={f"{name}, worst head": look for name, look in looks.items()}
+        | {"each head": {"color": GREY, **PALE}}
+        | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "n"),
     )
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from showing import view_of
 
 from attnprobe.experiments.theory.curves import STYLES, theory_curves
-from attnprobe.experiments.theory.figures import EDGE, _range, theory_figures
+from attnprobe.experiments.theory.figures import VERDICTS, _range, theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
@@ -127,7 +127,7 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
         assert style == known and x.tolist() == [64, 128] and y == pytest.approx(numbers)
 
 
-def test_failure_is_the_share_of_seeds_and_heads_above_epsilon(drawn):
+def test_failure_is_the_share_of_seeds_above_epsilon_of_each_head_and_of_the_worst(drawn):
     g = np.random.default_rng(1)
     errors = g.uniform(0.01, 2, (3, SEEDS))
     listed = errors.tolist()
@@ -144,10 +144,12 @@ def test_failure_is_the_share_of_seeds_and_heads_above_epsilon(drawn):
         )
     ]
     axis = drawn(records)["theory-ma-matrix-n64"].axes[0]
-    step = next(line for line in axis.get_lines() if len(line.get_xdata()) > 2)
-    for x, y in zip(*step.get_data(), strict=True):
-        assert y == pytest.approx((errors > x).mean())
-    assert len(step.get_xdata()) == 3 * SEEDS - 1 + 2 and step.get_drawstyle() == "steps-post"
+    *heads, worst = [line for line in axis.get_lines() if len(line.get_xdata()) > 2]
+    for line, own in zip(heads, errors, strict=True):
+        assert [y for _, y in line.get_xydata()] == [(own > x).mean() for x in line.get_xdata()]
+        assert line.get_color() == worst.get_color() and line.get_linewidth() < worst.get_linewidth() / 2
+    assert [y for _, y in worst.get_xydata()] == [(errors > x).mean(1).max() for x in worst.get_xdata()]
+    assert len(worst.get_xdata()) == 3 * SEEDS - 1 + 2 and worst.get_drawstyle() == "steps-post"
     assert [line.get_ydata()[0] for line in axis.get_lines() if len(line.get_xdata()) == 2] == [0.2]
     lost = finding({"of": "matrix", "epsilon": 0.1}, 8, errors=[[None] * SEEDS] * 3)  # nothing was measured
     nothing = drawn([record(lost, theorem="ma-property", method="m")])
@@ -179,44 +181,53 @@ def points(axis):
     """``{(marker, colour): {(x, y), …}}`` of an axis."""
     actual = {}
     for line in axis.get_lines():
-        if line.get_linestyle() == "None" and len(line.get_xdata()):
-            key = line.get_marker(), matplotlib.colors.to_hex(line.get_color())
-            actual.setdefault(key, set()).update(zip(*(map(float, x) for x in line.get_data()), strict=True))
+        if line.get_linestyle() == "None":
+            actual.setdefault((line.get_marker(), line.get_color()), set()).add(tuple(line.get_xydata()[0].tolist()))
     return actual
 
 
-@pytest.mark.parametrize("sense, side", [("at most", 1), ("at least", -1)])
-def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(drawn, sense, side):
+def bars(axis):
+    """The bars of an axis from below: ``{x: [(heads, verdict), …]}``."""
+    words = {matplotlib.colors.to_hex(colour): word for word, colour in VERDICTS.items()}
+    actual = {}
+    for bar in axis.patches:
+        if bar.get_height():
+            below = actual.setdefault(round(bar.get_x() + bar.get_width() / 2, 6), [])
+            assert bar.get_y() == sum(heads for heads, _ in below)
+            below.append((bar.get_height(), words[matplotlib.colors.to_hex(bar.get_facecolor())]))
+    return actual
+
+
+@pytest.mark.parametrize("sense", ["at most", "at least"])
+def test_every_head_is_a_point_of_bound_and_measured_in_the_colour_of_its_verdict(drawn, sense):
     verdicts = ["holds", "violated", "assumption not met"]
     some = [finding({}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))]
-    axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
-    eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in COLOURS[:2])
+    axis = drawn([record(*({**one, "promise": "x_{d+1} ≤ y ≥ z"} for one in some))])["theory-bounds-n64"].axes[0]
     assert points(axis) == {
-        ("o", eight): {(16.0, 1.0)},
-        ("o", sixteen): {(32.0, 1.0)},
-        ("X", eight): {(3.0, 5.0)},
-        ("X", sixteen): {(3.0, 5.0)},
-        ("+", eight): {(4.0, 2.0)},
-        ("+", sixteen): {(4.0, 3.0)},
+        ("o", VERDICTS["holds"]): {(16.0, 1.0)},
+        ("s", VERDICTS["holds"]): {(32.0, 1.0)},
+        ("o", VERDICTS["violated"]): {(3.0, 5.0)},
+        ("s", VERDICTS["violated"]): {(3.0, 5.0)},
+        ("o", VERDICTS["assumption not met"]): {(4.0, 2.0)},
+        ("s", VERDICTS["assumption not met"]): {(4.0, 3.0)},
     }
-    shaded = axis.collections[0].get_paths()[0]
-    low, high = axis.get_xlim()
-    inner = (low * high) ** 0.5
-    assert shaded.contains_point((inner, inner * 1.5**side)) and not shaded.contains_point((inner, inner * 1.5**-side))
+    assert axis.get_xlim() == axis.get_ylim()
+    (diagonal,) = [line for line in axis.get_lines() if line.get_linestyle() == "-"]
+    assert [*diagonal.get_xdata()] == [*diagonal.get_ydata()] == pytest.approx(axis.get_xlim())
+    measured, bound = {"at most": ("x$_{d+1}$", "y ≥ z"), "at least": ("x$_{d+1}$ ≤ y", "z")}[sense]
+    assert (axis.get_ylabel(), axis.get_xlabel()) == (measured, f"promised, {sense}\n{bound}")
 
 
-def test_what_is_infinite_lies_at_the_edge_and_what_was_not_measured_is_left_out(drawn):
+def test_what_is_infinite_lies_on_the_frame_and_what_was_not_measured_is_left_out(drawn):
     one = finding({}, 8, ("inf", 3.0, 4.0), (1.0, "inf", None), verdict=["holds", "violated", "assumption not met"])
     axis = drawn([record(one)])["theory-bounds-n64"].axes[0]
-    ends = axis.get_xlim()
-    at_edge = ends[1] / (ends[1] / ends[0]) ** EDGE
+    end = axis.get_xlim()[1]
     actual = sorted(point for some in points(axis).values() for point in some)
-    assert actual == [pytest.approx((3.0, at_edge)), pytest.approx((at_edge, 1.0))]
-    assert 3.0 < at_edge < ends[1] < 10
+    assert actual == [pytest.approx((3.0, end)), pytest.approx((end, 1.0))] and 3.0 < end < 11
     assert not drawn([record(finding({}, 8, (1.0, 1.0, 1.0), (None,) * 3, verdict=["assumption not met"] * 3))])
 
 
-def test_an_edge_says_what_stands_there_and_no_number_stands_beside_it(drawn):
+def test_a_frame_says_what_stands_there_and_no_number_stands_beside_it(drawn):
     def ticks(axis):
         return [
             (text.get_text(), place) for text, place in zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True)
@@ -239,44 +250,12 @@ def test_statements_in_words_have_panels_of_their_own(drawn):
     assert [axis.get_title().splitlines()[-1] for axis in figure.axes] == ["sign plus", "sign minus"]
 
 
-def test_what_lies_in_the_area_beyond_the_bound_and_is_not_violated_is_hollow(drawn):
-    """Also where it is infinite."""
-    some = ((2.0, 3.0, 4.0), (5.0, "inf", "inf"))
-    axis = drawn([record(finding({}, 8, *some, verdict=["undecided", "undecided", "vacuous"]))])[
-        "theory-bounds-n64"
-    ].axes[0]
-    lines = [line for line in axis.get_lines() if line.get_linestyle() == "None" and len(line.get_xdata())]
-    assert [(line.get_marker(), len(line.get_xdata())) for line in lines] == [("D", 2), ("o", 1)]
-    assert {line.get_markerfacecolor() for line in lines} == {"none"}
-
-
-@pytest.mark.parametrize("style", ["paper", "slide", "dark_background"])
-@pytest.mark.parametrize(
-    "bound, measured",
-    [((0.0, "inf", 30.0), (50.0, 0.0, "inf")), ((3.0,) * 3, (1.0, 4.0, "inf")), ((3.0,) * 3, (0.0, 4e4, "inf"))],
-)
-def test_no_point_is_cut_by_the_edge_of_its_panel(monkeypatch, tmp_path, style, bound, measured):
-    """The markers of values that are 0 or infinite lie inside, beside each other value."""
-    sheets = []
-    monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: sheets.append(sheet) or [])
-    one = finding({}, 8, bound, measured, verdict=["holds", "violated", "vacuous"])
-    theory_figures(theory_rows([record(one)]), Drawing(style), tmp_path)
-    (figure,) = [sheet.figure for sheet in sheets]
-    FigureCanvasAgg(figure).draw()
-    axis = figure.axes[0]
-    inside = axis.get_window_extent()
-    for line in axis.get_lines():
-        radius = (line.get_markersize() + line.get_markeredgewidth()) / 2 * figure.dpi / 72
-        for x, y in line.get_transform().transform(line.get_xydata()) if line.get_linestyle() == "None" else ():
-            assert inside.x0 + radius <= x <= inside.x1 - radius and inside.y0 + radius <= y <= inside.y1 - radius
-
-
 def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
     """15 theorems: nine on the first page, the last ones, of another budget and verdict, on the second."""
     some = [record(finding({}, 8, verdict=["holds"] * 3), theorem=f"t{place}") for place in range(9)]
     last = [record(finding({}, 16, verdict=["vacuous"] * 3), theorem=f"t{place}") for place in range(9, 15)]
     actual = drawn([*some, *last])
-    for name, words in (("", ["holds", "d = 8", "measured beyond the bound"]), ("-2", ["vacuous", "d = 16"])):
+    for name, words in (("", ["holds", "d = 8"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
         assert [text.get_text() for text in legend.get_texts()] == words
 
@@ -305,61 +284,40 @@ def test_theorems_are_named_by_their_papers_in_lines_that_fit_their_panels(drawn
     assert "Skyformer, Theorem 2:\nlandmarks" in titles and not any("-" in title.split("\n")[0] for title in titles[:5])
 
 
-def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
-    actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)), layer=layer) for layer in (2, 5)]
-    axis = drawn(actual)["theory-bounds-n64"].axes[0]
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["layer 2", "layer 5"]
-    heights = sorted((round(x), y) for some in points(axis).values() for x, y in some)
-    assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
-    (lines,) = axis.collections
-    assert {y for line in lines.get_segments() for _, y in line} == {
-        3.0
-    } and axis.get_ylabel() == "measured\npromised: at most 3"
-    for sense, ends in (("at most", (3.0, axis.get_ylim()[1])), ("at least", (axis.get_ylim()[0], 3.0))):
-        actual = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
-        axis = drawn(actual)["theory-bounds-n64"].axes[0]
-        shaded = axis.patches[0].get_extents().transformed(axis.transData.inverted())
-        assert (shaded.y0, shaded.y1) == pytest.approx(ends)
-
-
-def shades(axis):
-    """The shaded intervals of an axis with slots: ``{x: (low, high)}``."""
-    boxes = [bar.get_bbox() for bar in axis.patches]
-    return {(box.x0 + box.x1) / 2: (box.y0, box.y1) for box in boxes if box.y0 != box.y1}
-
-
-@pytest.mark.parametrize("bounds", [(3.0,) * 3, (3.0, 30.0, 300.0)])
-def test_each_epsilon_has_a_place_of_its_own_with_the_bounds_as_lines(drawn, bounds):
-    some = [finding({"epsilon": e, "delta": 0.1}, 8, bounds, (e, 2.0, 5.0)) for e in (0.1, 0.5)]
-    axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "0.5"]
-    assert axis.get_xlabel() == "ε\nheads 0 to 2"
-    actual = sorted(point for some in points(axis).values() for point in some)
-    assert [y for _, y in actual] == [0.1, 2.0, 5.0, 0.5, 2.0, 5.0]
-    assert [round(x) for x, _ in actual] == [0, 0, 0, 1, 1, 1] and len({x for x, _ in actual}) == 6
-    steps = np.diff([x for x, _ in actual])
-    assert steps[2] > 1.1 * max(steps[:2])  # heads of one ε stand nearer to each other
-    (lines,) = axis.collections
-    assert [line[0, 1] for line in lines.get_segments()] == [*bounds, *bounds]
-    top = axis.get_ylim()[1]
-    assert [shades(axis)[x] for x in sorted(shades(axis))] == [pytest.approx((y, top)) for y in (*bounds, *bounds)]
-
-
-@pytest.mark.parametrize("epsilons", [(0.1,), (0.1, 0.5)])
-def test_nothing_is_shaded_beyond_vacuous_bounds(drawn, epsilons):
-    """Neither side by side nor on two axes, where what says something has its shade."""
+def test_heads_of_one_bound_are_counted_by_verdict_for_each_epsilon_and_budget(drawn):
+    words = {(0.1, 8): "violated holds undecided", (0.5, 8): "holds holds vacuous", (0.1, 16): "holds holds holds"}
     some = [
-        finding({"epsilon": e}, 8, (3.0, 30.0, 300.0), (1.0, "inf", "inf"), verdict=["holds", "vacuous", "vacuous"])
-        for e in epsilons
+        finding({"epsilon": e, "delta": 0.1}, d, (0.1,) * 3, (0.0, 2.0, 5.0), verdict=verdicts.split())
+        for (e, d), verdicts in words.items()
     ]
     axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
-    if len(epsilons) > 1:
-        assert {y for y, _ in shades(axis).values()} == {3.0} and len(shades(axis)) == 2
-        return
-    (shaded,) = axis.collections[0].get_paths()
-    ends = axis.get_ylim()
-    infinite = ends[1] / (ends[1] / ends[0]) ** EDGE
-    assert shaded.contains_point((2.9, infinite)) and not shaded.contains_point((30.0, infinite))
+    assert bars(axis) == {
+        -0.2: [(1, "holds"), (1, "undecided"), (1, "violated")],
+        0.2: [(3, "holds")],
+        0.8: [(2, "holds"), (1, "vacuous")],
+    }
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0.1", "0.5"] and not points(axis)
+    assert axis.get_xlabel() == "ε; side by side: d = 8, 16\np\nδ = 0.1" and axis.get_ylabel() == "heads"
+
+
+def test_without_epsilon_heads_of_one_bound_are_counted_by_layer(drawn):
+    layers = {layer: finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)) for layer in (2, 5)}
+    axis = drawn([record(one, layer=layer, window=window) for layer, one in layers.items() for window in (0, 1)])[
+        "theory-bounds-n64"
+    ].axes[0]
+    assert bars(axis) == {0: [(6, "holds")], 1: [(4, "holds"), (2, "violated")]}
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["2", "5"]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("layer\np", "heads × layers × windows")
+
+
+def test_each_epsilon_has_a_marker_where_bounds_differ(drawn):
+    some = [finding({"epsilon": e, "delta": 0.1}, None, (3.0, 30.0, 300.0), (e, 2.0, 5.0)) for e in (0.1, 0.5)]
+    figure = drawn([record(*some)])["theory-bounds-n64"]
+    assert {(marker, min(y for _, y in here)) for (marker, _), here in points(figure.axes[0]).items()} == {
+        ("o", 0.1),
+        ("s", 0.5),
+    }
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["holds", "ε = 0.1", "ε = 0.5"]
 
 
 def test_figures_of_matrix_and_output_say_which_and_where(drawn):
@@ -399,7 +357,8 @@ def test_budgets_of_a_method_have_lines_of_their_own_and_methods_begin_anew(draw
     figure = drawn([record(*points, theorem="ma-property", method="m")])["theory-ma-matrix-n64"]
     lines = [line for line in figure.axes[0].get_lines() if line.get_drawstyle() == "steps-post"]
     styles = [STYLES[place] for place in (0, 1, 0, 2)]
-    assert [line.get_linestyle() for line in lines] == [Line2D([], [], linestyle=one).get_linestyle() for one in styles]
+    worst = lines[len(HEADS) :: len(HEADS) + 1]
+    assert [line.get_linestyle() for line in worst] == [Line2D([], [], linestyle=one).get_linestyle() for one in styles]
 
 
 def test_an_axis_has_a_margin_of_a_twelfth_of_its_powers():
