@@ -16,7 +16,6 @@ from attnprobe.experiments.base import Recorded
 from attnprobe.experiments.bench.timing import disturbances, timed_rows
 from attnprobe.experiments.error.error_figure import BEYOND_EDGE
 from attnprobe.experiments.error.papers import Reference, Value
-from attnprobe.experiments.inject.figures import BELOW
 from attnprobe.experiments.inject.view import _interval
 from attnprobe.experiments.spectrum.figures import _stacked
 from attnprobe.figures.drawing import Drawing
@@ -660,7 +659,7 @@ def test_inject_decode_draws_bytes_of_policies_that_diverge():
     _, figures, _ = shown("inject", map(changed, golden("inject-decode")))
     figure = figures["inject-bytes-n16"]
     legends = [figure.draw(Figure().subplots(), rows) for _, rows in figure.panels]
-    assert [sorted(legend) for legend in legends] == [[BELOW, "topk", "window"], ["topk"]]
+    assert [sorted(legend) for legend in legends] == [["topk", "window"], ["topk"]]
     drawn = {name: {(row["method"], row["d"]) for row in rows} for name, rows in figure.panels}
     assert drawn == {
         "n = 16\nKL divergence": {("topk", 3), ("topk", 6), ("window", 6)},
@@ -670,8 +669,9 @@ def test_inject_decode_draws_bytes_of_policies_that_diverge():
 
 
 def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
-    """Of two windows Student's t is tan(0.475 π); a single window has no interval."""
-    _, figures, axes = shown("inject", golden("inject-decode"))
+    """Of six windows Student's t is 2.5706; of two, each has a dot; a single one has no spread."""
+    six = [{**one, "window": one["window"] + more} for one in golden("inject-decode") for more in (0, 2, 4)]
+    _, figures, axes = shown("inject", six)
     assert "Bars: 95 % by Student's test of windows." in figures["inject-bytes-n16"].caption
     bars = {}
     for axis, metric in zip(axes["inject-bytes-n16"], ("kl", "loss_change"), strict=True):
@@ -680,9 +680,19 @@ def test_bars_of_bytes_are_what_the_table_has_after_the_sign():
     drawn = {metric: rows for (_, rows), metric in zip(figures["inject-bytes-n16"].panels, bars, strict=True)}
     for metric, halves in bars.items():
         ses = sorted(row["metrics"][metric]["se"] for row in drawn[metric])
-        assert halves == pytest.approx([math.tan(0.475 * math.pi) * se for se in ses], rel=1e-9)
+        assert halves == pytest.approx([2.5705818366 * se for se in ses], rel=1e-9)
     axis, least = axes["inject-bytes-n16"][0], min(row["metrics"]["kl"]["mean"] for row in drawn["kl"] if row["d"])
     assert axis.get_yscale() == "log" and least / 20 < axis.get_ylim()[0] < least  # intervals may reach 0
+    _, two, axes = shown("inject", golden("inject-decode"))
+    for axis, (_, rows), metric in zip(axes["inject-bytes-n16"], two["inject-bytes-n16"].panels, bars, strict=True):
+        dots = [y for line in axis.get_lines() if line.get_alpha() for y in line.get_ydata()]
+        values = [
+            record["metrics"][metric][0]
+            for record in golden("inject-decode")
+            for row in rows
+            if (record["method"], record["d"]) == (row["method"], row["d"])
+        ]
+        assert sorted(dots) == pytest.approx(sorted(values)) and len(dots) == 2 * len(rows)
     _, one, _ = shown("inject", [record for record in golden("inject-decode") if record["window"] == 0])
     assert not any("Student" in line for line in one["inject-bytes-n16"].caption)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,15 @@ from ...tables.labels import file_tag
 from ...tables.long import LEAST_RANKED, Row, rank_correlation
 from ...tables.methods import half_interval
 from ...tables.table import gathered, grouped_by
-from .rows import inject_points, inject_summary, mean
+from .rows import inject_points, inject_summary, mean, of_windows
 
 # draws a method's rows on an axis; returns what its legend says besides, and its line
 Plot = Callable[[Any, Sequence[Row], Mapping[str, Any]], tuple[str, Any]]
 
 WIDTH = 2.2  # inches of a panel
 BARS = {"linestyle": "", "elinewidth": 0.8, "capsize": 2.2, "alpha": 0.7, "zorder": 1.5}
-BELOW, CUT = "interval to below the axis", {"linestyle": "", "marker": 7, "markersize": 5, "clip_on": False}
+LEAST_WINDOWS = 5  # for an interval; of fewer, each window has a dot
+DOT = {"linestyle": "", "marker": "o", "markersize": 2.6, "alpha": 0.6, "zorder": 1.8}
 COUNTED = ("windows", "repeats")
 MOST_LAYERS = 10  # that an axis names
 APART, MARGIN = 0.05, 0.05  # between layers and all, of their number, and beside all points, of their range
@@ -61,7 +62,7 @@ def inject_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     such as those of exact methods, lie outside the panels and are named in the legend. ``inject-steps-nN``: the mean
     KL divergence of the steps of decoding so far, in all layers. ``inject-bytes-nN``: the KL divergence and the change
     of the loss against the bytes of the prompt that a step reads, where these differ: points stand at their bytes, with
-    their d. A triangle at the edge ends a bar that leaves the axis.
+    their d. Of fewer than 5 windows, each has a small dot; of more, means have intervals, which may leave the axis.
 
     Returns:
         The files' paths; none if no layer stands alone and nothing was decoded.
@@ -130,45 +131,40 @@ def _means_so_far(row: Row) -> list[float]:
 
 
 def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
-    """KL divergence and change of the loss against bytes, with the 95 % intervals of means over windows."""
+    """KL divergence and change of the loss against bytes: means over windows with 95 % intervals, or their values."""
     groups = family_panels(rows)
     budgets = {row["d"] for row in rows} - {None}
     place = ", ".join([f"n = {rows[0]['n']}", *(f"d = {d}" for d in budgets if len(budgets) == 1)])
     low, high = min(map(_read, rows)), max(map(_read, rows))
     divergences = [mean(row, "kl") or 0.0 for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
-    halves = [half_interval(row, "kl") or 0.0 for row in rows]
-    tops = [value + half for value, half in zip(divergences, halves, strict=True)]
+    most = max(row["windows"] for row in rows)
+    few = most < LEAST_WINDOWS
+    own = [value for row in rows for value in of_windows(row["of_windows"], "kl") if few]
+    spread = {"each window": {"color": GREY, **DOT}} if few else spread_legend(INTERVAL)
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        from matplotlib.lines import Line2D
-
-        metric, lines, below = panel[0]["drawn"], {}, {}
+        metric, lines = panel[0]["drawn"], {}
         curves = gathered(panel, text_label)
         if metric == "kl":
-            scale(axis, [*divergences, *tops], high=HUGE)
+            scale(axis, [*divergences, *own], high=HUGE)
         else:
             axis.margins(y=ROOM)
-        bottom = axis.get_ylim()[0] if metric == "kl" else -inf
         for number, group in enumerate(curves):
             label, ordered = text_label(group[0]), sorted(group, key=_read)
             colour, side = styles[label]["color"], beside(axis, number, len(curves))
             x, y = [_read(row) for row in ordered], [mean(row, metric) or 0.0 for row in ordered]
-            bars = [half_interval(row, metric) or 0.0 for row in ordered]
-            axis.update_datalim(
-                [(x[0], middle + sign * bar) for middle, bar in zip(y, bars, strict=True) for sign in (-1, 1)]
-            )
-            if any(bars):
+            dots = [(_read(row), value) for row in ordered for value in of_windows(row["of_windows"], metric)]
+            if 1 < most < LEAST_WINDOWS:
+                axis.update_datalim(dots)
+                axis.plot(*zip(*dots, strict=True), color=colour, transform=axis.transData + side, **DOT)
+            elif most > 1:
+                bars = [half_interval(row, metric) or 0.0 for row in ordered]
                 axis.errorbar(x, y, bars, color=colour, transform=axis.transData + side, **BARS)
-            cut = [at for at, middle, bar in zip(x, y, bars, strict=True) if middle - bar < bottom <= middle]
-            if cut:
-                edge = axis.get_xaxis_transform() + side
-                axis.plot(cut, [0.0] * len(cut), color=colour, transform=edge, **CUT)
-                below[BELOW] = Line2D([], [], color=GREY, **CUT)
             (lines[label + notes[label]],) = axis.plot(x, y, **styles[label])
         logarithmic(axis, "x")
         axis.set_xlim(low / (high / low) ** MARGIN, high * (high / low) ** MARGIN)
-        return lines | below
+        return lines
 
     def finish(axis: Any, panel: Sequence[Row]) -> None:
         points = [Point(text_label(row), row["d"], _read(row), mean(row, row["drawn"]) or 0.0) for row in panel]
@@ -181,7 +177,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
             "windows, against the bytes of the prompt's keys and values that a step reads: means. A line joins the "
             "budgets of a method, whose d stand at its points where there is room.",
-            *([INTERVALS] if any(halves) else []),
+            *([f"Dots: each window; an interval needs {LEAST_WINDOWS}." if few else INTERVALS] * (most > 1)),
             where(rows, *COUNTED),
         ],
         [
@@ -193,7 +189,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
         draw,
         "MiB that a step reads",
         "mean, nats",
-        spread_legend(INTERVAL) if any(halves) else {},
+        spread if most > 1 else {},
         width=WIDTH,
         columns=len(groups) if len(groups) > 1 else None,
         sharing={"sharex": True, "sharey": "row" if len(groups) > 1 else False},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp, inf, isfinite, nan
+from statistics import fmean
 from typing import Any
 
 from ...tables.long import (
@@ -50,6 +51,11 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[Row]:
     ``layer`` is the layer that was replaced alone, or null if all ``layers`` were replaced together. Rows are ordered
     by source, n, the method's first appearance, and d, with all layers first.
     """
+    return list(map(inject_row, inject_cells(records)))
+
+
+def inject_cells(records: Sequence[InjectRecord]) -> list[list[Row]]:
+    """The cells of each of `inject_rows`."""
     cells = [group[0] for group in grouped_by(long_rows(records, SHAPE, OF_RECORD), "key")]
     sources = list(dict.fromkeys(cell["source"] for cell in cells))
     methods = list(dict.fromkeys(map(method_key, cells)))
@@ -60,10 +66,10 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[Row]:
         place = (*place, sortable(cell.get("kv_head")))
         return sources.index(cell["source"]), cell["n"], methods.index(method_key(cell)), *place
 
-    return [_row(group) for group in sorted(gathered(cells, key), key=lambda group: key(group[0]))]
+    return sorted(gathered(cells, key), key=lambda group: key(group[0]))
 
 
-def _row(group: Sequence[Row]) -> Row:
+def inject_row(group: Sequence[Row]) -> Row:
     """One row from the cells that differ only in window and repeat; sums do not depend on their order."""
     cells: list[Any] = sorted(group, key=lambda cell: (cell["window"], cell["repeat"] or 0))
     first = cells[0]
@@ -91,6 +97,12 @@ def _row(group: Sequence[Row]) -> Row:
         "requested": True,
         **numbers,
     }
+
+
+def of_windows(cells: Iterable[Row], name: str) -> list[float]:
+    """The mean of a metric in each text window, over its repeats; of windows in which it is known."""
+    groups = grouped_by([cell for cell in cells if cell.get(name) is not None], "window")
+    return [fmean(cell[name] for cell in group) for group in groups]
 
 
 def _perplexities(metrics: Row) -> Row:

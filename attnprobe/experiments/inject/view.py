@@ -20,7 +20,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
+from .rows import KINDS, SHARED, inject_cells, inject_row, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
@@ -236,10 +236,12 @@ def view(recorded: Recorded[InjectRecord]) -> View:
     """The view of the records of ``attnprobe inject``."""
     from .figures import inject_figures
 
-    rows = inject_rows(recorded.records)
+    cells = inject_cells(recorded.records)
+    rows = list(map(inject_row, cells))
 
     def draw(folder: Path) -> list[Path]:
-        return inject_figures(of_layers(rows), recorded.drawing, folder)
+        drawn = [{**row, "of_windows": group} for row, group in zip(rows, cells, strict=True)]
+        return inject_figures(of_layers(drawn), recorded.drawing, folder)
 
     return View(
         "inject",

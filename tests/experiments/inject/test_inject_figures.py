@@ -1,9 +1,10 @@
 """What the figures of ``attnprobe inject`` draw of given rows."""
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attnprobe.experiments.inject.figures import BELOW, CUT, inject_figures
+from attnprobe.experiments.inject.figures import DOT, LEAST_WINDOWS, inject_figures
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.methods import MOST_IN_PANEL
 from attnprobe.methods import METHODS
@@ -11,15 +12,21 @@ from attnprobe.tables.long import LEAST_RANKED
 
 
 def metric(value):
-    """A metric of two windows, with a 95 % interval."""
+    """A metric of several windows, with a 95 % interval."""
     return {"mean": value, "se": 0.1 * value, "windows": 2, "count": 2}
 
 
-def row(method, d, layer=None, steps=None, **metrics):
+def row(method, d, layer=None, steps=None, windows=2, **metrics):
+    """A row; in its windows a metric is 1, 2, … times the mean, over ``windows - 1``."""
     fields = dict.fromkeys(("source", "weights", "budgets", "kv_head"))
     fields |= {"n": 64, "prefix": 32 if steps else None, "target": "softmax", "family": "sparse", "status": "ok"}
     fields |= {"method": method, "options": {}, "d": d, "layer": layer, "steps": steps, "reference": False}
-    return {**fields, "windows": 2, "repeats": 1, "metrics": {name: metric(value) for name, value in metrics.items()}}
+    cells = [
+        {"window": place, **{name: value * (1 + place) / (windows - 1) for name, value in metrics.items()}}
+        for place in range(windows)
+    ]
+    fields |= {"windows": windows, "repeats": 1, "of_windows": cells}
+    return {**fields, "metrics": {name: metric(value) for name, value in metrics.items()}}
 
 
 def figures(rows):
@@ -29,49 +36,73 @@ def figures(rows):
     return {figure.stem: figure for figure in drawing.collected}
 
 
+@pytest.mark.parametrize("windows", [2, LEAST_WINDOWS])
 @pytest.mark.parametrize("count", [2, 8])
-def test_points_and_bars_stand_at_their_bytes(count):
+def test_points_and_their_spread_stand_at_their_bytes(count, windows):
     """Those of methods that read as many bytes too, and of budgets that are near each other."""
     methods = ("window", "h2o", "tova", "knorm", "snapkv", "expected", "keydiff", "topk")[:count]
     budgets = (1.0, 1.02, 2.0)
     rows = [
-        row(method, place, steps={"kl": [0.1]}, read_bytes=mib * 2**20, kl=0.2 / (1 + place), loss_change=0.1)
+        row(
+            method,
+            place,
+            steps={"kl": [0.1]},
+            windows=windows,
+            read_bytes=mib * 2**20,
+            kl=0.2 / (1 + place),
+            loss_change=0.1,
+        )
         for method in methods
         for place, mib in enumerate(budgets)
     ]
     figure = figures(rows)["inject-bytes-n64"]
+    assert ("each window" in figure.legend) == (windows < LEAST_WINDOWS)
     for title, panel in figure.panels:
         axis = Figure().subplots()
         entries = dict(figure.draw(axis, panel))
-        assert title.startswith("n = 64\n") and (entries.pop(BELOW, None) is not None) == ("KL" in title)
-        assert 0 < len(entries) <= MOST_IN_PANEL
+        assert title.startswith("n = 64\n") and 0 < len(entries) <= MOST_IN_PANEL
         for line in entries.values():
             assert line.get_xdata().tolist() == pytest.approx(budgets)
+        dots = [tuple(place) for line in axis.lines if line.get_alpha() == DOT["alpha"] for place in line.get_xydata()]
+        known = {(mib, (0.2 / (1 + place) if "KL" in title else 0.1)) for place, mib in enumerate(budgets)}
+        of_windows = [(mib, mean * part) for mib, mean in known for part in (1.0, 2.0)] * len(entries)
+        few = np.array(sorted(of_windows) if windows < LEAST_WINDOWS else [])
+        assert np.array(sorted(dots)) == pytest.approx(few)
         bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
-        assert sorted(bars) == pytest.approx(sorted(budgets * len(entries)))
-        ends = [y for lines in axis.collections for segment in lines.get_segments() for _, y in segment]
-        cut = [x for line in axis.lines if line.get_marker() == CUT["marker"] for x in line.get_xdata()]
+        assert sorted(bars) == pytest.approx([] if windows < LEAST_WINDOWS else sorted(budgets * len(entries)))
         bottom, top = axis.get_ylim()
-        assert max(ends) <= top and len([y for y in ends if y < bottom]) == len(cut), "a bar that leaves has a triangle"
+        assert all(bottom < y < top for y in (y for line in entries.values() for y in line.get_ydata()))
+
+
+def test_an_interval_does_not_set_the_axis():
+    """That of a divergence, which is at least 0, leaves an axis of its points."""
+    rows = [row("window", d, steps={"kl": [0.1]}, windows=5, read_bytes=d * 2**20, kl=1 / d) for d in (4, 16)]
+    for one in rows:
+        one["metrics"]["kl"]["se"] = 30.0
+    figure, axis = figures(rows)["inject-bytes-n64"], Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    low, high = axis.get_ylim()
+    assert 0 <= low < 1 / 16 and 1 / 4 < high < 1
 
 
 def test_budgets_stand_at_points_of_bytes_and_bars_beside_each_other():
-    """Without an interval there is no bar."""
-    rows = [
-        row(method, d, steps={"kl": [0.1]}, read_bytes=d * 2**20, kl=0.2 / d, loss_change=0.1 / d)
-        for method in ("window", "h2o")
-        for d in (4, 16)
-    ]
-    for se in (0.01, None):
-        for one in rows:
-            one["metrics"] = {name: {**values, "se": se} for name, values in one["metrics"].items()}
+    """One window has no spread."""
+    for windows in (1, LEAST_WINDOWS):
+        rows = [
+            {
+                **row(method, d, steps={"kl": [0.1]}, read_bytes=d * 2**20, kl=0.2 / d, loss_change=0.1 / d),
+                "windows": windows,
+            }
+            for method in ("window", "h2o")
+            for d in (4, 16)
+        ]
         figure = figures(rows)["inject-bytes-n64"]
         axis = Figure().subplots()
         figure.draw(axis, figure.panels[0][1])
         figure.finish(axis, figure.panels[0][1])
         assert sorted(text.get_text() for text in axis.texts) == ["16", "16", "4", "d = 4"]
         places = {round(lines.get_transform().transform((4, 1))[0], 3) for lines in axis.collections}
-        assert len(places) == (0 if se is None else 2)
+        assert len(places) == (0 if windows == 1 else 2) and bool(figure.legend) == (windows > 1)
 
 
 @pytest.mark.parametrize("layers", [LEAST_RANKED - 1, LEAST_RANKED])
