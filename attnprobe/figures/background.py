@@ -59,10 +59,15 @@ def turned_over(axes: Sequence[Any], handles: Iterable[Any]) -> None:
                 edgecolor=_each(one.get_edgecolor()),
             )
     for axis in axes:
-        if all(one.get_array() is None for one in axis.collections):
+        if not is_map(axis):
             for word in axis.texts:
                 if not same_color(word.get_color(), text):
                     word.set_color(on_background(word.get_color()))
+
+
+def is_map(axis: Any) -> bool:
+    """Whether a panel shows values as colours."""
+    return any(one.get_array() is not None for one in (*axis.collections, *axis.images))
 
 
 def _each(colours: Any) -> Any:

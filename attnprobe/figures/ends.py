@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..files import Fields
@@ -86,6 +86,16 @@ def outside(
             parts += [_which(group, out, by) + _side([x for row in out for x in values(row)], *ends)] if out else []
         notes[text_label(group[0])] = f" ({'; '.join(parts)})" if parts else ""
     return notes
+
+
+def off_axis(notes: Mapping[str, str]) -> list[str]:
+    """The sentence of a caption on what lies outside an axis.
+
+    >>> off_axis({"moba": " (below: ≤ 4e-16)", "topk": ""}), off_axis({})
+    (['Not on the axis: moba (below: ≤ 4e-16).'], [])
+    """
+    names = [label + note for label, note in notes.items() if note]
+    return [f"Not on the axis: {', '.join(names)}."] if names else []
 
 
 def _which(group: Sequence[Fields], out: Sequence[Fields], by: str) -> str:

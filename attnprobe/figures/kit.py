@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..grammar.foreign import printable
+from .background import is_map
 from .drawing import Drawing
 from .looks import CURVE, POINT
 
@@ -197,7 +198,7 @@ def yielded(axes: Sequence[Any], handles: Sequence[Any], theirs: Mapping[str, An
     """Let the user's style win where panels set lines and grids themselves.
 
     A width of lines is that of methods' curves, a size of markers that of their points, and others change with them. A
-    map, whose units are as long as they are high, has no grid.
+    map has no grid.
 
     Args:
         handles: of legends. theirs: of `Drawing`.
@@ -212,7 +213,7 @@ def yielded(axes: Sequence[Any], handles: Sequence[Any], theirs: Mapping[str, An
         line.set_linewidth(wider * np.asarray(line.get_linewidth()))
         if isinstance(line, Line2D):
             line.set_markersize(larger * line.get_markersize())
-    plots = [axis for axis in axes if axis.get_aspect() == "auto"]
+    plots = [axis for axis in axes if not is_map(axis)]
     for axis in plots if any(name.startswith("axes.grid") for name in theirs) else ():
         axis.grid(False)
         axis.grid(rcParams["axes.grid"], rcParams["axes.grid.which"], rcParams["axes.grid.axis"])
@@ -302,6 +303,8 @@ def powers_of_two(axis: Any, values: Sequence[int]) -> None:
 
 CELL = 0.3  # inches of a cell of a map with small type
 EMPTY = "#d9d9d9"  # what was not measured, or is not finite
+WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
+EXTENDED = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
 
 
 @dataclass(frozen=True)
@@ -331,16 +334,35 @@ class Scale:
         return {"cmap": colours, "norm": LogNorm(self.low, self.high)}
 
 
-def heat_map(axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], **look: Any) -> None:
+def scale_of(values: Any, label: str, most: float = math.inf, **look: Any) -> Scale:
+    """The scale that ends where the whiskers of a box plot of the logarithms end, and has arrows where values go on.
+
+    Args:
+        most: the largest value of its end. look: other fields of `Scale`.
+    """
+    known = values[np.isfinite(values) & (values > 0)]
+    low, high = 0.1, 1.0
+    if known.size:
+        first, third = np.quantile(known, (0.25, 0.75))
+        reach = (third / first) ** WHISKER
+        low, high = float(max(known.min(), first / reach)), float(min(known.max(), third * reach, most))
+    low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
+    extend = EXTENDED[bool((values < low).any()), bool((values > high).any())]
+    return Scale(low, high, label, extend, **look)
+
+
+def heat_map(
+    axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], aspect: str = "equal", **look: Any
+) -> None:
     """Draw values, (lines, heads), as square cells with a look of `Scale`; NaN is no cell.
 
     Args:
-        lines: layers, or names, of which each has a tick.
+        lines: layers, or names, of which each has a tick. aspect: of matplotlib's ``set_aspect``.
     """
     axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
     axis.set_xlim(0, len(heads))
     axis.set_ylim(len(lines), 0)
-    axis.set_aspect("equal")
+    axis.set_aspect(aspect)
     for names, set_ticks in ((heads, axis.set_xticks), (lines, axis.set_yticks)):
         step = 1 if isinstance(names[0], str) else -(-len(names) // 8)  # at most about eight numbers
         set_ticks([place + 0.5 for place in range(0, len(names), step)], [str(one) for one in names[::step]])

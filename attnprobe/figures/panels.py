@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tables.table import gathered
-from .background import turned_over
+from .background import is_map, turned_over
 from .drawing import Drawing
 from .files import chunks, drawn, fixed_settings
 from .kit import (
@@ -206,7 +206,7 @@ class Panels:
 
         grids = [(one, any(line.get_visible() for line in one.get_gridlines())) for one in (axis.xaxis, axis.yaxis)]
         own = self.draw(axis, rows) or {}
-        for one, shown in grids if axis.get_aspect() == "auto" else ():
+        for one, shown in () if is_map(axis) else grids:
             one.grid(shown)
         axis.set_title(title.replace("\n", ", "), parse_math=False)
         for text, set_label in ((self.x, axis.set_xlabel), (self.y, axis.set_ylabel)):

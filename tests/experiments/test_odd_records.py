@@ -440,40 +440,26 @@ def test_error_of_many_methods_without_yardsticks():
     assert [axis.get_xlim()[0] for axis in axes[figure.stem]] == [0, 0]
 
 
-def test_error_positions_without_mass(monkeypatch):
+def test_error_positions_without_mass():
+    """The first position is null, and only one query is at 16."""
     records = []
     for one in golden("error-rows"):
         profile = one.get("profile")
         if profile and one["layer"] == one["window"] == 0 and one["d"] == 5:
             profile = {name: value for name, value in profile.items() if name != "mass"}
             profile["row_error"] = [[None, *of_head[1:]] for of_head in profile["row_error"]]
-            records += [{**one, "profile": profile, "d": None, "method": f"{one['method']}{i}"} for i in range(6)]
+            records += [{**one, "profile": profile, "d": None, "method": f"{one['method']}{i}"} for i in range(2)]
     _, figures, axes = shown("error", records)
-    figure, points = figures["positions"], axes["positions"][0].get_lines()
-    assert not any("mass" in line for line in figure.caption) and figure.columns is None
-    looks = [(look["color"], look["marker"], str(look["linestyle"])) for look in legend_of(figure).values()]
-    assert len(set(looks)) == len(looks) >= 18
-    assert [title for title, _ in figure.panels] == [f"layer 0, n = 16\npart {number} of 3" for number in (1, 2, 3)]
-    middles = [math.sqrt(6), math.sqrt(28), math.sqrt(120)]  # of 2 and 3, 4 to 7, 8 to 15; 1 is null, 16 one query
-    assert all(list(line.get_xdata()) == pytest.approx(middles) for line in points)
-    named = [legend_of(figure, place).keys() for place in range(3)]
-    assert [len(one) for one in named] == [6, 6, 6] and not set.intersection(*map(set, named)), "of a page"
-
-    of_topk = next(one["profile"]["mass"] for one in golden("error-rows") if one["method"] == "topk")
-    for one in records[:6]:
-        one["profile"]["mass"] = of_topk
-    pages = []
-    monkeypatch.setattr("attnprobe.experiments.error.figures.draw_figures", lambda drawn, *_: pages.extend(drawn))
-    shown("error", records)
-    assert [[name for _, (name, _) in page.panels] for page in pages if page.stem == "positions"] == [
-        ["mass", "row_error"],
-        ["row_error", "row_error"],
-    ]
+    assert not any("mass" in line for line in figures["positions"].caption)
+    middles = [math.sqrt(6), math.sqrt(28), math.sqrt(120)]  # of 2 and 3, 4 to 7, 8 to 15
+    (axis,) = axes["positions"]
+    drawn = [list(line.get_xdata()) for line in axis.lines]
+    assert len(drawn) == 6 and all(one == pytest.approx(middles[-len(one) :]) for one in drawn)
 
 
 def test_error_positions_end_at_n():
     _, _, axes = shown("error", [{**one, "n": 12} for one in golden("error-rows") if one["layer"] == 0])
-    assert axes["positions"][0].get_lines()[0].get_xdata()[3] == pytest.approx(math.sqrt(8 * 12))
+    assert axes["positions"][0].get_lines()[0].get_xdata()[-2] == pytest.approx(math.sqrt(8 * 12))
 
 
 def test_error_positions_of_a_method_that_is_far_off_do_not_squeeze_the_others():
@@ -485,12 +471,12 @@ def test_error_positions_of_a_method_that_is_far_off_do_not_squeeze_the_others()
             records.append({**one, "profile": {**profile, "row_error": errors}})
     _, figures, axes = shown("error", records)
     assert max(axis.get_ylim()[1] for axis in axes["positions"]) < 100
-    (named,) = (label for label in legend_of(figures["positions"]) if label.startswith("topk"))
-    assert "above: ≥ " in named
-    assert "The legend names what lies outside the axis." in " ".join(figures["positions"].caption)
+    assert "topk" in figures["positions"].legend
+    (line,) = (line for line in figures["positions"].caption if line.startswith("Not on the axis"))
+    assert "topk (above: ≥ 1e5)" in line
     errors = [axis for axis in axes["positions"] if axis.get_ylabel().startswith("relative error")]
     curves = [line.get_ydata() for axis in errors for line in axis.lines]
-    assert figures["positions"].caption[-3] == "Errors of rounding are not drawn."  # lines fell to the edge
+    assert "Errors of rounding are not drawn." in figures["positions"].caption  # lines fell to the edge
     assert curves and all(y > 1e-5 or math.isnan(y) for curve in curves for y in curve)
 
 
@@ -531,20 +517,13 @@ def test_error_heads_have_signs_where_rows_are_bad_or_values_beyond_the_scale():
     assert signs(output_spectral_relative=[1e9, *[0.4] * (heads - 1)])[2] == "max"
 
 
-def test_error_positions_have_no_panel_without_a_method_in_it():
-    """At one budget no method has an error of rows, at the other all have nearly all mass."""
+def test_error_positions_of_rows_without_an_error():
     records = []
     for one in golden("error-rows"):
-        profile = dict(one.get("profile") or {})
-        places = len(profile.get("keys", ()))
-        if one["d"] == 5 and profile:
-            profile["row_error"] = [[None] * places for _ in one["heads"]]
-        if one["d"] == 8 and profile:
-            profile["mass"] = [[1.0] * places for _ in one["heads"]]
+        if profile := dict(one.get("profile") or {}):
+            profile["row_error"] = [[None] * len(profile["keys"]) for _ in one["heads"]]
         records.append({**one, "profile": profile} if profile else one)
-    _, figures, _ = shown("error", records)
-    panels = [(title.rpartition("\n")[2], name) for title, (name, _) in figures["positions"].panels]
-    assert panels == [("d = 5", "mass"), ("d = 8", "row_error")] * 2
+    assert "positions" not in shown("error", records)[1]
 
 
 def test_error_of_a_kernel_whose_cosines_and_rows_are_unknown():

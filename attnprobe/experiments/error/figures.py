@@ -1,40 +1,24 @@
-"""Errors head by head, as heat maps, and row metrics over position."""
+"""Errors head by head, as heat maps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.ends import beyond, lowest, outside, scale
+from ...figures.ends import beyond
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, Scale, cell_text, heat_map, logarithmic
+from ...figures.kit import EMPTY, cell_text, heat_map, scale_of
 from ...figures.looks import formula, in_words, sentence, symbol
-from ...figures.methods import (
-    BAD,
-    HUGE,
-    MOST_IN_PANEL,
-    flagged,
-    legend_text,
-    panel_title,
-    parts,
-    sign_legend,
-    styles_of,
-    text_label,
-    where,
-)
-from ...figures.panels import Panels, balanced, draw_figures, panels_of
+from ...figures.methods import BAD, text_label
+from ...figures.panels import Panels, balanced, draw_figures
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
-from ...tables.long import Row
-from ...tables.methods import ROUNDING, spoiled_heads
-from ...tables.table import gathered
+from ...tables.methods import spoiled_heads
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -43,20 +27,14 @@ Place = tuple[str | None, Any, Any]  # source, n, target
 Map = tuple[Any, Any]  # values, and whether a cell has bad rows, both (layers, heads)
 
 ACROSS = 5  # budgets of a figure
-ROW = 3  # panels of mass and error that are one row
 MAP = 2.1  # inches of a map at a single budget
 CELL = 0.085  # inches of a cell, at least
 FITTED = 0.14  # inches of a cell, to which cells shrink so that all maps are on a page
 GAP, WORDS, AROUND = 0.14, 0.35, 0.66  # inches between maps, of their titles and numbers, and of all else on a page
-WHISKER = 1.5  # ranges of the quartiles that a box plot's whiskers reach beyond them, here of logarithms
-ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
-ALL = 0.99  # a method with more mass at every position has no curve of it
 MISSING = "not measured, or not finite"
 SIGNS = {"!": BAD, "+": "above the scale", "−": "below the scale"}  # in cells
 BLANK = {"color": EMPTY, "linestyle": "", "marker": "s", "markersize": 7}
 NOTHING = {"linestyle": "", "marker": ""}
-EXTENDED = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
-PANELS = {"mass": "mass of the keys used, mean", "row_error": "relative error of a row, mean"}
 
 
 def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
@@ -131,16 +109,6 @@ def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[in
     return np.array([[np.mean(cells.get((layer, head), math.nan)) for head in heads] for layer in layers])
 
 
-def _ends(maps: Any) -> tuple[float, float]:
-    values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps])
-    if not values.size:
-        return 0.1, 1.0
-    first, third = np.quantile(values, (0.25, 0.75))
-    reach = (third / first) ** WHISKER
-    low, high = float(max(values.min(), first / reach)), float(min(values.max(), third * reach))
-    return (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
-
-
 def _heads(
     maps: Mapping[tuple[str, Any], Map],
     budgets: Sequence[Any],
@@ -154,9 +122,8 @@ def _heads(
     """A map for each method and some budgets, grey where all is missing; methods without one are beside each."""
     layers, heads = places
     every = np.array([values for values, _ in maps.values()])
-    low, high = _ends(every)
-    beyond_it = bool((every < low).any()), bool((every > high).any())
-    scale = Scale(low, high, symbol(metric), EXTENDED[beyond_it])
+    scale = scale_of(every, symbol(metric))
+    low, high = scale.low, scale.high
     methods = list(dict.fromkeys(method for method, _ in maps))
     several = len(budgets) > 1  # a row of panels for each method
     columns = len(budgets) if several else balanced(len(methods), drawing.sizes.across(MAP))
@@ -208,117 +175,3 @@ def _signs(shown: Map, low: float, high: float) -> dict[str, Any]:
     """The cells, (layers, heads), that have each of `SIGNS`."""
     values, spoiled = shown
     return dict(zip(SIGNS, (spoiled, values > high, values < low), strict=True))
-
-
-def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
-    """Draw the mass and the row error of each method over the position of the query.
-
-    A row of panels for each (source, layer, n) and budget, and for each `MOST_IN_PANEL` methods of it beside the user's
-    own. Points are means over heads, windows, repeats, and the queries at positions 2^a to 2^(a+1) - 1, counted from 1;
-    they stand at the geometric middle of these positions.
-    Methods of nearly all mass have no curve of it, and without any other there is no panel of it. References are grey.
-
-    Args:
-        out_dir: where ``positions.svg`` and the like are written (``-2``, … where there are many panels).
-
-    Returns:
-        The files' paths; none if no requested method has row metrics.
-    """
-    shown = [row for row in rows if row.get("profile")]
-    if all(row.get("reference") for row in shown):
-        return []
-    groups = _parts(shown)
-    styles = styles_of(rows, shown)
-    names = [name for name in PANELS if _has(shown, name)]
-    yardstick = [y for row in shown if row.get("reference") for y in _errors(row)]
-    high = max(ABOVE * median(yardstick), 1.3 * max(yardstick)) if yardstick else HUGE
-    notes = outside(shown, _errors, lowest((y for row in shown for y in _errors(row)), high), high)
-
-    def draw(axis: Any, panel: tuple[str, Sequence[Row]]) -> None:
-        name, group = panel
-        for row in group:
-            if points := _curve(row, name):
-                at, values = zip(*points, strict=True)
-                drawn = values if name == "mass" else [y if y > ROUNDING else math.nan for y in values]
-                axis.plot(at, drawn, **{**styles[text_label(row)], "markersize": 4})
-        logarithmic(axis, "x")
-        axis.set_ylabel(PANELS[name])
-        if name == "mass":
-            axis.set_ylim(-0.03, 1.03)
-        else:
-            scale(axis, [y for row in shown if _place(row) == _place(group[0]) for y in _errors(row)], high=high)
-
-    def legend(page: Sequence[tuple[str, Sequence[Row]]]) -> dict[str, Any]:
-        there = [row for _, group in page for row in group]
-        labels, flags = {text_label(row) for row in there}, flagged(there)
-        looks = {legend_text(label, flags) + notes.get(label, ""): styles[label] for label in styles if label in labels}
-        return looks | sign_legend(there)
-
-    panels = [[(title, (name, group)) for name in names if _has(group, name)] for title, group in groups]
-    alike = gathered(panels, len) if sum(map(len, panels)) > ROW else [panels]  # those without mass are on other pages
-    figures = [
-        Panels(
-            "positions",
-            "Mass and row error over position: means",
-            _of_positions(shown, names, notes),
-            [*chain(*some)],
-            draw,
-            "position of the query",
-            legend=legend,
-            columns=2 if set(map(len, some)) == {2} else None,
-            sharing={"sharex": True},
-        )
-        for some in alike
-    ]
-    return draw_figures(figures, drawing, out_dir)
-
-
-def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows of each place and budget, in parts if these are many; the user's methods and references are in all."""
-    groups = []
-    for place, group in panels_of(rows, _place):
-        for d in sorted({row["d"] for row in group if row["d"] is not None}) or [None]:
-            of_budget = [row for row in group if row["d"] in (None, d)]
-            of_budget.sort(key=lambda row: not _curve(row, "mass"))  # a panel of mass has all of them, if it can
-            split = parts(of_budget, MOST_IN_PANEL)
-            for number, part in enumerate(split, 1):
-                words = [*([f"d = {d}"] * (d is not None)), *([f"part {number} of {len(split)}"] * (len(split) > 1))]
-                groups.append(("\n".join(filter(None, [place, ", ".join(words)])), part))
-    return groups
-
-
-def _curve(row: Mapping[str, Any], name: str) -> list[tuple[float, float]]:
-    """The points of a row's curve, in the middle of their positions; none of nearly all mass everywhere.
-
-    Where n is a power of two, the mean of the last position alone is left out: it is one query, beside means of many.
-    """
-    profile, n = row["profile"], row["n"]
-    means = zip(profile["keys"], profile.get(name, ()), strict=False)
-    points = [(math.sqrt(a * min(2 * a - 1, n)), y) for a, y in means if y is not None and a != n]
-    return [] if name == "mass" and all(y > ALL for _, y in points) else points
-
-
-def _place(row: Row) -> str:
-    """The title of the panels of a source, layer and n, which have one scale."""
-    return panel_title({**row, "target": "softmax"})
-
-
-def _errors(row: Mapping[str, Any]) -> list[float]:
-    """The errors of a row's curve."""
-    return [y for _, y in _curve(row, "row_error")]
-
-
-def _has(rows: Sequence[Row], name: str) -> bool:
-    """Whether a method, other than a reference, has a curve."""
-    return any(_curve(row, name) for row in rows if not row.get("reference"))
-
-
-def _of_positions(rows: Sequence[Row], names: Sequence[str], notes: Mapping[str, str]) -> list[str]:
-    lines = ["Mass is the exact weight of the keys that a method uses."] if "mass" in names else []
-    lines += [f"Methods without a curve of mass have more than {ALL} everywhere."] if "mass" in names else []
-    lines += [
-        "The error of a row is ‖o~ − o‖ / ‖o‖." + " The legend names what lies outside the axis." * any(notes.values()),
-        *(["Errors of rounding are not drawn."] * any(y <= ROUNDING for row in rows for y in _errors(row))),
-        "Points are means over the queries at positions 2^a to 2^(a+1) − 1, at the geometric middle of these.",
-    ]
-    return [*lines, where(rows, "heads", "windows", "repeats")]
