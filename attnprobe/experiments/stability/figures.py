@@ -9,8 +9,8 @@ from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import sentence
-from ...figures.methods import HUGE, MANY_POINTS, SHADE, markers, spread_legend, styles_of, text_label
+from ...figures.looks import GREY, sentence
+from ...figures.methods import HUGE, SHADE, spread_legend, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -20,23 +20,30 @@ from .view import SELF_ATTENTION, stability_label
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the core, B or C"
-UNITS = {"tau": "τ", "loss": "nats", "gradient_norm": r"$\|\nabla\|_2$", CONDITION: r"$\sigma_1/\sigma_m$"}
+UNITS = {
+    "tau": r"$\|\Delta f\|_F^2\,/\,\|\Delta W\|_F^2$",
+    "loss": "nats",
+    "gradient_norm": r"$\|\nabla\|_2$",
+    CONDITION: r"$\sigma_1/\sigma_m$",
+}
 OF_CONDITION = (
     "The condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized "
     "attention: the median over layers and heads."
 )
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
-MOST_BANDS = 2  # methods; of more, a step has the ranges of some
+MOST_BANDS = 3  # methods; the curves of more are smoothed
+SMOOTHED = 6  # of the steps, the part that a running mean is over
+PALE = {"linewidth": 0.7, "alpha": 0.3}  # of the steps under it
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
 def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
-    A line is the mean over the seeds, geometric for τ and condition numbers. Its band is the range over the seeds; of
-    more than 2 methods, each has bars at steps of its own where there are enough. The condition number is that of the
-    core that a method inverts, of B for self-attention and of C for kernelized attention: the median over layers and
-    heads. A step at which it is singular with some seed has no point.
+    A line is the mean over the seeds, geometric for τ and condition numbers, in a band of their range. Of more than 3
+    methods, it is pale below its running mean. The condition number is that of the core that a method inverts, of B for
+    self-attention and of C for kernelized attention: the median over layers and heads. A step at which it is singular
+    with some seed has no point.
 
     Returns:
         The files' paths.
@@ -56,21 +63,21 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
     names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
     banded = len(styles) <= MOST_BANDS
+    width = 1 if banded else max(len(values) for row in rows for values in row["per_step"].values()) // SMOOTHED | 1
     caption = [
         "Step by step: means over the seeds, geometric for τ and condition numbers. "
-        + ("Bands are their range." if banded else "Bars are their range, at some steps of each method."),
+        + ("Bands are their range." if banded else f"Strong lines are their means over {width} steps."),
         *([OF_CONDITION] * (CONDITION in names)),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
     ]
 
     def look(row: Row) -> dict[str, Any]:
-        return {**styles[text_label(row)], **MANY_POINTS}
+        return {**styles[text_label(row)], "marker": None, "linewidth": 1.3}
 
     def draw(axis: Any, name: str) -> None:
-        groups = gathered(rows, text_label)
-        for place, group in enumerate(groups):
+        for group in gathered(rows, text_label):
             lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
-            _line(axis, lists, look(group[0]), name in GEOMETRIC, banded, (place, len(groups)))
+            _line(axis, lists, look(group[0]), name in GEOMETRIC, banded, width)
         if name in GEOMETRIC:
             logarithmic(axis, "y")
         axis.set_ylabel(UNITS[name])
@@ -79,13 +86,14 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     return Panels(
         stem,
         f"First steps of training on {first['task']}: "
-        + (f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"),
+        + (f"mean{' and range' * banded} over {seeds} seeds" if seeds > 1 else "one seed"),
         caption,
         [(PANELS.get(name, name), name) for name in names],
         draw,
         "step",
         legend={at_budget(row, stability_label).replace("$", r"\$"): look(row) for row in rows}
-        | (spread_legend("range over seeds", banded) if seeds > 1 else {}),
+        | (spread_legend("range over seeds", banded) if seeds > 1 and banded else {})
+        | ({} if width == 1 else {f"mean of {width} steps": {"color": GREY}, "each step": {"color": GREY, **PALE}}),
         width=3.0,
         columns=2,
         sharing={},
@@ -105,12 +113,12 @@ def _line(
     style: Mapping[str, Any],
     geometric: bool,
     banded: bool,
-    turn: tuple[int, int],
+    width: int,
 ) -> None:
-    """The mean over the seeds and their range, at each step that all seeds reached.
+    """The mean over the seeds at each step that all seeds reached: with their range, or pale below a running mean.
 
     Args:
-        turn: the place of the method among so many, which have markers, and bars without a band, at steps in turn.
+        width: the steps of the running mean; of those at the ends, the ones that there are.
     """
     columns = list(zip(*(values for values in lists if values), strict=False))
     points = [(step, values) for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)]
@@ -118,13 +126,11 @@ def _line(
         return
     steps = [step for step, _ in points]
     mean = geometric_mean if geometric else fmean
-    if len(columns[0]) > 1:
+    means = [mean(values) for _, values in points]
+    if banded and len(columns[0]) > 1:
         low, high = ([end(values) for _, values in points] for end in (min, max))
-        if banded:
-            axis.fill_between(steps, low, high, color=style["color"], alpha=SHADE, linewidth=0)
-        else:
-            place, count = turn
-            every = min(count, max(1, len(steps) // 2))
-            some = slice(place % every, None, every)
-            axis.vlines(steps[some], low[some], high[some], color=style["color"], alpha=0.7, linewidth=1.4)
-    axis.plot(steps, [mean(values) for _, values in points], markevery=markers(len(steps), *turn), **style)
+        axis.fill_between(steps, low, high, color=style["color"], alpha=SHADE, linewidth=0)
+    if width > 1:
+        axis.plot(steps, means, **{**style, **PALE})
+        means = [mean(means[max(0, place - width // 2) : place + width // 2 + 1]) for place in range(len(means))]
+    axis.plot(steps, means, **style)

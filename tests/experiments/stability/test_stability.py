@@ -643,29 +643,36 @@ def test_the_condition_that_is_drawn_is_of_the_last_matrix_that_is_inverted():
     assert _condition({**row, "conditions": {"C": {"inverted": False}}}) == []
 
 
-@pytest.mark.parametrize("methods, steps", [(2, 20), (8, 20), (8, 3)])
-def test_points_stand_at_their_steps_and_ranges_of_many_methods_take_turns(methods, steps):
-    """Bands of up to three methods. Of more, no two have bars at one step where there are enough steps."""
+@pytest.mark.parametrize("methods, steps", [(3, 20), (8, 20), (8, 3)])
+@pytest.mark.parametrize("name, mean", [("loss", statistics.fmean), ("tau", statistics.geometric_mean)])
+def test_curves_of_few_methods_have_bands_and_those_of_many_are_smoothed(methods, steps, name, mean):
     from matplotlib.figure import Figure
 
+    g = np.random.default_rng(0)
+    measured = g.uniform(1, 9, (methods, 2, steps))
     rows = [
         {"method": f"method{place}", "options": {}, "d": 8, "seed": seed, "task": "listops", "n": 64, "batch": 4}
-        | {"conditions": {}, "cond_per_step": {}, "per_step": {"loss": [1.0 + seed + place] * steps}}
+        | {"conditions": {}, "cond_per_step": {}, "per_step": {name: measured[place, seed].tolist()}}
         for place in range(methods)
         for seed in (0, 1)
     ]
     axis = Figure().subplots()
     panels = _figure(rows, rows, "stability")
-    panels.draw(axis, "loss")
-    assert [line.get_xdata().tolist() for line in axis.lines] == [list(range(1, steps + 1))] * methods
-    if methods == 2:
-        ends = [one.get_paths()[0].get_extents() for one in axis.collections]
-        assert [(one.x0, one.x1, one.y0, one.y1) for one in ends] == [(1, 20, 1, 2), (1, 20, 2, 3)]
-        assert "Bands are their range." in panels.caption[0]
-    else:
-        bars = [[segment[0][0] for segment in one.get_segments()] for one in axis.collections]
-        assert all(bars) and len(bars) == methods and "Bars are their range" in panels.caption[0]
-        assert steps < 2 * methods or sorted(x for one in bars for x in one) == list(range(1, steps + 1))
+    panels.draw(axis, name)
+    raw = [[mean(step) for step in one.T] for one in measured]
+    expected, width = list(raw), {20: 3, 3: 1}[steps]
+    if methods > 3 and width > 1:
+        smooth = [[mean(one[max(0, at - 1) : at + 2]) for at in range(steps)] for one in raw]
+        expected = [line for pair in zip(raw, smooth, strict=True) for line in pair]
+        pale, strong = axis.lines[:2]
+        assert pale.get_alpha() < 0.5 and strong.get_alpha() is None and pale.get_color() == strong.get_color()
+        assert {"mean of 3 steps", "each step"} <= {*panels.legend}
+    assert [line.get_ydata() for line in axis.lines] == [pytest.approx(one) for one in expected]
+    assert all([*line.get_xdata()] == [*range(1, steps + 1)] for line in axis.lines)
+    bands = [one.get_paths()[0].get_extents() for one in axis.collections]
+    ranges = [(1, steps, one.min(), one.max()) for one in measured] if methods == 3 else []
+    assert [(one.x0, one.x1, one.y0, one.y1) for one in bands] == [pytest.approx(one) for one in ranges]
+    assert ("Bands are their range." in panels.caption[0]) == ("range over seeds" in panels.legend) == (methods == 3)
 
 
 @pytest.mark.parametrize("seeds, words", [(1, "one seed"), (2, "mean and range over 2 seeds")])
