@@ -22,7 +22,7 @@ MOST_TICKS = 6
 OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
-PALE = {"linewidth": 0.6, "alpha": 0.45}  # of the curve of a head
+PALE = {"linewidth": 0.5, "alpha": 0.3}  # of the curve of a head
 ROWS = {"linewidth": 1.0, "linestyle": ":"}
 DOT = {"marker": "o", "markersize": 3.5}
 LINE = {"linewidth": 1.6, **DOT}
@@ -203,7 +203,7 @@ def _looks(points: Sequence[Row]) -> dict[str, dict[str, Any]]:
     for group in methods:
         for place, name in enumerate(dict.fromkeys(map(_at_budget, group))):
             look = {"color": colours[_method(group[0])]["color"], "linestyle": STYLES[place % len(STYLES)]}
-            looks[name] = {**look, "linewidth": 1.5}
+            looks[name] = {**look, "linewidth": 1.5, "alpha": 1.0}
     return looks
 
 
