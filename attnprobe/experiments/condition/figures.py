@@ -18,7 +18,6 @@ from ...figures.methods import (
     QUANTILES,
     SHADE,
     Styles,
-    correlated,
     flagged,
     hollow_legend,
     marks,
@@ -30,11 +29,12 @@ from ...figures.methods import (
 )
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
-from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, unbounded
+from ...tables.long import LEAST_RANKED, Row, quantiles, unbounded
 from ...tables.methods import mark
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
 from .record import ERROR
+from .view import regular_rank
 
 Place = Callable[[Row], str]  # the title of a row's panel
 
@@ -50,6 +50,12 @@ NAMES = {
     "N0": r"$N$ at $\gamma=0$",
     "N": r"$N$ (with $\gamma$)",
 }
+MEANINGS = {  # of what an axis names, in a caption
+    "A_S": "A_S: the softmax of landmark queries and keys.",
+    "SAS": "SᵀĀS: the softmax kernel of Skyformer's landmarks S.",
+    "SCS": "SᵀC̄S: the Gaussian kernel of Skyformer's landmarks S, with γI for its ridge.",
+    "N": "N: SᵀC̄S + γI scaled as in Lemma 3.",
+}
 ORDER = [*NAMES]
 MARKERS = dict(zip(ORDER[len(EXACT) :], ("s", "d", "v", "o", "<", "^"), strict=True))  # of the lines of cores
 OTHER = "X"  # marker of a core that is not in `NAMES`
@@ -58,6 +64,7 @@ NOT_INVERTED = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
 BROWN = "#7a5c3a"  # words on that band
 WORD = 0.1  # of a panel's height: a line of text
+ON_RANGE = "A cross is σ₁ over the least singular value above rounding (on its range)."
 SIX = 6  # steps that Nyströmformer and Skyformer take
 LOW, HIGH = 1e-16, 1e6  # residuals are drawn between these
 
@@ -105,7 +112,8 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> 
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
         "Full dots: exact, or inverted by the method. Empty: not inverted.",
-        *(["The band counts singular matrices. A cross is the condition number of one on its range."] * singular),
+        *([f"The band counts singular matrices. {ON_RANGE}"] * singular),
+        *_meanings(rows),
         where(rows),
     ]
 
@@ -160,32 +168,36 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ is their rank correlation, of {LEAST_RANKED} dots or more; singular cores count as the largest.",
+        f"ρ is Spearman's rank correlation over the regular heads, of which there are {LEAST_RANKED} or more.",
+        *_meanings(rows),
         where(rows),
         *marks(rows, ERROR),
     ]
 
     positive = [row["error"] for row in rows if row["error"]]  # an exact method's error may be 0
     low, high = min(positive), max(positive)
+    words = WORD * max(singular, len(set(map(_key, rows))))  # of a panel's height: the names of the band and of ρ
 
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
         for group in gathered(panel, _key):
-            label, errors = _label(group[0], True), [row["error"] for row in group]
-            rho = rank_correlation(unbounded(row["cond"] for row in group), errors)
+            label, (rho, heads) = _label(group[0], True), regular_rank(group)
+            if rho is not None:
+                text = f"ρ = {rho:+.2f} of {heads} heads".replace("-", "−")
+                look = {"va": "top", "fontsize": "small", "color": looks[label]["color"], "transform": axis.transAxes}
+                axis.text(0.02, 0.985 - WORD * len(axis.texts), text, **look)
             for sign, look in (("!", HOLLOW), ("", {})):
                 dots = [row for row in group if mark(row) == sign]
                 x, y = [row["cond"] or top ** BAND[1] for row in dots], [row["error"] for row in dots]
-                (line,) = axis.plot(x, y, **{**looks[label], **look})
-            own[label + " !" * bool(flagged(group)) + correlated(rho)] = line
+                (own[label + " !" * bool(flagged(group))],) = axis.plot(x, y, **{**looks[label], **look})
         logarithmic(axis, "y")
-        axis.set_ylim(low / 1.5, 1.5 * high * (high / low) ** (WORD * singular))  # room for the band's name
+        axis.set_ylim(low / 1.5, 1.5 * high * (2.25 * high / low) ** (words / (1 - words)))
         _axis(axis, top, singular)
         return own
 
     return Panels(
         f"condition-error-{tag}",
-        "Condition number against error, head by head; ρ: rank correlation",
+        "Condition number against error, head by head; ρ: rank correlation over regular heads",
         caption,
         panels_of(rows, place),
         draw,
@@ -251,6 +263,12 @@ def _iterations(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> 
 def _label(row: Row, several: bool) -> str:
     name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
     return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
+
+
+def _meanings(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the matrices that rows name."""
+    there = {row["matrix"].removesuffix("+ridge").removesuffix("0") for row in rows}
+    return [words for name, words in MEANINGS.items() if name in there]
 
 
 def _colour(row: Row, styles: Styles) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ...tables.labels import source_heading
@@ -56,7 +56,7 @@ CONDITIONS = (
     Column("at m/2", "{cond_at_half:brief}", "σ₁/σ_{m/2}", 5, more="without the smaller half of the values"),
     Column("repeated", "{duplicates:g}", "equal rows, median", 4),
     Column("error", "{error:3}", "‖E‖₂/‖BV‖₂ of the method"),
-    Column("ρ", _rho, "Spearman's, of cond and error (heads); – of too few"),
+    Column("ρ", _rho, "Spearman's, of cond and error (regular heads); – of too few"),
 )
 CHANGE = "relative, per relative change of Q and K"
 CHANGES = (
@@ -104,8 +104,7 @@ def conditions_summary(rows: Sequence[Row]) -> list[Row]:
     """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
     The condition number of a flagged matrix counts as infinite. A quantile that reaches one is infinite (``"inf"`` in
-    JSON), and flagged heads tie at the top of the rank correlation. ``spearman`` is null for fewer than
-    `LEAST_RANKED` heads, or if all tie.
+    JSON). ``spearman`` is `regular_rank` of the errors, with the number of its heads.
     """
     entries = summarised(rows, ("source", "layer", "n", "matrix", "method", "options", "d"), _statistics)
     sources = list(dict.fromkeys(row["source"] for row in entries))
@@ -130,7 +129,7 @@ def _statistics(group: list[Row]) -> Row:
     if not measured:
         return entry
     half = str(max(1, measured[0]["size"] // 2))
-    pairs = [(row["cond"], row["error"]) for row in measured if row.get("error") is not None]
+    spearman, regular = regular_rank(measured)
     entry |= {
         "count": len(measured),
         "flagged": len(known(measured, "flag")),
@@ -139,8 +138,8 @@ def _statistics(group: list[Row]) -> Row:
         "rank": median(known(measured, "rank")),
         "cond_eff": median(unbounded(row["cond_eff"] for row in measured)),
         "duplicates": median(unbounded(row["duplicates"] for row in measured)),
-        "spearman": rank_correlation(unbounded(cond for cond, _ in pairs), [error for _, error in pairs]),
-        "spearman_count": len(pairs),
+        "spearman": spearman,
+        "spearman_count": regular,
     }
     for name in ("gradient", "gradient_six"):
         if all(name in row for row in measured):
@@ -153,6 +152,15 @@ def _statistics(group: list[Row]) -> Row:
         entry["residuals"] = {name: [step[name] for step in steps] for name in ("p10", "median", "p90")}
         entry["start"] = measured[0].get("start")
     return entry
+
+
+def regular_rank(rows: Iterable[Row]) -> tuple[float | None, int]:
+    """The rank correlation of condition numbers and errors over the heads with both, and the number of these heads.
+
+    Singular matrices have no order, so they do not count.
+    """
+    pairs = [(row["cond"], row["error"]) for row in rows if None not in (row["cond"], row.get("error"))]
+    return rank_correlation([cond for cond, _ in pairs], [error for _, error in pairs]), len(pairs)
 
 
 def _tables(group: Sequence[Row]) -> list[Table]:

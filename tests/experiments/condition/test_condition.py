@@ -17,8 +17,10 @@ from showing import view_of
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure, measure_conditions
+from attnprobe.experiments.condition.figures import condition_figures
 from attnprobe.experiments.condition.record import SHAPE
 from attnprobe.experiments.condition.view import conditions_summary, correlation_notes
+from attnprobe.figures.drawing import Drawing
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -511,8 +513,34 @@ def test_a_summary_counts_a_singular_head_as_infinite():
     (actual,) = conditions_summary(rows)
     assert actual["flagged"] == 3 and actual["cond"]["p10"] == pytest.approx(1.5) and actual["cond"]["p90"] == math.inf
     assert actual["cond"]["median"] == math.inf  # between 3 and infinity
-    assert actual["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 3, 9, 9], [1, 2, 4, 3, 6, 5]))
-    assert actual["spearman_count"] == 6
+    assert (actual["spearman"], actual["spearman_count"]) == (None, 3), "singular heads have no order"
+    regular = [{**row, "cond": row["cond"] or 4.0 + row["head"]} for row in rows]
+    (actual,) = conditions_summary([*regular, rows[2]])
+    assert (actual["spearman"], actual["spearman_count"]) == (
+        pytest.approx(rank_correlation([1, 2, 6, 3, 8, 9], [1, 2, 4, 3, 6, 5])),
+        6,
+    )
+
+
+def test_a_figure_of_errors_has_the_rank_correlation_of_regular_heads():
+    place = {"matrix": "SCS", "options": {}, "inverted": True, "rank": 4, "size": 4, "status": "ok", "n": 8, "d": 4}
+    place |= {"source": {}, "target": "softmax", "family": "nystrom", "bad_rows": 0, "cond_eff": 1.0, "window": 0}
+    rows = [
+        {**place, "method": method, "layer": layer, "head": head, "cond": cond, "error": 0.1 * (1 + head)}
+        for layer in (0, 1)
+        for method, singular in (("skyformer", 3), ("nystromformer", 1))
+        for head, cond in enumerate([*([None] * singular), *range(8 - singular, 0, -1)])
+    ]
+    drawing = Drawing(collected=[])
+    condition_figures(rows, [], drawing, "nowhere")
+    (figure,) = [one for one in drawing.collected if one.stem.startswith("condition-error")]
+    sheet = figure.sheet(figure.panels, Drawing())
+    for axis in sheet.figure.axes:
+        assert [text.get_text() for text in axis.texts] == ["ρ = −1.00 of 7 heads", "singular"]
+        assert axis.get_legend() is None
+    (legend,) = sheet.figure.legends
+    assert [text.get_text().split()[-1] for text in legend.get_texts()] == ["skyformer", "nystromformer"]
+    assert any("Gaussian kernel of Skyformer's landmarks" in line for line in figure.caption)
 
 
 @pytest.fixture
