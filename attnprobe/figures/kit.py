@@ -352,12 +352,12 @@ def scale_of(values: Any, label: str, most: float = math.inf, **look: Any) -> Sc
 
 
 def heat_map(
-    axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], aspect: str = "equal", **look: Any
+    axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], aspect: Any = "equal", **look: Any
 ) -> None:
     """Draw values, (lines, heads), as square cells with a look of `Scale`; NaN is no cell.
 
     Args:
-        lines: layers, or names, of which each has a tick. aspect: of matplotlib's ``set_aspect``.
+        values: of the first lines; the others are empty. lines: layers, or names, of which each has a tick. aspect: of matplotlib's ``set_aspect``.
     """
     axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
     axis.set_xlim(0, len(heads))

@@ -19,10 +19,11 @@ from attnprobe.cli import main
 from attnprobe.compare.contest import Contest
 from attnprobe.experiments.error.cost import cost_figure
 from attnprobe.experiments.error.error_figure import error_figure
-from attnprobe.experiments.error.figures import head_figures
+from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.papers import paper_figure
 from attnprobe.experiments.error.view import error_tables, summarise
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.methods import text_label
 from attnprobe.report import Report, html_page, open_run, views
 from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
@@ -172,40 +173,74 @@ def test_a_page_of_every_command(command):
 
 
 def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
+    """More methods than layers are lines, by their median at the largest d; V-Mean stands once for each layer."""
     some = records()
     paths = head_figures(some, Drawing(), tmp_path, "output_spectral")
     assert [path.name for path in paths] == files_of("heads-output_spectral-n64")
-    maps = [axis for axis in pages[0].axes if axis.collections and axis.get_label() != "<colorbar>"]
-    assert len(maps) == 8 and [axis.get_title() for axis in maps[:3]] == ["d = 16", "d = 32", ""]
-    rows = [axis.get_ylabel() for axis in maps[::2]]
-    assert rows[0] == "skyformer\nlayer" and rows[-1] == "V-Mean\nlayer", "below each d"
-    drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 8)
-    for row, layer in enumerate((0, 2)):
-        for head in range(6):
-            values = [
-                one["metrics"]["output_spectral"][head]
-                for one in some
-                if (one["method"], one["d"], one["layer"]) == ("skyformer", 16, layer)
-            ]
-            assert drawn[row, head] == pytest.approx(sum(values) / 2)
-    assert [text.get_text() for text in maps[0].get_yticklabels()] == ["0", "2"]
+    maps = [axis for axis in pages[0].axes if axis.get_label() != "<colorbar>"]
+    assert [axis.get_title() for axis in maps] == [f"layer {layer}, d = {d}" for layer in (0, 2) for d in (16, 32)]
+    labels = [text.get_text() for text in maps[0].get_yticklabels()]
+
+    def means(name, d, layer):
+        cells = [one for one in some if (text_label(one), one["d"], one["layer"]) == (name, d, layer)]
+        return np.mean([one["metrics"]["output_spectral"] for one in cells], axis=0)
+
+    medians = [np.median([means(name, 32, layer) for layer in (0, 2)]) for name in labels[:-1]]
+    assert labels[-1] == "V-Mean" and medians == sorted(medians)
+    for axis in maps:
+        layer, d = map(int, re.findall(r"\d+", axis.get_title()))
+        drawn = np.asarray(axis.collections[0].get_array())
+        expected = [means(name, d, layer) for name in labels[:-1]] + [means("V-Mean", None, layer)] * (d == 16)
+        assert drawn == pytest.approx(np.array(expected)), axis.get_title()
+        assert axis.get_ylim() == (4, 0)
+
+
+def test_heat_maps_of_many_layers_have_these_as_lines(tmp_path, pages):
+    layers = range(3)
+    some = [cell(d=d, values=[0.1 + layer, 0.2 * d], layer=layer, source={}) for d in (1, 2) for layer in layers]
+    some += [cell("vmean", None, [1.0, 2.0], layer=layer, source={}) for layer in layers]
+    head_figures(some, Drawing(), tmp_path, "output_spectral")
+    maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
+    names = [(axis.get_ylabel(), axis.get_title()) for axis in maps]
+    assert names == [("skyformer\nlayer", "d = 1"), ("", "d = 2"), ("V-Mean\nlayer", "")]
+    assert [text.get_text() for text in maps[0].get_yticklabels()] == ["0", "1", "2"]
+    for axis, last in zip(maps, (0.2, 0.4, 2.0), strict=True):
+        drawn = np.asarray(axis.collections[0].get_array())
+        assert drawn == pytest.approx(np.array([[1.0 if last == 2.0 else 0.1 + layer, last] for layer in layers]))
 
 
 def test_a_method_far_away_does_not_stretch_the_colours_of_heat_maps(tmp_path, pages):
-    """The scale ends at 1.5 ranges of the quartiles beyond them, and the map beyond it is named so."""
+    """The scale ends at 1.5 ranges of the quartiles beyond them, and a map beyond it is named so."""
     spread = [0.1, 0.2, 0.3, 0.4]
     some = [
         cell(name, 16, [size * one for one in spread], layer=layer, source={})
         for name, size in (("skyformer", 1), ("topk", 1), ("window", 1), ("bigbird", 1), ("linformer", 1000))
-        for layer in (0, 1)
+        for layer in range(5)
     ]
     head_figures(some, Drawing(), tmp_path, "output_spectral")
     maps = [axis for axis in pages[0].axes if axis.get_title()]
     assert [axis.get_title() for axis in maps[:3]] == ["skyformer", "topk", "window"]
-    assert maps[4].get_title().replace("\xa0", " ") == "linformer, above: ≥ 100"
+    assert " ".join(maps[4].get_title().split()) == "linformer, above: ≥ 100"
     first, third = np.quantile([size * one for size in (1, 1, 1, 1, 1000) for one in spread], (0.25, 0.75))
     assert maps[0].collections[0].norm.vmax == pytest.approx(third * (third / first) ** 1.5)
     assert maps[0].collections[0].norm.vmin == 0.1
+
+
+def test_methods_beyond_a_page_of_heat_maps_have_another_one(tmp_path, pages):
+    """Long names have several lines. A page of methods without d has one map for each layer."""
+    names = [f"{'m' * 60}{place:02}" for place in range(40)]
+    some = [
+        cell(name, None if place >= 20 else d, [1.0 + place], layer=layer, source={})
+        for place, name in enumerate(names)
+        for d in (1, 2)
+        for layer in (0, 1)
+    ]
+    head_figures(some, Drawing(style="slide"), tmp_path, "output_spectral")
+    maps = [[axis for axis in page.axes if axis.get_title()] for page in pages]
+    lines = [[text.get_text() for text in page[0].get_yticklabels()] for page in maps]
+    assert ["".join(name.split()) for page in lines for name in page] == names
+    assert all("\n" in name for page in lines for name in page)
+    assert [axis.get_title() for axis in maps[-1]] == ["layer 0", "layer 1"]
 
 
 @pytest.mark.filterwarnings("error")
@@ -228,7 +263,7 @@ def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
         for d in range(1, 8)
         for layer in range(2)
     ]
-    assert len(head_figures(many, Drawing(), tmp_path, "output_spectral")) == EACH * 2 * 2
+    assert len(head_figures(many, Drawing(), tmp_path, "output_spectral")) == EACH
 
 
 def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):

@@ -35,7 +35,7 @@ from .columns import COLUMNS as OF_METHODS
 from .columns import KERNEL_COLUMNS, MEAN, RELATIVE, error_columns, row_columns
 from .cost import cost_figure
 from .error_figure import error_figure
-from .figures import head_figures
+from .heads_figure import head_figures
 from .maps_figure import map_figures
 from .papers import METRIC, paper_figure, reference_rows
 from .positions import positions_figure
