@@ -357,7 +357,8 @@ def heat_map(
     """Draw values, (lines, heads), as square cells with a look of `Scale`; NaN is no cell.
 
     Args:
-        values: of the first lines; the others are empty. lines: layers, or names, of which each has a tick. aspect: of matplotlib's ``set_aspect``.
+        values: of the first lines; the others are empty. lines: layers, or names, of which each has a tick.
+        aspect: of matplotlib's ``set_aspect``.
     """
     axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
     axis.set_xlim(0, len(heads))

@@ -100,27 +100,17 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             for key, cells in by_method.items()
         }
         target = "" if place[2] == "softmax" else f"target {place[2]}"
-        place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", target]))
+        facts = ", ".join(filter(None, [headings[place], f"n = {place[1]}", target]))
         ranked = len({method for method, _ in maps}) > len(layers)
         caption = [
             f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
             "One logarithmic colour scale serves all maps; what lies beyond it has the colour of its end and a sign.",
             *([RANKED] if ranked else []),
-            f"{sentence(place_words)}.",
+            f"{sentence(facts)}.",
         ]
         scale = scale_of(np.array([values for values, _ in maps.values()]), symbol(metric))
-        for lines, shown in _by_method(maps, layers, drawing) if ranked else [_by_layer(maps, layers)]:
-            words = [
-                (
-                    ", ".join(
-                        filter(None, [title, beyond(one[0].flat, scale.low, scale.high).strip(" ()"), place_words])
-                    ),
-                    one,
-                )
-                for title, one in shown
-            ]
-            budgets = len({d for _, d in maps if d is not None})
-            figures.append(_figure((lines, words), heads, max(budgets, 1), scale, stem, caption, metric, drawing))
+        for grid in _by_method(maps, layers, facts, drawing) if ranked else [_by_layer(maps, layers, facts, scale)]:
+            figures.append(_figure(grid, heads, len(_budgets(maps)) or 1, scale, stem, caption, metric, drawing))
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -129,16 +119,18 @@ def _means(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[in
     return np.array([[np.mean(cells.get((layer, head), math.nan)) for head in heads] for layer in layers])
 
 
-def _by_layer(maps: Maps, layers: Sequence[int]) -> Grid:
+def _by_layer(maps: Maps, layers: Sequence[int], facts: str, scale: Scale) -> Grid:
     """A map for each method and budget, with a line for each layer; all is missing where a method has no map."""
     panels = []
     for method in dict.fromkeys(method for method, _ in maps):
         for d in [None] if (method, None) in maps else _budgets(maps):
-            panels.append((method if d is None else f"{method}, d = {d}", _of(maps, method, d)))
+            shown = _of(maps, method, d)
+            out = beyond(shown[0].flat, scale.low, scale.high).strip(" ()")
+            panels.append((_title(method, d, out, facts), shown))
     return layers, panels
 
 
-def _by_method(maps: Maps, layers: Sequence[int], drawing: Drawing) -> list[Grid]:
+def _by_method(maps: Maps, layers: Sequence[int], facts: str, drawing: Drawing) -> list[Grid]:
     """A map for each layer and budget, with a line for each method, of as many methods as a page has.
 
     Those without a budget are the last lines, and only the first map of a layer has them.
@@ -155,11 +147,14 @@ def _by_method(maps: Maps, layers: Sequence[int], drawing: Drawing) -> list[Grid
         for place, layer in enumerate(layers):
             for number, d in enumerate(_budgets({key: maps[key] for key in maps if key[0] in lines}) or [None]):
                 shown = [_of(maps, method, d) for method in lines if number == 0 or method not in flat]
-                words = f"layer {layer}" if d is None else f"layer {layer}, d = {d}"
                 values, spoiled = (np.array([one[place] for one in part]) for part in zip(*shown, strict=True))
-                panels.append((words, (values, spoiled)))
+                panels.append((_title(f"layer {layer}", d, facts), (values, spoiled)))
         grids.append((lines, panels))
     return grids
+
+
+def _title(first: str, d: int | None, *more: str) -> str:
+    return ", ".join(filter(None, [first, "" if d is None else f"d = {d}", *more]))
 
 
 def _of(maps: Maps, method: str, d: int | None) -> Map:
