@@ -37,7 +37,7 @@ CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
 SMALLEST = 0.35  # of the size of a marker
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
-BARS_WIDE = 4.0  # points from the first to the last of the bars at one x, about as many as a marker has
+BAR_APART = 2.0  # points from a bar to the next one at one x
 AMONG, FEW = 0.8, 4  # of a slot, that its points share, as at least so many
 SLOT = "#f3f3f3"  # every second one
 
@@ -167,8 +167,7 @@ def beside(axis: Any, place: int, count: int) -> Any:
     """The shift of the bars of one of so many curves, so that those at one x stand side by side."""
     from matplotlib.transforms import ScaledTranslation
 
-    points = BARS_WIDE * (place / (count - 1) - 0.5) if count > 1 else 0.0
-    return ScaledTranslation(points / 72, 0, axis.figure.dpi_scale_trans)
+    return ScaledTranslation(BAR_APART * (place - (count - 1) / 2) / 72, 0, axis.figure.dpi_scale_trans)
 
 
 def spread_legend(label: str, banded: bool = False) -> dict[str, Any]:

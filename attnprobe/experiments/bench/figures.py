@@ -38,7 +38,7 @@ COSTS = {  # heading, factor, label
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
-EXACT_LABEL = "exact attention, fused"
+EXACT_LABEL = "exact attention"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
@@ -46,7 +46,7 @@ GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, 
 GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
 
 
-def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
+def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw costs and errors, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
@@ -54,6 +54,9 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
     method's exponent. More than 6 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
     error against time, memory, products, and the keys that a row reads, if errors and these costs were
     measured. A point is a budget, larger for larger ones; steps are the frontier.
+
+    Args:
+        warnings: of disturbed times, for captions.
 
     Returns:
         The files' paths.
@@ -69,7 +72,7 @@ def bench_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
             for cost in ("seconds", "peak_bytes"):
                 priced = [row for row in timed if row["d"] in (None, d) and row[cost]]
                 if len({row["n"] for row in priced}) > 1:
-                    figures.append(_growth(methods, priced, cost, d, tag))
+                    figures.append(_growth(methods, priced, cost, d, tag, warnings))
         for of_length in grouped_by(timed, "n"):
             figures += [_pareto(methods, of_length, tag)] if sum(map(_is_drawn, of_length)) > 1 else []
     return draw_figures(figures, drawing, out_dir)
@@ -80,7 +83,9 @@ def _where(rows: Sequence[Row]) -> str:
     return where(rows, "heads").removesuffix(".") + backward + "."
 
 
-def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, tag: str) -> Panels:
+def _growth(
+    run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, tag: str, warnings: Sequence[str] = ()
+) -> Panels:
     """One cost against n: a panel, or one for each family of many methods."""
     heading, factor, label = COSTS[cost]
     methods = [row for row in rows if not row["reference"]]
@@ -102,11 +107,12 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     ends = [end for row in rows for end in bar(row)]
     first, last = (min(exact, key=_length), max(exact, key=_length)) if exact else ({}, {})
 
-    def guide(n: int, power: int) -> float:
+    def guide(n: float, power: int) -> float:
         """A cost that grows with this power of n, and is that of exact attention at its largest."""
         return factor * last[cost] * (n / last["n"]) ** power
 
     low = min(ends) / 1.5  # a guide that leaves the axis is not drawn
+    middle = math.sqrt(math.prod(lengths[:2]))  # where no value is
     guides = {power: one for power, one in GUIDES.items() if exact and guide(first["n"], power) >= low}
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any], place: int, count: int) -> Any:
@@ -126,8 +132,10 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
         count = len(curves) + bool(exact) + bool(vmean)
         if exact:
             curve(axis, exact, BLACK, count - 1, count)
-        for power, (_, look) in guides.items():
+        for power, (name, look) in guides.items():
             axis.plot([first["n"], last["n"]], [guide(first["n"], power), guide(last["n"], power)], **look)
+            side = {"ha": "right", "va": "bottom"} if power == 1 else {"va": "top"}  # exact attention is between
+            axis.text(middle, guide(middle, power), name, fontsize="small", color=look["color"], **side)
         if vmean:
             curve(axis, vmean, VMEAN, len(curves), count)
         for place, group in enumerate(curves):
@@ -142,9 +150,9 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
     place = panel_title({**rows[0], "n": None}, [] if d is None else [d])
     fitted = any(labels[name] != name for name in labels)
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
-    legend |= {EXACT_LABEL: BLACK, **dict(guides.values())} if exact else {}
+    legend |= {EXACT_LABEL: BLACK} if exact else {}
     legend |= {"V-Mean": VMEAN} if vmean else {}
-    legend |= spread_legend("p25 – p75 of the rounds") if cost == "seconds" else {}
+    legend |= spread_legend("p25 – p75") if cost == "seconds" else {}
     return Panels(
         f"bench-{heading}{'' if d is None else f'-d{d}'}{tag}",
         title,
@@ -154,6 +162,7 @@ def _growth(run: Sequence[Row], rows: Sequence[Row], cost: str, d: int | None, t
             + ", on logarithmic axes. Exact attention is the framework's fused kernel.",
             *(["Bars run from p25 to p75 of the rounds, side by side at each n."] * (cost == "seconds")),
             *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
+            *(f"{sentence(line)}." for line in warnings if cost == "seconds"),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
         ],

@@ -55,11 +55,11 @@ def view(recorded: Recorded) -> View:
     limits = [_limits(recorded.config, name) for name in LIMITS]
     choices = bench_choices(rows, *limits)
     above = recorded.header
-    warnings = [*above.warnings, *disturbances(recorded.records, rows)]
-    draw = partial(bench_figures, rows, recorded.drawing)
+    disturbed = disturbances(recorded.records, rows)
+    draw = partial(bench_figures, rows, disturbed, recorded.drawing)
     return View(
         "bench",
-        replace(above, remarks=conditions(recorded.records), warnings=warnings),
+        replace(above, remarks=conditions(recorded.records), warnings=[*above.warnings, *disturbed]),
         rows,
         _tables(rows, summary, choices),
         _legend(rows),
