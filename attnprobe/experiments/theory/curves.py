@@ -19,6 +19,7 @@ from ...tables.table import gathered, grouped_by
 Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
 
 MOST_TICKS = 6
+MOST_BANDS = 2  # of curves over each other
 OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
@@ -121,11 +122,12 @@ def _tokens(points: Sequence[Row]) -> Panels:
     colours = _colours(map(_epsilon, points))
     lengths = sorted({point["n"] for point in points})
     rows = {"color": GREY, "linewidth": 1.6}
+    banded = len(colours) <= MOST_BANDS
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _epsilon):
             colour = colours[_epsilon(group[0])]
-            _line(axis, _curve(group, _length, "d_stat"), colour)
+            _line(axis, _curve(group, _length, "d_stat"), colour, band=banded)
             if "sufficient" in group[0]["details"]:
                 _line(axis, _curve(group, _length, "sufficient"), colour, "--", band=False)
         axis.plot(lengths, [2 * n for n in lengths], **rows)
@@ -134,11 +136,12 @@ def _tokens(points: Sequence[Row]) -> Panels:
 
     return Panels(
         "theory-tokens",
-        "Statistical dimension, and landmarks that Theorem 2 requires (dashed), against n: median, p10 – p90 over "
-        "heads",
+        "Statistical dimension, and landmarks that Theorem 2 requires (dashed), against n: median"
+        + ", p10 – p90" * banded
+        + " over heads",
         [
-            "Statistical dimension of the lifted kernel (solid), with a band from p10 to p90, and the number of "
-            "landmarks that Theorem 2 requires (dashed), against n: medians over heads and windows.",
+            f"Statistical dimension of the lifted kernel (solid){', with a band from p10 to p90' * banded}, and the "
+            "number of landmarks that Theorem 2 requires (dashed), against n: medians over heads and windows.",
             "Grey: 2n, all rows.",
             where(points),
         ],
@@ -148,7 +151,7 @@ def _tokens(points: Sequence[Row]) -> Panels:
         legend={f"ε = {epsilon:g}": {"color": colour, "linestyle": "", **DOT} for epsilon, colour in colours.items()}
         | {r"$d_{stat}$": {**LINE, "color": GREY}}
         | {"landmarks that Theorem 2 requires": {**LINE, "color": GREY, "linestyle": "--"}}
-        | {"2n": rows, **band_legend(points, colours.values())},
+        | {"2n": rows, **(band_legend(points, colours.values()) if banded else {})},
         **_panels(points, "layer"),
     )
 

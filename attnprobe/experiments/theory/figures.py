@@ -34,7 +34,7 @@ EDGED = {"edgecolor": GREY, "linewidth": 0.5}
 SIGNS = {"at most": "≤", "at least": "≥"}
 SLOT = 0.8  # of the space of a layer or ε, that its bars share
 LEAST_SLOTS = 3  # of an axis, so that no bar is as wide as the panel
-LINE = 28  # letters of an axis's label
+ACROSS, UP = 34, 28  # letters of a line below an axis, and beside it
 
 
 def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -169,7 +169,8 @@ def _count(axis: Any, group: Sequence[Row]) -> None:
     fixed = {name: value for name, value in at.items() if not isinstance(value, str) and name != "epsilon"}
     beside = f"; side by side: d = {', '.join(map(str, budgets))}" if len(budgets) > 1 else ""
     what = LETTERS["epsilon"] if "epsilon" in at else "layer"
-    axis.set_xlabel("\n".join([what + beside, *map(_label, filter(None, [group[0]["promise"], at_label(fixed)]))]))
+    words = [_formula(one, ACROSS) for one in (group[0]["promise"], at_label(fixed)) if one]
+    axis.set_xlabel("\n".join([what + beside, *words]))
 
 
 def _compare(axis: Any, group: Sequence[Row], markers: Mapping[tuple[int, float], str]) -> None:
@@ -189,13 +190,13 @@ def _compare(axis: Any, group: Sequence[Row], markers: Mapping[tuple[int, float]
         ends = {low: "0" if min(some) == 0 else "≤ 0"} if min(some) <= 0 else {}
         edge_ticks(side, ends | ({high: "∞"} if math.inf in some else {}))
     measured, bound = sides(group[0]["promise"] or "", sense)
-    axis.set_xlabel(f"promised, {sense}\n{_label(bound)}")
-    axis.set_ylabel(_label(measured))
+    axis.set_xlabel(f"promised, {sense}\n{_formula(bound, ACROSS)}")
+    axis.set_ylabel(_formula(measured, UP))
 
 
-def _label(text: str) -> str:
-    """A formula in lines of a label, its indices as such."""
-    return re.sub(r"_\{?([\w+∞]+)\}?", r"$_{\1}$", textwrap.fill(text, LINE))
+def _formula(text: str, most: int) -> str:
+    """A formula in lines of at most so many letters, its indices as such."""
+    return re.sub(r"_\{?([\w+∞]+)\}?", r"$_{\1}$", textwrap.fill(text, most))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

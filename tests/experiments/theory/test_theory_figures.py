@@ -127,6 +127,14 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
         assert style == known and x.tolist() == [64, 128] and y == pytest.approx(numbers)
 
 
+@pytest.mark.parametrize("epsilons", [(0.1, 0.5), (0.1, 0.2, 0.5)])
+def test_bands_of_many_epsilons_are_left_out(drawn, epsilons):
+    records = [record(*(finding({"epsilon": e}, 8, d_stat=[1.0, 2.0, 3.0]) for e in epsilons), n=n) for n in (64, 128)]
+    figure = drawn(records)["theory-tokens"]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("p10 – p90" in words) == bool(figure.axes[0].collections) == (len(epsilons) == 2)
+
+
 def test_failure_is_the_share_of_seeds_above_epsilon_of_each_head_and_of_the_worst(drawn):
     g = np.random.default_rng(1)
     errors = g.uniform(0.01, 2, (3, SEEDS))
