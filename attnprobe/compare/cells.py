@@ -30,7 +30,7 @@ def cells_of(records: Iterable[Fields], name: str, command: str, all_layers: boo
         commands.add(str(record.get("command", command)))
         if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
-        cell = _at_no_layer(record) if all_layers else cell_of(record, command)
+        cell = at_no_layer(record) if all_layers else cell_of(record, command)
         key = (_source_of(cell), *_row_key(cell), *place_of_cell(cell))
         if key not in cells or _quality(cell) <= _quality(cells[key]):
             cells[key] = cell
@@ -47,7 +47,8 @@ def cell_of(record: Fields, command: str) -> Fields:
     return {**record, "heads": [None]} if experiment(command).whole else record
 
 
-def _at_no_layer(record: Fields) -> Fields:
+def at_no_layer(record: Fields) -> Fields:
+    """A record as a cell of all layers together, whose heads are pairs of a layer and a head of it."""
     return {**record, "layer": None, "heads": [(record["layer"], head) for head in record["heads"]]}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..experiments import experiment
 from ..files import Fields
 from ..records.file import strict_json
 from ..tables.labels import with_source
 from ..tables.long import Row
 from ..tables.table import method_key
-from .cells import Key, cell_of, place_of_cell
+from .cells import Key, at_no_layer, cell_of, place_of_cell
 from .chance import LEVEL
 from .drafts import drafted
 from .pairing import paired
@@ -18,13 +19,18 @@ from .verdicts import TABLE, TOLERANCE, Draft, judgements
 
 
 class Contest:
-    """Compares rows of a run's table as `compare_runs` compares methods: it is a `Tested` of `tables.table`."""
+    """Compares rows of a run's table as `compare_runs` compares methods: it is a `Tested` of `tables.table`.
+
+    Rows without a layer are those of all layers together.
+    """
 
     def __init__(self, records: Sequence[Any], command: str) -> None:
         self.cells: dict[str, dict[Key, Fields]] = {}
+        several = len({record.get("layer") for record in records}) > 1 and not experiment(command).whole
         for record, source in with_source(records):
-            cell = cell_of(record, command)
-            self.cells.setdefault(_place(record, source["source"]), {})[place_of_cell(cell)] = {**cell, "pair": ""}
+            for cell in (cell_of(record, command), *([at_no_layer(record)] if several else [])):
+                place = _place(cell, source["source"])
+                self.cells.setdefault(place, {})[place_of_cell(cell)] = {**cell, "pair": ""}
         self.drafts: dict[tuple[str, ...], list[Draft]] = {}  # by metric and pair: columns and the result share pairs
 
     def __call__(self, metric: str, pairs: Sequence[tuple[Row, Row]]) -> list[Row | None]:

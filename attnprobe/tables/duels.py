@@ -1,4 +1,4 @@
-"""Sentences on the best method against the next one, from the test behind bold cells, and on methods left out."""
+"""The best method against the next one, from the test behind bold cells, and methods that are left out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from ..files import Fields
 from ..records.file import LOWER_BOUND
+from .long import Row
 from .methods import ROUNDING, YARDSTICKS, competes, is_sound, label, mark, within_budget
 from .numbers import significant
 from .results import in_words
-from .table import Best, Tested
+from .table import Best, Column, Table, Tested, table_of
 
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
@@ -19,52 +20,83 @@ def duels(
     rows: Sequence[Any],
     best: Best,
     tested: Tested | None,
-    words: str,
-    place: Callable[[Any], Hashable] = lambda row: None,
+    place: Callable[[Any], Hashable],
     said: Callable[[Any], bool] = lambda row: True,
-) -> list[str]:
-    """Sentences on the best method and the next one at each budget, and on what takes no part.
+) -> tuple[list[Row], list[str]]:
+    """The best method and the next one at each place and budget, and a sentence on each method of unknown draws.
 
     Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
-    rounding are not compared.
+    rounding are not compared. Their p-values are corrected together.
 
     Args:
-        words: the mean of the column. place: what rivals share besides d. said: whether a best row has a sentence.
+        place: what rivals share besides d, as ``layer`` of the duel; None is all layers. said: whether a best row has
+            a duel.
     """
     if tested is None:
-        return []
+        return [], []
     sound = [row for row in rows if competes(row)]
     two = len({label(row) for row in sound}) == 2
 
     def key(row: Any) -> Hashable | None:
         return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
 
-    parts: dict[str, list[str]] = {}
     every = best.leaders(sound, key, tested)
+    found = []
     for leaders in every:
         at, compared = next(iter(leaders.compared.items()), (0, None))
         first, other = sound[leaders.places[0]], sound[at]
         if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
             continue
         if said(first):
-            parts.setdefault(f"{label(first)} against {label(other)}", []).append(_of_the_best(compared))
-    lines = [f"{pair}, by the {words}: {'; '.join(at)}" for pair, at in parts.items()]
-    doubts = unproven(row for leaders in every for row in leaders.compared.values() if row is not None)
-    return [*lines, *doubts, *left_out(rows)]
+            found.append(_duel(first, other, place(first), compared))
+    return found, unproven(row for leaders in every for row in leaders.compared.values() if row is not None)
 
 
-def _of_the_best(other: Fields) -> str:
+def _duel(first: Row, other: Row, place: Any, compared: Fields) -> Row:
     """The comparison of another method with the best one, as one of the best with it."""
-    at = "" if other["d"] is None else f" at d = {other['d']}"
-    ends = [] if other["low"] is None else [-other["high"], -other["low"]]
-    interval = f", 95 % interval [{' – '.join(significant(end, 3) for end in ends)}]" if ends else ""
-    p = ""
-    if other["p"] is not None:
-        tests = other["tests"]
-        corrected = f", {significant(other['p_adjusted'], 2)} after Holm over {tests} pairs" if tests > 1 else ""
-        p = f", p = {significant(other['p'], 2)}{corrected}"
-    verdict = OF_THE_BEST.get(other["verdict"], other["verdict"])
-    return f"{verdict}{at} (difference {significant(-other['difference'], 3)}{interval}{p})"
+    known = compared["low"] is not None
+    return {
+        **{name: first.get(name) for name in ("source", "n", "target", "prefix")},
+        "layer": place,
+        **{name: first[name] for name in ("d", "method", "options")},
+        "next": {name: other[name] for name in ("method", "options")},
+        "verdict": OF_THE_BEST.get(compared["verdict"], compared["verdict"]),
+        "difference": -compared["difference"],
+        "low": -compared["high"] if known else None,
+        "high": -compared["low"] if known else None,
+        **{name: compared[name] for name in ("p", "p_adjusted", "tests")},
+    }
+
+
+def _interval(duel: Row) -> str:
+    return "" if duel["low"] is None else f"[{significant(duel['low'], 3)} – {significant(duel['high'], 3)}]"
+
+
+DUELS: tuple[Column, ...] = (
+    Column("layer", lambda duel: "all" if duel["layer"] is None else str(duel["layer"]), key=True),
+    Column("d", "{d}", key=True),
+    Column("best", label, "the method with the smallest mean", short="best method"),
+    Column(
+        "next", lambda duel: label({**duel, **duel["next"]}), "the one with the second smallest", short="next method"
+    ),
+    Column("verdict", "{verdict}", "on the best; compare --pair tests one pair alone"),
+    Column("best\n− next", lambda duel: significant(duel["difference"], 3), "of their means", spare=1),
+    Column("interval\n95 %", _interval, "of best − next, of this pair alone", spare=2, short="interval"),
+    Column("p of\none row", lambda duel: significant(duel["p"], 2), "not corrected", spare=5),
+    Column(
+        "p\n(Holm)",
+        lambda duel: significant(duel["p_adjusted"], 2),
+        "corrected over the pairs of the best methods with all others, of a layer",
+        short="p",
+        spare=-1,
+    ),
+    Column("pairs", "{tests}", "over which p is corrected", spare=4),
+)
+
+
+def duels_table(caption: str, found: Sequence[Row], doubts: Sequence[str]) -> list[Table]:
+    """The table of duels; none without a duel."""
+    return [table_of(caption, found, DUELS, doubts)] if found else []
 
 
 def unproven(compared: Iterable[Fields]) -> list[str]:

@@ -20,7 +20,7 @@ SIGNS = {  # before the first cell of a line, or before a value
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (
     "Bold: the best mean at each d, and the next ones before the first that a paired test finds worse, p corrected "
-    "over the rows of a layer; yardsticks and rows that use more than d are not ranked"
+    "over the rows of a layer; not ranked: yardsticks, rows with ! or with more than d"
 )
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"

@@ -17,7 +17,7 @@ from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.view import comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.columns import MEAN
-from attnprobe.experiments.error.view import error_tables, summarise
+from attnprobe.experiments.error.view import best_methods, error_tables, summarise
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 
@@ -182,6 +182,23 @@ def test_the_heads_of_all_layers_are_the_units_of_one_verdict():
         assert row["difference"] == pytest.approx(differences.mean())
     text = comparison_view(rows, Header()).text("md")
     assert text.count("layers 1, 4-5 together") == 1
+
+
+def test_error_tests_all_layers_together_as_compare_does(command, write):
+    """The page led with the number of tables in which a method was alone, of which none answers for the model."""
+    x = [one for one in of_layers() if one["method"] == "x"]
+    y = [{**one, "method": "y", "metrics": {METRIC: [value / 2 for value in one["metrics"][METRIC]]}} for one in x]
+    cells = [one | {"requested": True, "family": "x"} for one in [*x, *y]]
+    write("all", cells)
+    (row,) = compare_runs(cells, cells, pairs=["x=y"], all_layers=True).rows
+    data = json.loads(command("report", "all", "--plot", "none", "--format", "json")[1])
+    [together] = [duel for duel in data["best"] if duel["layer"] is None]
+    assert together["verdict"] == row["verdict"] == "better" and together["method"] == "y"
+    for ours, theirs in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p", "p")):
+        assert together[ours] == pytest.approx(row[theirs], rel=1e-12)
+    out = command("report", "all", "--plot", "none")[1]
+    assert "All layers together: y has the smallest mean error" in " ".join(out.split())
+    assert re.search(r"^all +\d+  y +x +better", out, re.M)
 
 
 def test_windows_of_all_layers_have_the_means_over_layers():
@@ -513,36 +530,38 @@ def test_times_of_two_methods_of_one_bench_are_compared():
 
 
 def test_error_says_which_of_two_methods_is_better(command, write):
-    line = "blr:block=64 against blr, by the mean error over heads and windows: better at d = 16 (difference -0.812, "
-    line += "95 % interval [-1."
+    heading = "best against next, by mean ‖E‖₂ / ‖BV‖₂ · n = 64 · target softmax"
     two = methods(draws_hash=None)
     skipped = [one | {"status": "skipped", "reason": "no form", "metrics": {}} for one in methods(d=32)[:2]]
     part = methods(d=32)[2:] + skipped  # at d = 32 one of the two has no errors
-    runs = {"two": (two, 1), "part": (two + part, 1)}
-    for name, (cells, expected) in runs.items():
-        write(name, cells)
-        code, out, _ = command("report", name, "--plot", "none")
-        assert code == 0 and out.count(line) == expected and "better at d = 32" not in out
     others = run(BETTER, BETTER, method="topk") + run([9.0] * 8, [9.0] * 8, method="far")  # a yardstick, and the last
-    write("more", two + others)
-    out = command("report", "more", "--plot", "none")[1]
-    assert out.count(line) == out.count(" against ") == 1
     wide = [one for one in two if one["options"]]
     marked = [one | {"metrics": {**one["metrics"], "bad_rows": [1] + [0] * 7}} for one in wide]
-    write("bad", [one for one in two if not one["options"]] + marked)
-    assert " against " not in command("report", "bad", "--plot", "none")[1]
-    write("none", part)
-    assert " against " not in command("report", "none", "--plot", "none")[1]
+    bad = [one for one in two if not one["options"]] + marked
+    for name, cells in {"two": two, "part": two + part, "more": two + others, "bad": bad, "none": part}.items():
+        write(name, cells)
+        code, out, _ = command("report", name, "--plot", "none")
+        found = json.loads(command("report", name, "--plot", "none", "--format", "json")[1])["best"]
+        if name in ("bad", "none"):
+            assert code == 0 and heading not in out and not found
+            continue
+        assert out.count(heading) == len(found) == 1, name
+        [duel] = found
+        assert (duel["method"], duel["options"], duel["d"]) == ("blr", {"block": 64}, 16)
+        assert duel["next"] == {"method": "blr", "options": {}}
+        assert duel["verdict"] == "better" and duel["low"] < duel["difference"] < duel["high"] < 0
+        line = next(line for line in out.splitlines() if "blr:block=64  blr " in line)
+        assert re.search(r"16  blr:block=64  blr +better +-0\.812 +\[-1\.\d+ – -0\.", line), line
 
 
-def below(cells):
-    """The lines below the table, and the methods whose mean is bold."""
+def best_of(cells):
+    """The duels of cells, and the methods whose mean is bold."""
     cells = [one | {"requested": True} for one in cells]
     rows, bounds = summarise(cells)
     contest = Contest(cells, "error")
     [table] = error_tables(rows, bounds, contest)
     bold = {table.lines[line][0] for line, column in table.best if table.columns[column].best is MEAN}
-    return [line for line in table.notes if " against " in line], bold
+    return best_methods(rows, contest)[0], bold
 
 
 def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(command, write):
@@ -570,15 +589,15 @@ def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(c
     assert says in " ".join(command("report", "third", "--plot", "none")[1].split()), "its p decides the bold cells"
 
 
-def test_two_errors_of_rounding_are_not_compared_below_a_table():
+def test_two_errors_of_rounding_are_not_compared():
     def two(a, b):
         cells = run([a] * 8, method="svd", draws_hash=None) + run([b] * 8, method="topk", draws_hash=None)
-        return below(cells)[0]
+        return best_of(cells)[0]
 
     assert two(2e-7, 1e-8) == [] and len(two(2e-7, 1e-4)) == len(two(0.2, 0.1)) == 1
 
 
-def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
+def test_the_best_and_the_next_have_the_p_of_bold_cells():
     """Of eight heads two are against the others: p decides one row, and not the same beside a second rival."""
 
     def of(name, *values):
@@ -586,13 +605,12 @@ def test_the_line_below_a_table_has_the_p_of_its_bold_cells():
 
     best, other = of("mss", *[0.1] * 8), of("blr", 0.20, 0.21, 0.22, 0.23, 0.24, 0.25, 0.05, 0.05)
     far = of("performer", 3.0, *[0.05] * 4, *[0.15] * 3)
-    [line], bold = below(best + other)
-    assert line.startswith(
-        "mss against blr, by the mean error over heads and windows: better at d = 16 (difference -0.081"
-    )
-    assert line.endswith("], p = 0.039)") and bold == {"mss"}
-    [line], bold = below(best + other + far)
-    assert "undecided at d = 16" in line and line.endswith(", p = 0.039, 0.078 after Holm over 2 pairs)")
+    [duel], bold = best_of(best + other)
+    assert (duel["method"], duel["next"]["method"], duel["d"]) == ("mss", "blr", 16)
+    assert duel["verdict"] == "better" and duel["difference"] == pytest.approx(-0.08125)
+    assert duel["p"] == duel["p_adjusted"] == 10 / 256 and duel["tests"] == 1 and bold == {"mss"}
+    [duel], bold = best_of(best + other + far)
+    assert (duel["verdict"], duel["p"], duel["p_adjusted"], duel["tests"]) == ("undecided", 10 / 256, 20 / 256, 2)
     assert bold == set()
 
 
@@ -601,19 +619,18 @@ def test_a_method_that_uses_more_than_its_budget_is_not_the_best(used, takes_par
     def of(name, error, keys):
         return [one | {"metrics": one["metrics"] | {"realised_d": [keys] * 8}} for one in run([error] * 8, method=name)]
 
-    lines, bold = below(of("moba", 0.1, used) + of("window", 0.2, 15.0) + of("knorm", 0.3, 16.0))
+    [duel], bold = best_of(of("moba", 0.1, used) + of("window", 0.2, 15.0) + of("knorm", 0.3, 16.0))
     assert bold == {"moba" if takes_part else "window"}
-    assert lines[0].startswith("moba against window" if takes_part else "window against knorm")
+    assert (duel["method"], duel["next"]["method"]) == (("moba", "window") if takes_part else ("window", "knorm"))
 
 
-def test_the_best_method_of_each_budget_is_the_subject():
+def test_each_budget_has_its_best():
     few, many = run([0.2] * 8, method="mss", draws_hash=None), run([0.1] * 8, method="mss", draws_hash=None, d=32)
     few += run([0.1] * 8, method="blr", draws_hash=None)
     many += run([0.2] * 8, method="blr", draws_hash=None, d=32)
-    lines, _ = below(few + many)
-    assert [line.partition(" (")[0] for line in lines] == [
-        "blr against mss, by the mean error over heads and windows: better at d = 16",
-        "mss against blr, by the mean error over heads and windows: better at d = 32",
+    assert [(one["d"], one["method"], one["next"]["method"], one["verdict"]) for one in best_of(few + many)[0]] == [
+        (16, "blr", "mss", "better"),
+        (32, "mss", "blr", "better"),
     ]
 
 

@@ -41,7 +41,7 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     tested = tested.replace("$d$", "d").replace("$p$", "p")
     assert (
         "Bold: the best mean at each d, and the next ones before the first that a paired test finds worse, p corrected "
-        "over the rows of a layer; yardsticks and rows that use more than d are not ranked." in tested
+        "over the rows of a layer; not ranked: yardsticks, rows with ! or with more than d." in tested
     )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
@@ -50,7 +50,7 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
         format, ROWS, *(lambda metric, pairs, one=one: [one] * len(pairs) for one in (WORSE, None)), **terminal
     )
     if format != "latex":  # whose notes are each of one table
-        assert "are not ranked; none where heads and windows are too few." in partly
+        assert "more than d; none where heads and windows are too few." in partly
 
 
 def test_a_pipe_has_no_bold_cells_to_explain():

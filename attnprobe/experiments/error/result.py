@@ -16,23 +16,32 @@ from .columns import MEAN, RELATIVE
 PLACE = ("source", "layer", "n", "target")  # where methods are compared
 
 
-def error_result(rows: Sequence[Row], tested: Tested | None = None) -> str:
+def error_result(rows: Sequence[Row], tested: Tested | None = None, together: Sequence[Row] = ()) -> str:
     """The method with the smallest mean error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
     The methods that are not distinguishable from the best are those whose means are bold in the table. Rows with a
     mark, yardsticks and means that are not reproducible do not compete.
+
+    Args:
+        together: the rows of all layers together, which decide where they are of one source, n and target.
     """
-    rated = [row for row in rows if mean_of(row, RELATIVE) is not None and row["family"] != "kernel"]
-    places = grouped_by(rated, *PLACE)
-    compared = [group for group in places if any(not row["reference"] for row in group)]
+    compared, of_all = _compared(rows), _compared(together)
     if len(compared) == 1:
         text = _of_one(compared[0], tested)
+    elif len(of_all) == 1:
+        text = f"All layers together: {_of_one(of_all[0], tested)}"
     else:
         every = [_winners(group, tested) for group in compared]
         winners = [one.names if one.tested else [] for found in every for one in found.values()]
         several = any(len(found) > 1 for found in every)
         text = led(winners, "the smallest mean error", "cases (table, d)" if several else "tables")
     return sentences(text, *left_out(rows), lost(rows, label))
+
+
+def _compared(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows with an error by place, where there are methods."""
+    rated = [row for row in rows if mean_of(row, RELATIVE) is not None and row["family"] != "kernel"]
+    return [group for group in grouped_by(rated, *PLACE) if any(not row["reference"] for row in group)]
 
 
 class Winners(NamedTuple):

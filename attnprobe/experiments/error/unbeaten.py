@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...figures.methods import OWN, text_label
 from ...files import Fields
@@ -51,30 +51,69 @@ def exact_share(n: int, causal: bool) -> float:
     return (1 + 1 / n) / 2 if causal else 1.0
 
 
-def frontier_tables(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Table]:
-    """A table of the methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
+class Frontier(NamedTuple):
+    """The rows of one (source, n, target) that no other beats at a cost, by the metric that judges all its rows."""
 
-    There is none for fewer than `MANY` methods. Yardsticks, rows with a mark, medians that are not reproducible, and
-    errors of rounding alone do not compete. A note names the methods that do not state the cost.
+    cost: str
+    metric: str
+    best: list[Row]
+    every: list[Row]
+
+
+def frontiers(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Frontier]:
+    """The methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
+
+    There are none for fewer than `MANY` methods. Yardsticks, rows with a mark, medians that are not reproducible, and
+    errors of rounding alone do not compete.
     """
-    if not are_many(records):
-        return []
-    causal = any(record["source"].get("causal") for record in records)
-    tables = []
-    for group in grouped_by(rows, "source", "n", "target"):
+    found = []
+    for group in grouped_by(rows, "source", "n", "target") if are_many(records) else ():
         metric = judged_by(group)
         errors = errors_of(records, metric)
-        for cost, words in COSTS.items():
-            best = best_at(group, cost, metric, errors, causal)
+        for cost in COSTS:
+            best = best_at(group, cost, metric, errors, is_causal(records))
             if not all(row["reference"] for row in best):
-                names = few_or_number([*chain(*unstated(group, [cost]).values())])
-                dear = [at_budget(row, label) for row in best if _chooses_dearly(row, causal)]
-                notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
-                notes += [f"left out, as they do not state this cost: {names}"] if names else []
-                tables.append(
-                    table_of(f"unbeaten in {words} · {caption(group)}", best, frontier_columns(metric), notes)
-                )
+                found.append(Frontier(cost, metric, best, group))
+    return found
+
+
+def is_causal(records: Sequence[ErrorRecord]) -> bool:
+    return any(record["source"].get("causal") for record in records)
+
+
+def frontier_tables(found: Sequence[Frontier], causal: bool) -> list[Table]:
+    """A table of each frontier. A note names the methods that do not state the cost."""
+    tables = []
+    for one in found:
+        names = few_or_number([*chain(*unstated(one.every, [one.cost]).values())])
+        dear = [at_budget(row, label) for row in one.best if _chooses_dearly(row, causal)]
+        notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
+        notes += [f"left out, as they do not state this cost: {names}"] if names else []
+        heading = f"unbeaten in {COSTS[one.cost]} · {caption(one.every)}"
+        tables.append(table_of(heading, one.best, frontier_columns(one.metric), notes))
     return tables
+
+
+def frontier_rows(found: Iterable[Frontier]) -> list[Row]:
+    """The lines of frontiers as data: place, cost, error, ratio to the line above, and all methods not told apart."""
+    return [
+        {
+            **{name: row[name] for name in ("source", "layer", "n", "target")},
+            **_method(row),
+            "by": one.cost,
+            "cost": _cost(row, one.cost),
+            "metric": one.metric,
+            **{name: statistic(row, one.metric, name) for name in ("median", "p10", "p90")},
+            "ratio": row["ratio"] if row["ratio"]["mean"] else None,
+            "not_told_apart": [{**_method(tied), "ratio": middle} for tied, middle in row["ties"]],
+        }
+        for one in found
+        for row in one.best
+    ]
+
+
+def _method(row: Row) -> Row:
+    return {name: row[name] for name in ("method", "options", "d")}
 
 
 def are_many(records: Sequence[ErrorRecord]) -> bool:

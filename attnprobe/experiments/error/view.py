@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...figures.methods import OWN
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
-from ...tables.duels import duels
+from ...tables.duels import DUELS, duels, duels_table
+from ...tables.labels import source_heading
 from ...tables.long import (
     CELL,
     STATISTICS,
@@ -26,9 +28,9 @@ from ...tables.long import (
     worst_status,
 )
 from ...tables.long import FIELDS as LONG
-from ...tables.methods import ROUNDING, caption, grouped, is_zero, notes, rivals, statistic
+from ...tables.methods import ROUNDING, caption, family, grouped, is_zero, notes, rivals, statistic
 from ...tables.metrics import ERROR
-from ...tables.table import Table, Tested, grouped_by, method_key, table_of
+from ...tables.table import Table, Tested, grouped_by, joined, method_key, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import COLUMNS as OF_METHODS
@@ -41,7 +43,17 @@ from .papers import METRIC, paper_figure, reference_rows
 from .positions import positions_figure
 from .record import PER_HEAD, SHAPE
 from .result import PLACE, error_result
-from .unbeaten import OUTPUT, RESIDUAL, frontier_columns, frontier_tables, judged_by
+from .unbeaten import (
+    COSTS,
+    OUTPUT,
+    RESIDUAL,
+    frontier_columns,
+    frontier_rows,
+    frontier_tables,
+    frontiers,
+    is_causal,
+    judged_by,
+)
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
@@ -62,7 +74,7 @@ OF_RECORD = (
     *KERNEL,
 )
 OF_HEAD = ("head", *PER_HEAD, "profile")
-COLUMNS = (*OF_METHODS, *frontier_columns(OUTPUT), *frontier_columns(RESIDUAL))
+COLUMNS = (*OF_METHODS, *DUELS, *frontier_columns(OUTPUT), *frontier_columns(RESIDUAL))
 ROW = (
     *("method", "options", "target", "n", "d", "realised_d", "layer", "weights", "source", "scale_inputs"),
     *("heads", "windows", "repeats", "cells", "values", "status", "reason", "reference", "requested", "family"),
@@ -82,8 +94,11 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
     figures = _figures(recorded, rows, bounds)
-    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested)
-    return replace(made, tables=[*made.tables, *frontier_tables(pooled(recorded.records), recorded.records)])
+    over_layers = pooled(recorded.records)
+    made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested, over_layers)
+    unbeaten = frontiers(over_layers, recorded.records)
+    tables = [*made.tables, *frontier_tables(unbeaten, is_causal(recorded.records))]
+    return replace(made, tables=tables, more={**made.more, "unbeaten": frontier_rows(unbeaten)})
 
 
 def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
@@ -233,23 +248,28 @@ def errors_view(
     figures: Mapping[str, Figure] | None = None,
     companions: Sequence[View] = (),
     tested: Tested | None = None,
+    over_layers: Sequence[Row] = (),
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them.
 
     Args:
-        tested: the test behind bold cells, the sentences below a table and the result.
+        over_layers: the rows over all layers together (see `pooled`).
+        tested: the test behind bold cells, the table of the best and the result.
     """
+    together = at_no_layer(rows, over_layers)
+    best, best_tables = best_methods([*rows, *together], tested)
     return View(
         "error",
         header,
         rows,
-        error_tables(rows, bounds, tested),
+        [*error_tables(rows, bounds, tested), *best_tables],
         error_legend(rows, bounds),
         COLUMNS,
         FIELDS,
         title="Errors of attention approximations",
-        result=error_result(rows, tested),
+        result=error_result(rows, tested, together),
         bounds=bounds,
+        more={"best": best},
         judged=rows,
         figures=figures or {},
         companions=companions,
@@ -274,8 +294,8 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
 
     def cost(folder: Path) -> list[Path]:
         over_layers = pooled(records)
-        causal = bool(records[0]["source"].get("causal"))
-        return cost_figure(over_layers, drawing, folder, metric or judged_by(over_layers), causal, records)
+        judge = metric or judged_by(over_layers)
+        return cost_figure(over_layers, drawing, folder, judge, is_causal(records), records)
 
     positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw; the notes below the table say why"
@@ -301,8 +321,7 @@ def error_tables(
     columns = error_columns(every)
     tables = []
     for group in grouped(rows, bounds):
-        lines = [*notes(group), *duels(group, MEAN, tested, "mean error over heads and windows")]
-        tables.append(table_of(caption(group), group, columns, lines, every, rivals, tested))
+        tables.append(table_of(caption(group), group, columns, notes(group), every, rivals, tested))
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
     of_rows = [row for row in rows if "profile" in row]
@@ -310,6 +329,24 @@ def error_tables(
         table_of(f"rows · {caption(group)}", group, row_columns(of_rows), rivals=rivals, tested=tested)
         for group in grouped(of_rows)
     ]
+
+
+def at_no_layer(rows: Sequence[Row], over_layers: Sequence[Row]) -> list[Row]:
+    """The rows over all layers without a layer; none if the rows are of one."""
+    several = len({row["layer"] for row in rows}) > 1
+    return [{**row, "layer": None} for row in over_layers if several and row["method"] != LOWER_BOUND]
+
+
+def best_methods(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], list[Table]]:
+    """The best method against the next one in each layer at each d, as rows and as tables."""
+    every, tables = [], []
+    for group in grouped_by(rows, "source", "n", "target"):
+        first = group[0]
+        best, doubts = duels(group, MEAN, tested, lambda row: row["layer"])
+        where = joined(source_heading(first), f"n = {first['n']}", f"target {first['target']}")
+        every += best
+        tables += duels_table(f"best against next, by mean ‖E‖₂ / ‖BV‖₂ · {where}", best, doubts)
+    return every, tables
 
 
 def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
@@ -321,6 +358,8 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:
         parts.append("± is of one draw of the weights (--weights-seed).")
     if any(not is_zero(row) for row in bounds):
         parts.append("lower bound: the least error of rank d, zero where it is not shown.")
+    if any(family(row) == OWN and {*COSTS} & {*row["metrics"]} for row in rows):
+        parts.append("visited, keys read: of your own functions what these state, unchecked.")
     return parts
 
 

@@ -22,6 +22,7 @@ from ...tables.long import (
 )
 from ...tables.methods import statistic
 from ...tables.metrics import METRICS
+from ...tables.numbers import is_fragile
 from ...tables.table import gathered, grouped_by, method_key
 from . import GATED
 from .record import SHAPE, InjectRecord
@@ -155,7 +156,8 @@ def inject_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, n, method, options, d) whose layers were replaced one by one, then one for all of them.
 
     ``drift`` is that of all layers together. ``best`` and ``worst`` are the layers with the smallest and the largest
-    drift. ``spearman`` is the rank correlation of local error and drift over ``points``, and null for fewer than
+    drift. ``fragile`` names those of the three that rounding decides. ``spearman`` is the rank correlation of local
+    error and drift over ``points``, and null for fewer than
     `LEAST_RANKED`. ``method`` is null in the last entry.
     """
     summary: list[Row] = []
@@ -178,6 +180,8 @@ def _profile(group: Sequence[Row]) -> Row | None:
         return None
     together = next((row for row in group if row["layer"] is None), None)
     best, worst = min(drifts, key=drifts.__getitem__), max(drifts, key=drifts.__getitem__)
+    shown = {"drift": None, "best": best, "worst": worst}
+    doubtful = {row["layer"] for row in group if is_fragile(row, "drift", "mean")}
     return {
         **{name: group[0][name] for name in SUMMARISED},
         "method": group[0]["method"],
@@ -185,6 +189,7 @@ def _profile(group: Sequence[Row]) -> Row | None:
         "local_error": together and mean(together, "local_error"),
         "best": {"layer": best, "drift": drifts[best]},
         "worst": {"layer": worst, "drift": drifts[worst]},
+        "fragile": [name for name, layer in shown.items() if layer in doubtful],
         **_correlation(inject_points(group)),
     }
 

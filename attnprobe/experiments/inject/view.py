@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
-from ...tables.duels import duels, left_out
+from ...tables.duels import DUELS, duels, duels_table, left_out
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
 from ...tables.methods import budget, budget_used, marked, mean_of, reach, rivals, smallest
-from ...tables.numbers import method_label, significant
+from ...tables.numbers import OPEN, method_label, significant
 from ...tables.results import UNTESTED, Value, at_budget, beside, led, lost, sentences, student_reach
 from ...tables.table import Best, Column, Table, Tested, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
@@ -24,6 +24,7 @@ from .rows import KINDS, SHARED, inject_cells, inject_row, inject_summary, mean,
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
+PLACE = ("source", "n", "prefix", "greedy_steps")  # where methods are compared
 METRICS = (*GATED.names, "seconds")
 FIELDS = (
     *(*SHARED, *KINDS, "steps", *COUNTS, *STATE, "reference", "requested", "fragile"),
@@ -67,6 +68,12 @@ def _interval(statistics: Row, windows: int) -> str:
         return ""
     mean, reach = statistics["mean"], student_reach(statistics["se"], windows)
     return f"[{significant(mean - reach, 2)}, {significant(mean + reach, 2)}]"
+
+
+def _drift(entry: Row, of: str) -> str:
+    """A drift of an entry of the summary, with `OPEN` where rounding decides it."""
+    text = significant(entry["drift"] if of == "drift" else entry[of]["drift"], 3)
+    return OPEN + text if of in entry["fragile"] else text
 
 
 def _nearest_to_one(name: str) -> Best:
@@ -172,11 +179,11 @@ ONE_LAYER = "drift with this layer alone replaced"
 LAYERS: tuple[Column, ...] = (
     Column("method", method_label, key=True),
     Column("d", _budget, key=True),
-    Column("all layers", "{drift:3}", "drift with all layers replaced"),
+    Column("all layers", partial(_drift, of="drift"), "drift with all layers replaced"),
     Column("best", "{best[layer]}", "the layer with the least drift"),
-    Column("drift of best", "{best[drift]:3}", ONE_LAYER),
+    Column("drift of best", partial(_drift, of="best"), ONE_LAYER),
     Column("worst", "{worst[layer]}", "the layer with the most"),
-    Column("drift of worst", "{worst[drift]:3}", ONE_LAYER),
+    Column("drift of worst", partial(_drift, of="worst"), ONE_LAYER),
     Column(
         "ρ",
         "{spearman:+.2f}",
@@ -229,7 +236,7 @@ PLANS: tuple[Column, ...] = (
     Column("Δloss", "{loss_gap[mean]:2}", OVER_BEST),
     Column("95 % of Δloss", lambda row: _interval(row["loss_gap"], row["windows"]), STUDENT),
 )
-COLUMNS = (*DRIFTS, *PROMPTS, *PLANS, *LAYERS, *WHICH)
+COLUMNS = (*DRIFTS, *DUELS, *PROMPTS, *PLANS, *LAYERS, *WHICH)
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -238,6 +245,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
 
     cells = inject_cells(recorded.records)
     rows = list(map(inject_row, cells))
+    best, best_tables = _best(rows, recorded.tested)
 
     def draw(folder: Path) -> list[Path]:
         drawn = [{**row, "of_windows": group} for row, group in zip(rows, cells, strict=True)]
@@ -247,10 +255,11 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         "inject",
         recorded.header,
         rows,
-        _tables(rows, recorded.tested) + _plans(recorded.records),
+        [*_tables(rows, recorded.tested), *best_tables, *_plans(recorded.records)],
         title="What a method changes in a model",
         result=inject_result(rows, recorded.tested),
         summary=inject_summary(rows),
+        more={"best": best},
         judged=rows,
         tiles=(("head", "heads"), ("layer", "layers"), ("text window", "window")),
         figures={"inject": Figure("inject", draw, NOTHING)},
@@ -296,16 +305,14 @@ def plan_files(records: Sequence[InjectRecord]) -> dict[str, dict[str, Any]]:
 def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
     """The tables of each (source, n): drifts with local errors, and layers if some were replaced alone."""
     tables = []
-    for group in grouped_by(rows, "source", "n", "prefix", "greedy_steps"):
+    for group in grouped_by(rows, *PLACE):
         counts = counted(group, "windows"), _measured(group)
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
         where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
         drifts, decoding = of_layers(group), group[0]["prefix"] is not None
-        best = duels(drifts, DRIFT, tested, "mean drift over windows", _place, lambda row: row["layer"] is None)
         elsewhere = {column.name for column in PROMPTS if not column.key} if decoding else ()
         columns = [column for column in DRIFTS if column.name not in elsewhere]
-        notes = [*_notes(group), *best]
-        tables.append(table_of(f"drift · {where}", drifts, columns, notes, rivals=_rivals, tested=tested))
+        tables.append(table_of(f"drift · {where}", drifts, columns, _notes(group), rivals=_rivals, tested=tested))
         if decoding:
             done = [row for row in of_layers(group) if row["status"] == "ok"]
             notes = _unknown_mass(done)
@@ -322,6 +329,17 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
             profiles = [one for one in summary if one["method"] is not None]
             tables.append(table_of(f"layers · {where}", profiles, LAYERS, notes))
     return tables
+
+
+def _best(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], list[Table]]:
+    """The method that moves the last hidden states least, in all replaced layers, against the next one, at each d."""
+    every, tables = [], []
+    for group in grouped_by(of_layers(rows), *PLACE):
+        best, doubts = duels(group, DRIFT, tested, _place, lambda row: row["layer"] is None)
+        where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]))
+        every += best
+        tables += duels_table(f"best against next, by mean drift · {where}", best, doubts)
+    return every, tables
 
 
 def _measured(group: Sequence[Row]) -> str:

@@ -19,7 +19,7 @@ from showing import EACH, files_of
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT, columns
 from attnprobe.experiments.error.error_figure import BEYOND_EDGE, error_figure
-from attnprobe.experiments.error.view import errors_view, summarise
+from attnprobe.experiments.error.view import error_legend, errors_view, summarise
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import symbol
 from attnprobe.figures.methods import MOST_IN_PANEL
@@ -443,6 +443,15 @@ def test_rows_count_the_intervals_that_did_not_close(tmp_path):
     csv_rows = list(csv.DictReader(io.StringIO(render(rows, [], HEADER, "csv", None))))
     assert [line["matrix_open"] for line in csv_rows] == ["3", "", "0"]
     assert json.loads(render(rows, [], HEADER, "json", None))["rows"][0]["matrix_open"] == 3
+
+
+@pytest.mark.parametrize(
+    ("family", "states", "said"), [("user", True, True), ("user", False, False), ("x", True, False)]
+)
+def test_costs_that_a_users_function_states_are_said_to_be_unchecked(family, states, said):
+    one = cell("mine.py:fn", 8, [0], family=family)
+    one["metrics"] |= {"visited_fraction": [0.01]} if states else {}
+    assert any("unchecked" in line for line in error_legend(*summarise([one]))) == said
 
 
 def test_a_matrix_error_that_is_null_is_no_quiet_gap():

@@ -41,7 +41,7 @@ FIVE = [
 
 
 def frontier_tables(records):
-    return unbeaten.frontier_tables(pooled(records), records)
+    return unbeaten.frontier_tables(unbeaten.frontiers(pooled(records), records), unbeaten.is_causal(records))
 
 
 def names(table):
@@ -91,6 +91,12 @@ def test_what_the_test_does_not_tell_apart_is_named_with_its_ratio():
     several = [{**record, "method": f"mixed{place}"} for place in range(5) for record in mixed]
     (table,) = frontier_tables([*FIVE, *VMEAN, *several])
     assert table.lines[1][-1] == ", ".join([*(f"mixed{place} d = 8 ({of_heads:.2f})" for place in range(3)), "2 more"])
+    records = [*FIVE, *VMEAN, *several]
+    reference, line, dear = unbeaten.frontier_rows(unbeaten.frontiers(pooled(records), records))
+    assert [one["method"] for one in line["not_told_apart"]] == [f"mixed{place}" for place in range(5)]
+    assert all(one["ratio"] == pytest.approx(of_heads) and one["d"] == 8 for one in line["not_told_apart"])
+    assert (line["by"], line["cost"], line["metric"]) == ("visited_fraction", 0.1, unbeaten.OUTPUT)
+    assert reference["ratio"] is None and line["ratio"]["high"] < 1 and not dear["not_told_apart"]
 
 
 def test_the_users_own_methods_are_always_named_among_those_not_told_apart():
@@ -171,7 +177,7 @@ def test_medians_that_are_not_reproducible_do_not_compete():
     rows = pooled([*FIVE, *VMEAN])
     for row in rows:
         row["fragile"] = {unbeaten.OUTPUT: ["median"]} if row["method"] == "cheap" else {}
-    (table,) = unbeaten.frontier_tables(rows, [*FIVE, *VMEAN])
+    (table,) = unbeaten.frontier_tables(unbeaten.frontiers(rows, [*FIVE, *VMEAN]), causal=False)
     assert names(table) == ["V-Mean (ref.)", "beaten", "dear"]
 
 

@@ -29,6 +29,7 @@ from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _text_of
 from attnprobe.experiments.inject.rows import inject_points, inject_rows, inject_summary, predictors
 from attnprobe.experiments.inject.view import DRIFTS
+from attnprobe.experiments.inject.view import LAYERS as LAYER_COLUMNS
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.methods import METHODS
@@ -37,6 +38,7 @@ from attnprobe.records.budgets import read_budgets
 from attnprobe.run.cells import OPENING
 from attnprobe.run.plan import MethodRequest
 from attnprobe.tables.long import LEAST_RANKED
+from attnprobe.tables.table import table_of
 from attnprobe.timings import Timings
 
 SAME = 5e-6  # relative, in float32, over a few layers
@@ -340,7 +342,8 @@ def test_a_method_with_bad_rows_has_the_mark_and_takes_no_part(inject, models, t
     methods = "skyformer,skyformer:guard=sampled,nystromformer"
     code, out, _ = inject("bert", "--method", methods, "--windows", 3, "--d", 20, "--out", "r")
     assert code == 0 and "!  skyformer" in out and "!: bad rows" in out and out.count("!  ") == 1
-    assert "nystromformer against skyformer:guard=sampled, by the mean drift over windows: " in out
+    best = out.partition("best against next, by mean drift")[2].splitlines()
+    assert any(line.split()[2:4] == ["nystromformer", "skyformer:guard=sampled"] for line in best)
     result = inject_view.inject_result(inject_rows(read_run("r").records))
     assert "Not ranked where they have bad rows: skyformer." in result
     first = json.loads(Path("r/records.jsonl").read_text().splitlines()[0])
@@ -816,6 +819,11 @@ def test_the_summary_names_the_layers_and_correlates():
         _, drift, local = zip(*points, strict=True)
         assert entry["spearman"] == pytest.approx(spearmanr(local, drift).statistic) and entry["points"] == len(points)
     assert every["method"] is None
+    rounded = [{**one, "metrics": {**one["metrics"], "rounded_rows": [3]}} for one in records if one["layer"] == 2]
+    rows = inject_rows([one for one in records if one["layer"] != 2] + rounded)
+    assert [entry["fragile"] for entry in inject_summary(rows)[:2]] == [["worst"], []]
+    text = " ".join(table_of("", inject_summary(rows)[:1], LAYER_COLUMNS).lines[0])
+    assert "≈0.900" in text and text.count("≈") == 1
     lost = planted(2, None, 0.3, method="c")
     assert inject_points(inject_rows([*records, lost])) == inject_points(inject_rows(records))
 
