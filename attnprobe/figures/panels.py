@@ -117,7 +117,8 @@ class Panels:
         """What a page says around its panels."""
         across = min(across, len(page))
         names, shared = said_once([name for name, _ in page])
-        names, rows = said_in_rows(names, across)
+        alike = self.sharing or self.scale  # panels that each have labels of their own have their titles too
+        names, rows = said_in_rows(names, across) if alike else (names, [])
         looks = self._looks([rows for _, rows in page])
         row = (1, across * self.width) if self.named else (across, self.width)  # small multiples fit a column
         inches, size = drawing.sizes.inches(*row), type_size("legend.fontsize")

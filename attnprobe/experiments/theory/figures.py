@@ -196,7 +196,7 @@ def _compare(axis: Any, group: Sequence[Row], markers: Mapping[tuple[int, float]
 
 def _formula(text: str, most: int) -> str:
     """A formula in lines of at most so many letters, its indices as such."""
-    return re.sub(r"_\{?([\w+∞]+)\}?", r"$_{\1}$", textwrap.fill(text, most))
+    return re.sub(r"_(?:\{([^}]+)\}|([\w∞]+))", r"$_{\1\2}$", textwrap.fill(text, most))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

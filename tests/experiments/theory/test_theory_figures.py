@@ -210,7 +210,7 @@ def bars(axis):
 def test_every_head_is_a_point_of_bound_and_measured_in_the_colour_of_its_verdict(drawn, sense):
     verdicts = ["holds", "violated", "assumption not met"]
     some = [finding({}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))]
-    axis = drawn([record(*({**one, "promise": "x_{d+1} ≤ y ≥ z"} for one in some))])["theory-bounds-n64"].axes[0]
+    axis = drawn([record(*({**one, "promise": "x_{d>1} ≤ y_F ≥ z"} for one in some))])["theory-bounds-n64"].axes[0]
     assert points(axis) == {
         ("o", VERDICTS["holds"]): {(16.0, 1.0)},
         ("s", VERDICTS["holds"]): {(32.0, 1.0)},
@@ -222,7 +222,7 @@ def test_every_head_is_a_point_of_bound_and_measured_in_the_colour_of_its_verdic
     assert axis.get_xlim() == axis.get_ylim()
     (diagonal,) = [line for line in axis.get_lines() if line.get_linestyle() == "-"]
     assert [*diagonal.get_xdata()] == [*diagonal.get_ydata()] == pytest.approx(axis.get_xlim())
-    measured, bound = {"at most": ("x$_{d+1}$", "y ≥ z"), "at least": ("x$_{d+1}$ ≤ y", "z")}[sense]
+    measured, bound = {"at most": ("x$_{d>1}$", "y$_{F}$ ≥ z"), "at least": ("x$_{d>1}$ ≤ y$_{F}$", "z")}[sense]
     assert (axis.get_ylabel(), axis.get_xlabel()) == (measured, f"promised, {sense}\n{bound}")
 
 
@@ -256,6 +256,16 @@ def test_statements_in_words_have_panels_of_their_own(drawn):
     both = [finding({"sign": sign, "epsilon": 0.1}, 8, verdict=["holds"] * 3) for sign in ("plus", "minus")]
     figure = drawn([record(*both, theorem="shift-bound")])["theory-bounds-n64"]
     assert [axis.get_title().splitlines()[-1] for axis in figure.axes] == ["sign plus", "sign minus"]
+
+
+def test_panels_of_a_row_of_one_theorem_have_its_name_each(drawn):
+    """Beside the name of an axis, a name of the row took half of the width."""
+    both = [finding({"sign": sign}, 8) for sign in ("plus", "minus")]
+    figure = drawn([{**record(*both, theorem=name), "paper": f"{name} 2026"} for name in "ab"])["theory-bounds-n64"]
+    assert [axis.get_title().splitlines() for axis in figure.axes] == [
+        [f"{name} 2026", f"sign {sign}"] for name in "ab" for sign in ("plus", "minus")
+    ]
+    assert {axis.get_ylabel() for axis in figure.axes} == {"measured"}
 
 
 def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
