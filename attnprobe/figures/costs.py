@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
+from ..files import Fields
+from ..tables.methods import family
 from ..tables.table import gathered
 from .background import on_background
 from .kit import type_size
-from .methods import HOLLOW, HUGE
+from .looks import Look
+from .methods import HOLLOW, HUGE, OWN, styles_of, text_label
 
 Limits = tuple[float, float]  # the cost of exact attention, and the error of V-Mean, which costs nothing
 
-FRONTIER = {"color": "#cccccc", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
-BEATEN = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
-BEATEN_LINE = {"color": "#cccccc", "linewidth": 0.7, "zorder": 0.95}
-GREY_NAME = "#666666"  # of the name of such a method
-LEADER = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1.5}  # to a name that is not beside its point
-REACHES = (8.0, 14.0, 22.0, 32.0, 44.0, 58.0, 74.0, 92.0, 112.0)  # points from there to the name
-TURNS = 48  # directions of such a line
-BEATEN_BAD = {**BEATEN, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
-LEAST_ERROR = {"frontier: least error, no bad rows": FRONTIER}  # of a legend
-STEPS = (  # of a caption
-    "The steps are the frontier, from V-Mean where that has this cost up to exact attention: points without bad rows"
+FRONTIER = {"color": "#c4c4c4", "linewidth": 3.0, "zorder": 0.9}  # behind the lines
+OTHERS = {"color": "#bbbbbb", "linestyle": "", "marker": "o", "markersize": 2.6, "zorder": 1.2}
+OTHERS_BAD = {**OTHERS, "color": "#999999", "markersize": 4.5, "markerfacecolor": "none", "markeredgewidth": 0.9}
+STEPS = {"frontier: no bad rows, left of exact attention": FRONTIER}  # of a legend
+RULE = (  # of a caption
+    "The steps are the frontier: points without bad rows that cost less than exact attention and have less error than "
+    "V-Mean and all cheaper ones. A panel without steps has no such point."
 )
-CHEAPER = ", of less error than all cheaper ones."
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+OWN_EDGE = {"markeredgecolor": "black", "markeredgewidth": 0.9}  # of the user's methods among many
 MOST_COLOURED = 8  # methods of many
 MOST_LEAST = 6  # methods in colours where no panel has a frontier
-MOST_NAMED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
+MOST_NUMBERED = 16  # points of a panel that all have their d beside them; of more, the ends of a line have
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
 DESCENT = 0.3  # of type, of letters below the line
-SLANTED, STRAIGHT = 2.6, 4.2  # points between the middle of a marker and the corner or the side of its number
-RADIUS = 3.0  # points, of a marker
-RING = 1.5  # points, by which a hollow marker is larger
-ROUNDS = 8  # of placing names
+SLANTED, STRAIGHT = 0.6, 1.4  # points between a marker and the corner or the side of its number
 SPACE = 2.0  # points between two texts
-NEAR = 1.5  # points between a line to a name and a marker or another such line
-CLEARLY = 1.3  # times as near to its own point as to another is a name
+OUT = 6.0  # points, by which a text can reach above the panel
 MARKER = 12  # places of a line that weigh as much as a marker
 EVERY, LONGEST = 2.0, 2000.0  # points between places along a line, and of the longest one
 FAR = 1e3  # from the least cost to the beginning of the frontier at V-Mean, which has none
@@ -63,7 +57,6 @@ class Point:
 
 Place = tuple[float, float]  # in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
-Number = tuple[str, Point, Place, bool]  # what stands beside a point, its place from there, and whether it has a line
 
 
 def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> list[Point]:
@@ -80,24 +73,51 @@ def frontier(points: Iterable[Point], limits: Limits = (math.inf, math.inf)) -> 
     return best
 
 
-def prominent(panels: Iterable[tuple[Sequence[Point], Sequence[Point]]]) -> tuple[set[str], dict[str, dict[str, Any]]]:
-    """The methods that panels draw in their colours: all, or of many those on a frontier.
+def prominent(
+    panels: Iterable[tuple[Sequence[Point], Sequence[Point]]], own: Collection[str] = ()
+) -> tuple[set[str], dict[str, Look]]:
+    """The methods that panels draw in their colours: all, or of many the user's own and those on a frontier.
 
     Where no panel has a frontier, these are the `MOST_LEAST` of the least errors.
 
     Args:
-        panels: the points of each, and those of its frontier.
+        panels: the points of each, and those of its frontier. own: the labels of the user's methods.
 
     Returns:
         Their labels, and the look of the others for the legend, if there are any.
     """
     panels = list(panels)
-    named = {point.label for points, _ in panels for point in points}
-    if len(named) <= MOST_COLOURED:
-        return named, {}
+    every = {point.label for points, _ in panels for point in points}
+    if len(every) <= MOST_COLOURED:
+        return every, {}
     by_error = sorted((point for points, _ in panels for point in points), key=lambda point: point.error)
     least = list(dict.fromkeys(point.label for point in by_error))[:MOST_LEAST]
-    return {point.label for _, best in panels for point in best} or {*least}, {"other methods": BEATEN}
+    named = every & {*own} | ({point.label for _, best in panels for point in best} or {*least})
+    others = len(every - named)
+    return named, {f"{others} other method{'s' * (others > 1)}": OTHERS} if others else {}
+
+
+def coloured(
+    run: Sequence[Fields], rows: Sequence[Fields], panels: Sequence[tuple[Sequence[Point], Sequence[Point]]]
+) -> tuple[dict[str, Look], dict[str, Look], list[str]]:
+    """The looks of the methods of `prominent`, that of the others in a legend, and the sentences of a caption on both.
+
+    Args:
+        run: all rows of the run. rows: of the points. panels: as in `prominent`.
+    """
+    own = {text_label(row) for row in rows if family(row) == OWN}
+    named, others = prominent(panels, own)
+    styles = styles_of(run, [row for row in rows if text_label(row) in named])
+    styles = {label: {**look, **(OWN_EDGE if label in own and others else {})} for label, look in styles.items()}
+    stepped = any(best for _, best in panels)
+    several = len({row["d"] for row in rows} - {None}) > 1
+    words = [
+        *(["A line joins the budgets d of a method, which stand at its points where there is room."] * several),
+        *([RULE] * stepped),
+        *([f"Grey: methods {'without a point on a frontier' if stepped else 'of larger errors'}."] * bool(others)),
+        *(["Black edges: the user's own methods."] * bool(own and others)),
+    ]
+    return styles, others, words
 
 
 def cloud(
@@ -114,18 +134,14 @@ def cloud(
     """
     from matplotlib.lines import Line2D
 
-    shown = [point for point in points if point.label in styles]
-    for bad, look in ((False, BEATEN), (True, BEATEN_BAD)):
-        others = [point for point in points if point.label not in styles and point.bad == bad]
-        axis.plot(*_places(others), **look)
-    for line in gathered([point for point in points if point.label not in styles], lambda point: point.label):
-        axis.plot(*_places(line), **BEATEN_LINE)
-    lines = gathered(shown, lambda point: point.label)
-    for line in lines:
+    for bad, look in ((False, OTHERS), (True, OTHERS_BAD)):
+        axis.plot(*_places([one for one in points if one.label not in styles and one.bad == bad]), **look)
+    for line in gathered([point for point in points if point.label in styles], lambda point: point.label):
         style = styles[line[0].label]
         axis.plot(*_places(line), **{**style, "marker": None}, alpha=0.6, zorder=2)
         for point in line:
-            look = {**style, "linestyle": "", "markersize": 5.5, "zorder": 3, **(HOLLOW if point.bad else EDGE)}
+            look = {**EDGE, **style, "linestyle": "", "markersize": 5.5, "zorder": 3}
+            look |= {**HOLLOW, "markeredgecolor": style["color"]} if point.bad else {}
             axis.plot([point.cost], [point.error], **look)
     costs, errors = _places(best)
     if best and best[0].error < vmean < HUGE:  # V-Mean is left of the axis
@@ -133,141 +149,62 @@ def cloud(
     axis.add_artist(Line2D(costs, errors, drawstyle="steps-post", **FRONTIER))
 
 
-def numbers(
-    axis: Any,
-    points: Sequence[Point],
-    styles: Mapping[str, Mapping[str, Any]],
-    best: Sequence[Point] = (),
-    several: bool = True,
-) -> None:
-    """Write d beside points, or names: of each method where points have no d, else of those without a style.
+def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str, Any]], several: bool = True) -> None:
+    """Write d beside points of methods with a style, or their names, where it covers the least and nothing of others.
 
-    A name stands beside a point of its method, or has a line to it where there is no room.
-    The lines of the panel are drawn, and the layout is final.
+    The ends of lines have theirs where it covers no other point, and with `MOST_NUMBERED` points or fewer all whose
+    text covers nothing. The lines of the panel are drawn, and the layout is final.
 
     Args:
-        best: the points of the frontier by cost. Points near it have a name first. several: whether points have d.
+        several: whether points have d.
     """
-    from matplotlib import rcParams
-
-    box = {"facecolor": rcParams["axes.facecolor"], "linewidth": 0, "alpha": 0.7, "pad": 0.3}  # over lines
-    lines = gathered([point for point in points if point.label in styles and several], lambda point: point.label)
-    others = sorted((point for point in points if point.label not in styles), key=partial(_above, best=best))
-    named = [[] if several else [point for point in points if point.label in styles], others]
-    for text, point, (x, y), far in _numbers(axis, lines, named):
-        colour = on_background(styles[point.label]["color"] if point.label in styles else GREY_NAME)
-        look = {"ha": "center", "va": "baseline", "fontsize": "small", "color": colour, "bbox": box}
-        look |= {"arrowprops": {**LEADER, "color": colour}} if far else {}
-        axis.annotate(text, (point.cost, point.error), (x, y), textcoords="offset points", zorder=4, **look)
+    lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
+    ends = [point for line in lines for point in (line[0], line[-1])]
+    inner = [*chain(*lines)] if sum(map(len, lines)) <= MOST_NUMBERED else []
+    low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
+    marks, curves = _drawn(axis)
+    size = SIZE * type_size("font.size")
+    below = 0.0 if several else DESCENT * size
+    taken: list[Box] = []
+    for point in dict.fromkeys([*ends, *inner]):
+        text = point.label + " !" * point.bad
+        if several:
+            text = "" if point.d is None else str(point.d) if taken else f"d = {point.d}"
+        ((x, y),) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
+        radius = max((reach for *place, reach in marks if math.dist(place, (x, y)) < 0.1), default=0.0)
+        others = [mark for mark in marks if math.dist(mark[:2], (x, y)) > 0.1]
+        wide, tall = WIDE * size * len(text), TALL * size + below
+        fitting: dict[Place, tuple[float, Box]] = {}
+        for side in SIDES if text else ():
+            gap = SLANTED * radius + SLANTED if all(side) else radius + STRAIGHT
+            right, up = (part * (gap + one / 2) for part, one in zip(side, (wide, tall), strict=True))
+            box = x + right - wide / 2, y + up - tall / 2, x + right + wide / 2, y + up + tall / 2
+            inside = low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1] + OUT
+            if inside and not any(_meet(box, one) for one in taken):
+                covered = MARKER * sum(_within(box, [(*place,)], reach) for *place, reach in others)
+                fitting[right, up - tall / 2 + below] = covered + _within(box, curves, 1.0), box
+        place = min(fitting, key=lambda one: fitting[one][0], default=None)
+        if place is not None and fitting[place][0] < (MARKER if point in ends else 1):
+            left, bottom, end, top = fitting[place][1]
+            taken.append((left - SPACE, bottom, end + SPACE, top))
+            look = {"ha": "center", "va": "baseline", "fontsize": "small", "zorder": 4}
+            look |= {"color": on_background(styles[point.label]["color"])}
+            axis.annotate(text, (point.cost, point.error), place, textcoords="offset points", **look)
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.error for point in points]
 
 
-def _above(point: Point, best: Sequence[Point]) -> float:
-    """The error of a point over that of the frontier at its cost."""
-    return point.error / min((one.error for one in best if one.cost <= point.cost), default=math.inf)
-
-
-def _numbers(axis: Any, lines: Sequence[Sequence[Point]], named: Sequence[Sequence[Point]]) -> list[Number]:
-    """The points that have their d beside them, where it covers the least of what is drawn, and nothing of others.
-
-    The ends of lines have it where it covers no other point, and with `MOST_NAMED` points or fewer all whose number
-    covers nothing. Other methods have their name once, if need be at the end of a line. What would hide another is left
-    out. Of several `ROUNDS`, in which names without room come first in the next, the one with the most names counts.
-
-    Args:
-        lines: the points of each method that have their d. named: those of other methods, in groups; the first of the
-            first group has a name first.
-    """
-    few = sum(map(len, lines)) <= MOST_NAMED
-    ends = [point for line in lines for point in (line[0], line[-1]) if point.d is not None]
-    inner = [point for line in lines if few for point in line if point.d is not None]
-    best: list[Number] = []
-    for _ in range(ROUNDS):
-        found = _round(axis, ends, inner, named)
-        best = max(best, found, key=len)
-        there = {point.label for _, point, *_ in found}
-        if all(point.label in there for group in named for point in group):
-            break
-        named = [sorted(group, key=lambda point: point.label in there) for group in named]
-    return best
-
-
-def _round(axis: Any, ends: Sequence[Point], inner: Sequence[Point], named: Sequence[Sequence[Point]]) -> list[Number]:
-    """What stands beside the points, placed one after the other."""
-    low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
-    marks, curves = _drawn(axis)
-    size = SIZE * type_size("font.size")
-    taken: list[Box] = []
-    leaders: list[Place] = []  # along lines to names
-    found: list[Number] = []
-    turns = dict.fromkeys((point, False) for point in [*ends, *inner])
-    turns |= dict.fromkeys((point, far) for group in named for far in (False, True) for point in group)
-    with_names = {*chain(*named)}
-    for point, far in turns:
-        is_name = point in with_names
-        text = point.label + " !" * point.bad if is_name else str(point.d) if found else f"d = {point.d}"
-        if is_name and any(other in with_names and other.label == point.label for _, other, *_ in found):
-            continue
-        (own,) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
-        others = [mark for mark in marks if math.dist(mark, own) > 0.1]
-        below = DESCENT * size * is_name
-        wide, tall = WIDE * size * len(text), TALL * size + below
-        fitting: dict[Place, tuple[int, Box, list[Place]]] = {}
-        for around in _around(wide, tall, RING * point.bad, far):
-            for x, y in around if not fitting else ():
-                box = own[0] + x - wide / 2, own[1] + y - tall / 2, own[0] + x + wide / 2, own[1] + y + tall / 2
-                line = _along([own, (own[0] + x, own[1] + y)]) if far else []
-                if not (low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1]):
-                    continue
-                if _within(box, leaders, 1.0) or any(_meet(box, one) or _within(one, line, 0.0) for one in taken):
-                    continue
-                if far and (_within(box, marks, RADIUS) or _strays(line, [*others, *leaders])):
-                    continue
-                if far or not is_name or not _nearer(box, others, own):
-                    covered = MARKER * _within(box, others, RADIUS) + _within(box, curves, 1.0)
-                    fitting[x, y - tall / 2 + below] = covered, box, line
-        place = min(fitting, key=lambda one: fitting[one][0], default=None)
-        if place is not None and (far or fitting[place][0] < (MARKER if point in ends else 1)):
-            _, (left, bottom, right, top), line = fitting[place]
-            taken.append((left - SPACE, bottom, right + SPACE, top))
-            leaders += line
-            found.append((text, point, place, far))
-    return found
-
-
-def _around(wide: float, tall: float, ring: float, far: bool) -> Iterator[Iterator[Place]]:
-    """Where the middle of a text can be from its point: at its `SIDES`, or ever farther away with a line to it."""
-    if not far:
-        yield (_beside(side, ring, (wide, tall)) for side in SIDES)
-    for reach in REACHES if far else ():
-        turns = (2 * math.pi * turn / TURNS for turn in range(TURNS))
-        yield ((math.cos(one) * (reach + wide / 2), math.sin(one) * (reach + tall / 2)) for one in turns)
-
-
-def _beside(side: tuple[int, int], ring: float, extent: Place) -> Place:
-    """The middle of a text at a side of its point."""
-    gap = (SLANTED if all(side) else STRAIGHT) + ring
-    x, y = (part * (gap + one / 2) for part, one in zip(side, extent, strict=True))
-    return x, y
-
-
-def _strays(line: Sequence[Place], places: Sequence[Place]) -> bool:
-    """Whether a line to a name comes near a place that is not near its point."""
-    away = [one for one in line if math.dist(one, line[0]) > RADIUS]
-    return any(math.dist(one, place) < NEAR for one in away for place in places)
-
-
-def _drawn(axis: Any) -> tuple[list[Place], list[Place]]:
-    """The markers of a panel, and places along its lines."""
-    marks: list[Place] = []
+def _drawn(axis: Any) -> tuple[list[tuple[float, float, float]], list[Place]]:
+    """The markers of a panel, each with its radius, and places along its lines."""
+    marks: list[tuple[float, float, float]] = []
     curves: list[Place] = []
     for line in axis.lines:
         corners = _on_paper(axis, line.get_transform(), line.get_xydata())
         if line.get_linestyle() == "None":
-            marks += corners
+            reach = (line.get_markersize() + line.get_markeredgewidth()) / 2
+            marks += [(x, y, reach) for x, y in corners]
         elif line.get_drawstyle() == "steps-post":
             turned = [place for (x, y), (to, below) in pairwise(corners) for place in ((x, y), (to, y), (to, below))]
             curves += _along(turned)
@@ -298,17 +235,6 @@ def _within(box: Box, places: Sequence[Place], near: float) -> int:
     """How many places lie in a box or so near it."""
     left, bottom, right, top = box
     return sum(left - near < x < right + near and bottom - near < y < top + near for x, y in places)
-
-
-def _nearer(box: Box, others: Sequence[Place], own: Place) -> bool:
-    """Whether a box is nearer to one of the others than to its own place, or nearly."""
-    left, bottom, right, top = box
-
-    def apart(place: Place) -> float:
-        x, y = place
-        return math.hypot(max(left - x, 0, x - right), max(bottom - y, 0, y - top))
-
-    return min(map(apart, others), default=math.inf) < CLEARLY * apart(own)
 
 
 def _meet(one: Box, other: Box) -> bool:

@@ -474,23 +474,34 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     assert len(named) == costs.MOST_COLOURED and not others
     beaten.append(Point("ninth", 8, 12.0, 1.0))
     named, others = costs.prominent([([*best, *beaten], steps)])
-    assert named == {"a", "b", "c"} and list(others) == ["other methods"]
+    assert named == {"a", "b", "c"} and list(others) == ["7 other methods"]
+    named, others = costs.prominent([([*best, *beaten], steps)], {"ninth", "not measured"})
+    assert named == {"a", "b", "c", "ninth"} and list(others) == ["6 other methods"], "the user's own is named"
     axis = Figure().subplots()
-    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named}
+    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named - {"ninth"}}
     costs.cloud(axis, [*best, *beaten], styles, steps, 2.0)
     grey, hollow, *_ = axis.lines
     assert len(grey.get_xydata()) == len(beaten) - 1 and grey.get_markerfacecolor() != "none"
     assert hollow.get_xydata().tolist() == [[3.0, 0.01]] and hollow.get_markerfacecolor() == "none"
+    assert len([line for line in axis.lines if line.get_linestyle() == "-"]) == 4, "no lines through grey points"
     (_, vmean), *corners = axis.lines[-1].get_xydata().tolist()
     assert vmean == 2.0 and corners == [[point.cost, point.error] for point in best], "it begins at V-Mean"
     costs.cloud(axis, [], styles, [])
 
 
+def test_hollow_points_have_the_edge_of_their_method():
+    axis = Figure().subplots()
+    style = {"color": "red", "marker": "s", "linestyle": "-", "markeredgecolor": "black"}
+    costs.cloud(axis, [Point("a", 8, 1.0, 1.0), Point("a", 16, 2.0, 0.5, bad=True)], {"a": style}, [])
+    good, bad = (line for line in axis.lines if len(line.get_xdata()) == 1)
+    assert (good.get_markeredgecolor(), bad.get_markeredgecolor()) == ("black", "red")
+    assert (good.get_markerfacecolor(), bad.get_markerfacecolor()) == ("red", "none")
+
+
 def test_without_a_frontier_the_methods_of_the_least_errors_have_colours():
-    """On one head nothing is tested: all methods were grey."""
     points = [Point(f"method {number}", 8, 10.0 - number, 0.1 * number) for number in range(1, 10)]
     named, others = costs.prominent([(points, []), ([], [])])
-    assert named == {f"method {number}" for number in range(1, 7)} and others
+    assert named == {f"method {number}" for number in range(1, 7)} and list(others) == ["3 other methods"]
 
 
 def test_an_axis_without_a_value_begins_at_0():
@@ -509,55 +520,37 @@ def test_lengths_without_room_have_no_names():
         assert sum(map(bool, names)) == named and names[-1] == "16384"
 
 
-def test_a_method_without_a_colour_has_its_name_once_where_it_covers_nothing():
-    """Of three points at one place none has room for it; the frontier's neighbours have theirs first."""
+@pytest.mark.parametrize("several", [True, False])
+def test_texts_are_of_coloured_points_alone_and_cover_no_marker_and_no_text(several):
+    """Haloes of names erased the frontier, and 64 cut its circle."""
     axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
     axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
-    style = {"color": "black", "linestyle": "-", "marker": "o"}
-    best = Point("best", 8, 10.0, 5.0)
-    free = [Point("free", d, 300.0, error) for d, error in ((8, 300.0), (16, 100.0))]
-    crowd = [Point(f"crowded {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(5) for y in range(5)]
-    costs.cloud(axis, [best, *free, *crowd], {"best": style}, [best])
-    costs.numbers(axis, [best, *free, *crowd], {"best": style}, [best])
-    names = {text.get_text(): text.xy for text in axis.texts}
-    assert names["d = 8"] == (10.0, 5.0) and names["free"] == (300.0, 100.0), "at the point near the frontier"
-    assert 2 < len(names) == len(axis.texts) < len(crowd), "each once, and not all have room"
-
-
-def test_a_name_is_clearly_nearer_to_its_own_point():
-    """*skyformer* stood 5 points from nystromformer's dot, and 7 from its own."""
-    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
-    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
-    upper, lower, far = (Point(f"a long name {y:g}", 8, 30.0, y, bad=y == 500) for y in (36.0, 30.0, 500.0))
-    costs.cloud(axis, [upper, lower, far], {}, [])
-    costs.numbers(axis, [upper, lower, far], {})
+    styles = {label: {"color": "black", "linestyle": "-", "marker": "o"} for label in "abcd"}
+    named = [
+        Point(label, d, 20.0 * 1.6**place * d / 8, 300.0 / d / 1.2**place, bad=label == "b")
+        for place, label in enumerate(styles)
+        for d in (8, 16, 32)
+    ]
+    crowd = [Point(f"grey {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(5) for y in range(5)]
+    costs.cloud(axis, [*named, *crowd], styles, costs.frontier(named))
+    costs.numbers(axis, [*named, *crowd], styles, several)
     axis.figure.canvas.draw()
-    assert [text.get_text() for text in axis.texts][-1] == "a long name 500 !"
+    texts = [text.get_text() for text in axis.texts]
+    assert set(texts) <= ({"d = 8", "8", "16", "32"} if several else {"a", "b !", "c", "d"}) and len(texts) >= 8
+    assert all(text.get_bbox_patch() is None for text in axis.texts), "nothing below a text is hidden"
+    boxes = []  # of ink, from the baseline on
     for text in axis.texts:
-        box = text.get_window_extent()
-        places = axis.transData.transform([(point.cost, point.error) for point in (upper, lower, far)])
-        near = [
-            math.hypot(*(max(lo - x, 0, x - hi) for lo, x, hi in zip(box.min, at, box.max, strict=True)))
-            for at in places
-        ]
-        own = axis.transData.transform(text.xy)
-        assert places[near.index(min(near))].tolist() == own.tolist() and sorted(near)[1] > 1.2 * min(near)
-
-
-def test_a_name_without_room_beside_its_point_has_a_line_to_it():
-    """Of dots in a pile each has its name; no line to one comes near another dot, and no text covers a dot."""
-    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
-    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
-    pile = [Point(f"method {place}", 8, 30.0, 30.0 * 1.1**place) for place in range(8)]
-    costs.cloud(axis, pile, {}, [])
-    costs.numbers(axis, pile, {})
-    axis.figure.canvas.draw()
-    assert {text.get_text() for text in axis.texts} == {point.label for point in pile}
-    lines = [text for text in axis.texts if text.arrow_patch]
-    assert lines, "not all have room"
-    dots = axis.transData.transform([(point.cost, point.error) for point in pile])
-    for text in lines:
-        own, box = axis.transData.transform(text.xy), text.get_bbox_patch().get_window_extent()
-        along = [own + share * ((box.min + box.max) / 2 - own) for share in (0.2, 0.5, 0.8)]
-        assert all(math.dist(own, dot) < math.dist(one, dot) + 3 for one in along for dot in dots)
-        assert not any(box.contains(*dot) for dot in dots)
+        extent, tall = text.get_window_extent(), 0.73 * text.get_fontsize()
+        low = axis.transData.transform(text.xy)[1] + text.get_position()[1]
+        boxes.append((extent.x0, low, extent.x1, low + tall))
+    marks = [
+        (*place, line.get_markersize() / 2)
+        for line in axis.lines
+        if line.get_linestyle() == "None"
+        for place in axis.transData.transform(line.get_xydata())
+    ]
+    for left, low, right, high in boxes:
+        assert all(
+            math.hypot(max(left - x, 0, x - right), max(low - y, 0, y - high)) > 0.9 * reach for x, y, reach in marks
+        )
+    assert not any(costs._meet(one, other) for place, one in enumerate(boxes) for other in boxes[:place])

@@ -286,7 +286,7 @@ def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):
         "V-Mean",
         "exact attention",
         "hollow, !: bad rows (normaliser ≤ 0 or lost)",
-        "frontier: least error, no bad rows",
+        "frontier: no bad rows, left of exact attention",
     ]
     assert [list(line.get_xdata()) for line in visited.lines if line.get_color() == "black"] == [[100.0, 100.0]]
 

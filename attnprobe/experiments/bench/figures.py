@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import CHEAPER, LEAST_ERROR, STEPS, Point, cloud, frontier, numbers, prominent
+from ...figures.costs import STEPS, Point, cloud, coloured, frontier, numbers
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -191,25 +191,22 @@ def _is_drawn(row: Row) -> bool:
 def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
-    yardstick = next((row for row in rows if row["method"] == "vmean" and row["error"]), {})
-    vmean = yardstick.get("error")
+    vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
     errors = sorted(row["error"] for row in points)
     edge = SPAN * (vmean or errors[len(errors) // 2])  # errors beyond it are drawn there
     ends = errors[0] / 1.6, min(edge, 1.6 * max(vmean or 0, errors[-1]))
     clouds = {cost: _points(points, cost, 0.97 * edge) for cost in COSTS}
     exact = next((row for row in rows if row["method"] == EXACT), {})
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
-    begins = {cost: vmean if vmean and yardstick[cost] is not None else math.inf for cost in COSTS}
-    best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), begins[cost])) for cost in COSTS}
+    begin = vmean or math.inf
+    best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), begin)) for cost in COSTS}
     budgets = {row["d"] for row in points} - {None}
-    named, others = prominent((clouds[cost], best[cost]) for cost in COSTS)
+    styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in COSTS])
     flags = flagged(points)
-    styles = styles_of(run, [row for row in points if text_label(row) in named])
-
     place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else [])
 
     def draw(axis: Any, cost: str) -> None:
-        cloud(axis, clouds[cost], styles, best[cost], begins[cost])
+        cloud(axis, clouds[cost], styles, best[cost], begin)
         if cost in prices:
             axis.axvline(prices[cost], **LINE)
         if vmean:
@@ -219,16 +216,14 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         axis.set_xlabel(COSTS[cost][2])
 
     def finish(axis: Any, cost: str) -> None:
-        numbers(axis, clouds[cost], styles, best[cost], len(budgets) > 1)
+        numbers(axis, clouds[cost], styles, len(budgets) > 1)
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
         "Output error against cost: medians",
         [
             f"Median of the output error, {formula(ERROR)}, against each cost.",
-            *(["A line joins the budgets of a method, whose d stand at its points."] * (len(budgets) > 1)),
-            *([STEPS + CHEAPER] * any(best.values())),
-            *(["Grey: methods that others beat at every cost, named where there is room."] * bool(others)),
+            *words,
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
             *marks(rows, ERROR),
@@ -239,7 +234,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         y=f"{symbol(ERROR)}, median",
         legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}
         | others
-        | (LEAST_ERROR if any(best.values()) else {})
+        | (STEPS if any(best.values()) else {})
         | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),

@@ -210,7 +210,7 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
             names = [legend_text(label, flags) for label in labels]
             heat_map(axis, drawn, names, keys, aspect="auto", linewidth=0.3, **colours.look)
             axis.set_xticks(axis.get_xticks()[::-2], keys[::-2])
-            for text, strong in zip(axis.get_yticklabels(), bold, strict=True):
+            for text, strong in zip(axis.get_yticklabels(), bold, strict=False):  # none within a row
                 text.set(fontsize=min(letter, 0.85 * 72 * pitch), fontweight="bold" if strong else "normal")
             for place, label in enumerate(labels):
                 if label in rows and mark(rows[label]) == "!":

@@ -295,7 +295,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     def cost(folder: Path) -> list[Path]:
         over_layers = pooled(records)
         judge = metric or judged_by(over_layers)
-        return cost_figure(over_layers, drawing, folder, judge, is_causal(records), records)
+        return cost_figure(over_layers, drawing, folder, judge, is_causal(records))
 
     positions = partial(positions_figure, rows, drawing)
     nothing = "no requested method has an error to draw; the notes below the table say why"

@@ -682,20 +682,20 @@ def test_a_point_with_bad_rows_is_hollow_and_on_no_frontier():
     assert {"performer !", "hollow, !: bad rows (normaliser ≤ 0 or lost)"} <= figure.legend.keys()
 
 
-def test_a_frontier_begins_at_v_mean_where_that_has_the_cost():
-    """It states no keys that it reads, as in the figures of `error`."""
-    performer, exact = benched()
-    performer["metrics"] |= {ERROR: [0.9, 0.9], "kv_read": [8.0, 8.0], "flops": [1.0]}
-    vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5], "flops": [1.0]}}
+@pytest.mark.parametrize("error, expected", [(0.9, []), (0.4, [0.5, 0.4])])
+def test_no_frontier_is_above_v_mean(error, expected):
+    """V-Mean states no keys that it reads; there the frontier began at 0.9."""
+    performer, exact = benched(ratio=0.5)
+    performer["metrics"] |= {ERROR: [error, error], "kv_read": [8.0, 8.0]}
+    vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5]}}
     rows = timed_rows([performer, exact, vmean])
     figure = figures._pareto(rows, rows, "")
-    steps = {}
     for name in ("seconds", "kv_read"):
         axis = Figure().subplots()
         figure.draw(axis, name)
         (line,) = (line for line in axis.get_children() if getattr(line, "get_drawstyle", str)() == "steps-post")
-        steps[name] = list(line.get_ydata())
-    assert steps == {"seconds": [], "kv_read": [0.9]}
+        assert list(line.get_ydata()) == expected
+    assert any("V-Mean and all cheaper" in words for words in figure.caption) == bool(expected)
 
 
 @pytest.mark.parametrize("n, names", [((64, 80), ["∝ n", "∝ n²"]), ((64, 4096), ["∝ n"])])

@@ -12,6 +12,7 @@ from scipy.stats import t as student
 
 from attnprobe.experiments.error import cost, unbeaten
 from attnprobe.experiments.error.view import pooled
+from attnprobe.figures.costs import RULE, STEPS
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.files import fixed_settings
 from attnprobe.tables.console import Header
@@ -253,7 +254,7 @@ def test_the_figure_names_the_methods_that_it_lacks(tmp_path):
         record["metrics"].pop("visited_fraction", None)
     cost.cost_figure(pooled([*FIVE, *bare]), Drawing(), tmp_path, "output_spectral_relative")
     (words,) = (path.read_text() for path in tmp_path.glob("*.txt"))
-    assert "Not drawn where they state no cost: bare." in words and "keys and values read" not in words
+    assert "Not drawn, as they state no cost: bare." in words and "keys and values read" not in words
     cost.cost_figure(pooled(FIVE), Drawing(), tmp_path, "output_spectral_relative")
     assert all("Not drawn" not in path.read_text() for path in tmp_path.glob("*.txt"))
 
@@ -266,96 +267,77 @@ def test_the_figure_names_methods_that_state_one_of_two_costs(monkeypatch, tmp_p
     records = [*reads, *cells("cheap", 0.1, 0.5), *cells("softmax", 1.0, 0.001, None), *VMEAN]
     cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
     (figure,) = figures
-    assert "no keys and values read: cheap" in legend_of(figure) and "no entries visited: cheap" not in legend_of(
-        figure
-    )
-    assert "Not drawn where they state no keys and values read: cheap." in figure.caption
+    assert "Not drawn, as they state no number of keys and values read: cheap." in figure.caption
+    assert not any("number of entries visited" in line for line in figure.caption)
     visited, read = legend_of(figure, 0), legend_of(figure, 1)
     assert {"cheap", "reads", cost.EXACT_LABEL} <= visited.keys() and not [one for one in visited if "no keys" in one]
     assert "reads" in read and not {"cheap", cost.EXACT_LABEL} & read.keys()
 
 
-def test_the_figure_has_the_steps_of_the_table_and_names_methods_without_a_cost(monkeypatch, tmp_path):
-    """The median of *skewed* is smaller than that of *cheap* at a larger cost, but not head by head."""
-    skewed = cells("skewed", 0.3, 0.49)
-    for record in skewed:
-        errors = record["metrics"]["output_spectral_relative"]
-        record["metrics"]["output_spectral_relative"] = [*errors[:-1], 5 * errors[-1]]
-    [silent] = cells("silent", 0.5, 0.2, layers=(0,))
-    del silent["metrics"]["visited_fraction"]
-    records = [*FIVE, *skewed, silent, *VMEAN]
-    steps, figures = [], []
-    monkeypatch.setattr(cost, "cloud", lambda axis, points, styles, best, vmean: steps.extend(best))
-    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
-    (figure,) = figures
-    assert "no cost: silent" in legend_of(figure) and "silent" not in legend_of(figure)
-    assert legend_of(figure).keys() >= cost.CERTAIN.keys(), "the steps of the table"
-
-    figure.draw(Figure().subplots(), figure.panels[0][1])
-    (table,) = frontier_tables(records)
-    assert [point.label for point in steps] == [name for name in names(table) if name != "V-Mean (ref.)"]
-    assert "skewed" not in names(table)
-
-
-def test_few_methods_without_a_table_have_the_steps_of_their_medians(monkeypatch, tmp_path):
-    """The second method costs more and has an error that is less by 1 % in the median, and not head by head."""
+def figure_of(records, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    for count in (unbeaten.MANY - 1, unbeaten.MANY):
-        records = [one for name in "cdefgh"[: count - 2] for one in cells(name, 0.6, 0.5)]
-        dearer = cells("b", 0.4, 0.99 * 0.4)
-        for record in dearer:
-            errors = record["metrics"]["output_spectral_relative"]
-            record["metrics"]["output_spectral_relative"] = [*errors[:-1], 5 * errors[-1]]
-        records += [*cells("a", 0.3, 0.4), *dearer]
-        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
-    few, many = ([point.label for point in figure.panels[0][1][-1]] for figure in figures)
-    assert (few, many) == (["a", "b"], ["a"])
-    assert not legend_of(figures[0]).keys() & cost.CERTAIN.keys()
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
+    return figures[0]
 
 
-def test_of_many_methods_those_of_the_table_are_named_and_points_with_bad_rows_are_hollow(monkeypatch, tmp_path):
-    """*near* has a smaller median than the one before it on the frontier, but not at 95 %; *spoiled* has bad rows."""
-    figures = []
-    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    near = cells("near", 0.25, 0.49)
-    for record in near:
-        errors = record["metrics"]["output_spectral_relative"]
-        record["metrics"]["output_spectral_relative"] = [*errors[:-1], 5 * errors[-1]]
-    many = [one for number in range(8) for one in cells(f"worse {number}", 0.9, 0.9)]
+@pytest.mark.parametrize("more", [0, 8])
+def test_the_steps_are_those_of_medians_below_v_mean_and_left_of_exact_attention(more, monkeypatch, tmp_path):
+    """A test of heads chose them from 5 methods on: points lay under the steps, and of one head there were none."""
     spoiled = cells("spoiled", 0.05, 0.001, metrics={"bad_rows": [1.0] * 4})
-    records = [*FIVE, *near, *many, *spoiled, *VMEAN]
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
-    (figure,), (table,) = figures, frontier_tables(records)
-    shown = {name for name in names(table) if name != "V-Mean (ref.)"}
-    assert shown <= legend_of(figure).keys() and not legend_of(figure).keys() & {
-        "near",
-        "spoiled",
-        "spoiled !",
-        "worse 0",
-    }
-    assert legend_of(figure).keys() >= cost.hollow_legend(pooled(spoiled)).keys() | cost.CERTAIN.keys()
+    others = [one for number in range(more) for one in cells(f"m{number}", 0.9, 0.9)]
+    records = [*FIVE, *cells("near", 0.25, 0.49), *spoiled, *others, *VMEAN]
+    figure = figure_of(records, monkeypatch, tmp_path)
+    (_, (_, _, _, steps)) = figure.panels[0]
+    assert [(point.label, point.cost) for point in steps] == [("cheap", 10.0), ("near", 25.0), ("dear", 90.0)]
+    medians = [np.median(HEADS * np.array([1, 1.02, 1.04, 1.06])) * factor for factor in (0.5, 0.49, 0.1)]
+    assert [point.error for point in steps] == pytest.approx(medians)
+    assert legend_of(figure).keys() >= STEPS.keys() and RULE in figure.caption
     axis = Figure().subplots()
     figure.draw(axis, figure.panels[0][1])
-    hollow = [line for line in axis.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
+    (line,) = (line for line in axis.lines if line.get_drawstyle() == "steps-post")
+    assert line.get_ydata()[0] == pytest.approx(np.median(HEADS * np.array([1, 1.02, 1.04, 1.06]))), "V-Mean's"
+    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none" and len(line.get_xdata())]
     assert [line.get_xydata().tolist() for line in hollow] == [[[5.0, pytest.approx(0.0031)]]]
 
 
+def test_no_panel_has_a_frontier_above_v_mean(monkeypatch, tmp_path):
+    """V-Mean states no keys that it reads; there a method of a larger error was the frontier."""
+    reads = [*cells("reads", 0.3, 1.5, metrics={"kv_read": [8.0] * 4})]
+    reads += cells("reads", 0.6, 0.5, d=16, metrics={"kv_read": [16.0] * 4})
+    figure = figure_of([*reads, *VMEAN], monkeypatch, tmp_path)
+    assert [[point.d for point in panel[3]] for _, panel in figure.panels] == [[16], [16]]
+
+
+def test_of_many_methods_those_of_the_frontier_and_the_users_own_have_colours(monkeypatch, tmp_path):
+    many = [one for number in range(8) for one in cells(f"worse {number}", 0.9, 0.9)]
+    own = cells("mine.py:mine", 0.8, 0.95, family="user")
+    figure = figure_of([*FIVE, *many, *own, *VMEAN], monkeypatch, tmp_path)
+    legend = legend_of(figure)
+    assert {"cheap", "dear", "mine.py:mine", "11 other methods"} <= legend.keys()
+    assert not {"worse 0", "beaten", "more"} & legend.keys()
+    assert legend["mine.py:mine"]["markeredgecolor"] == "black" and "markeredgecolor" not in legend["cheap"]
+    assert "Black edges: the user's own methods." in figure.caption
+    few = figure_of([*own, *FIVE[:4], *VMEAN], monkeypatch, tmp_path)
+    assert "markeredgecolor" not in legend_of(few)["mine.py:mine"]
+
+
+def test_grey_methods_far_above_v_mean_are_named_in_the_caption_and_do_not_stretch_the_axis(monkeypatch, tmp_path):
+    many = [one for number in range(8) for one in cells(f"worse {number}", 0.9, 2.0)]
+    figure = figure_of([*FIVE, *many, *cells("far", 0.2, 500.0), *VMEAN], monkeypatch, tmp_path)
+    axis = Figure().subplots()
+    figure.draw(axis, figure.panels[0][1])
+    assert axis.get_ylim()[1] < 100 and "Not on the axis: far (above: ≥ 1000)." in figure.caption
+    assert "12 other methods" in legend_of(figure), "it is one of them"
+
+
 def test_without_steps_no_legend_or_caption_has_a_frontier(monkeypatch, tmp_path):
-    """Nothing is tested on one head; nine methods were grey below a legend of a frontier."""
-    figures = []
-    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
-    records = cells("vmean", 0.0, 1.0, None, layers=(0,), requested=False, reference=True)
-    for number in range(1, 10):
-        records += cells(f"m{number}", 0.05 * number, 0.1 * number, layers=(0,))
-    for record in records:
-        record["heads"] = [0]
-        record["metrics"] = {name: values[:1] for name, values in record["metrics"].items()}
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
-    words = " ".join([*figures[0].caption, *legend_of(figures[0])])
-    assert "frontier" not in words and "Grey: methods of larger errors" in words
-    assert {f"m{number}" for number in range(1, 7)} <= legend_of(figures[0]).keys()
+    """All have larger errors than V-Mean."""
+    records = [one for number in range(1, 10) for one in cells(f"m{number}", 0.05 * number, 1 + 0.1 * number)]
+    figure = figure_of([*records, *VMEAN], monkeypatch, tmp_path)
+    words = " ".join([*figure.caption, *legend_of(figure)])
+    assert "frontier" not in words and "Grey: methods of larger errors." in words
+    assert {f"m{number}" for number in range(1, 7)} <= legend_of(figure).keys()
 
 
 def test_half_of_a_slide_is_its_panels(monkeypatch, tmp_path):
@@ -367,7 +349,7 @@ def test_half_of_a_slide_is_its_panels(monkeypatch, tmp_path):
     spoiled = cells("spoiled", 0.05, 0.001, metrics={"bad_rows": [1.0] * 4})
     records = [*FIVE, *grey, *reads, *spoiled, *VMEAN]
     slide = Drawing("slide")
-    cost.cost_figure(pooled(records), slide, tmp_path, unbeaten.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), slide, tmp_path, unbeaten.OUTPUT)
     with fixed_settings(slide):
         (page,) = figures[0].pages(slide)
         drawn = figures[0].sheet(page, slide).figure
@@ -384,7 +366,7 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
     del reads[0]["metrics"]["visited_fraction"]  # which its layers share
     records = [*FIVE, *softmax, *reads, *cells("softmax", 0.8, 1e-7, None, n=32)]
     records += cells("vmean", 0.0, 1.0, None, n=16, requested=False, reference=True)  # alone, which is no panel
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
+    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
     uprights = {}
     for title, panel in figures[0].panels:
         axis = Figure().subplots()
@@ -403,7 +385,7 @@ def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_a
     figures, limits = [], []
     monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
     for records in (FIVE, [*FIVE, *cells("softmax", 0.8, 1e-7, None)]):
-        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
+        cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT)
         axis = Figure().subplots()
         figures[-1].draw(axis, figures[-1].panels[0][1])
         limits.append(axis.get_ylim())
@@ -412,13 +394,10 @@ def test_exact_attention_among_the_methods_is_a_line_that_does_not_stretch_the_a
     assert "softmax" not in legend_of(figures[-1]) and cost.EXACT_LABEL in legend_of(figures[-1])
 
 
-def test_the_legend_of_costs_names_the_points_that_are_left_out_as_rounding(monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(cost, "draw_figures", lambda drawn, *_: figures.extend(drawn))
+def test_the_caption_of_costs_names_the_points_that_are_left_out_as_rounding(monkeypatch, tmp_path):
     line = [*cells("line", 0.2, 0.002, 8), *cells("line", 0.4, 1e-8, 16)]
     records = [*FIVE, *line, *cells("exact", 0.3, 1e-7, None), *cells("zero", 0.3, 0.0, None)]
-    records += cells("huge", 0.3, 1e302, None)
-    cost.cost_figure(pooled(records), Drawing(), tmp_path, unbeaten.OUTPUT, records=records)
-    named = [label for label in legend_of(figures[0]) if "below" in label]
-    assert named == ["line (d = 16 below: ≤ 4e-8)", "exact (below: ≤ 4e-7)", "zero (below: 0)"]
-    assert not {"line", "exact", "huge"} & legend_of(figures[0]).keys()
+    figure = figure_of([*records, *cells("huge", 0.3, 1e302, None)], monkeypatch, tmp_path)
+    words = "Not on the axis: line (d = 16 below: ≤ 4e-8), exact (below: ≤ 4e-7), zero (below: 0)."
+    assert words in figure.caption and not any("below" in label for label in legend_of(figure))
+    assert "line" in legend_of(figure) and not {"exact", "huge"} & legend_of(figure).keys()

@@ -145,7 +145,8 @@ def test_a_slide_has_as_many_methods_as_can_be_read(count, pages):
     figures, slide = figures_of(records, "slide"), Drawing("slide")
     assert len(figures) == pages and len(figures_of(records)) == 1
     with fixed_settings(slide):
-        assert [len(figure.pages(slide)) for figure in figures] == [1] * pages
+        sheets = [figure.sheet(page, slide) for figure in figures for page in figure.pages(slide)]
+    assert [len(sheet.figure.axes) for sheet in sheets] == [3] * pages, "two layers and a scale"
     for figure in figures:
         names = [text.get_text() for text in drawn(figure, 0).get_yticklabels()]
         assert "V-Mean" in names and len(names) <= 31
