@@ -36,7 +36,9 @@ MOST_NUMBERED = 16  # points of a panel that all have their d beside them; of mo
 SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))  # right, left, above, below
 SIZE, WIDE, TALL = 0.833, 0.6, 0.75  # of type small, of figures' type; width and height of its digits, of its size
 DESCENT = 0.3  # of type, of letters below the line
-SLANTED, STRAIGHT = 0.6, 1.4  # points between a marker and the corner or the side of its number
+SLANTED = 0.6  # of the radius of a marker and a point, from its middle to the corner of its number, each way
+STRAIGHT = 1.4  # points from a marker to the side of its number
+OWN_MARK = 0.1  # points, within which a marker is that of a point
 SPACE = 2.0  # points between two texts
 OUT = 6.0  # points, by which a text can reach above the panel
 MARKER = 12  # places of a line that weigh as much as a marker
@@ -161,7 +163,7 @@ def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str
     lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
     ends = [point for line in lines for point in (line[0], line[-1])]
     inner = [*chain(*lines)] if sum(map(len, lines)) <= MOST_NUMBERED else []
-    low, high = _on_paper(axis, axis.transAxes, [(0, 0), (1, 1)])
+    panel = [*chain(*_on_paper(axis, axis.transAxes, [(0, 0), (1, 1)]))]  # left, bottom, right, top
     marks, curves = _drawn(axis)
     size = SIZE * type_size("font.size")
     below = 0.0 if several else DESCENT * size
@@ -171,25 +173,32 @@ def numbers(axis: Any, points: Sequence[Point], styles: Mapping[str, Mapping[str
         if several:
             text = "" if point.d is None else str(point.d) if taken else f"d = {point.d}"
         ((x, y),) = _on_paper(axis, axis.transData, [(point.cost, point.error)])
-        radius = max((reach for *place, reach in marks if math.dist(place, (x, y)) < 0.1), default=0.0)
-        others = [mark for mark in marks if math.dist(mark[:2], (x, y)) > 0.1]
-        wide, tall = WIDE * size * len(text), TALL * size + below
-        fitting: dict[Place, tuple[float, Box]] = {}
+        radius = max((reach for *place, reach in marks if math.dist(place, (x, y)) < OWN_MARK), default=0.0)
+        others = [mark for mark in marks if math.dist(mark[:2], (x, y)) >= OWN_MARK]
+        extent = WIDE * size * len(text), TALL * size + below
+        covered: dict[Box, float] = {}
         for side in SIDES if text else ():
-            gap = SLANTED * radius + SLANTED if all(side) else radius + STRAIGHT
-            right, up = (part * (gap + one / 2) for part, one in zip(side, (wide, tall), strict=True))
-            box = x + right - wide / 2, y + up - tall / 2, x + right + wide / 2, y + up + tall / 2
-            inside = low[0] < box[0] and box[2] < high[0] and low[1] < box[1] and box[3] < high[1] + OUT
-            if inside and not any(_meet(box, one) for one in taken):
-                covered = MARKER * sum(_within(box, [(*place,)], reach) for *place, reach in others)
-                fitting[right, up - tall / 2 + below] = covered + _within(box, curves, 1.0), box
-        place = min(fitting, key=lambda one: fitting[one][0], default=None)
-        if place is not None and fitting[place][0] < (MARKER if point in ends else 1):
-            left, bottom, end, top = fitting[place][1]
-            taken.append((left - SPACE, bottom, end + SPACE, top))
+            box = _beside(side, (x, y), radius, extent)
+            if panel[0] < box[0] and panel[1] < box[1] and box[2] < panel[2] and box[3] < panel[3] + OUT:
+                hidden = sum(_within(box, [(left, up)], reach) for left, up, reach in others)
+                covered[box] = MARKER * hidden + _within(box, curves, 1.0)
+        free = [box for box in covered if not any(_meet(box, one) for one in taken)]
+        best = min(free, key=covered.__getitem__, default=None)
+        if best and covered[best] < (MARKER if point in ends else 1):
+            left, bottom, right, top = best
+            taken.append((left - SPACE, bottom, right + SPACE, top))
+            place = (left + right) / 2 - x, bottom + below - y
             look = {"ha": "center", "va": "baseline", "fontsize": "small", "zorder": 4}
             look |= {"color": on_background(styles[point.label]["color"])}
             axis.annotate(text, (point.cost, point.error), place, textcoords="offset points", **look)
+
+
+def _beside(side: tuple[int, int], at: Place, radius: float, extent: Place) -> Box:
+    """The box of a text at a side of a marker."""
+    gap = SLANTED * (radius + 1) if all(side) else radius + STRAIGHT
+    x, y = (middle + part * (gap + one / 2) for middle, part, one in zip(at, side, extent, strict=True))
+    wide, tall = extent
+    return x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
@@ -202,13 +211,12 @@ def _drawn(axis: Any) -> tuple[list[tuple[float, float, float]], list[Place]]:
     curves: list[Place] = []
     for line in axis.lines:
         corners = _on_paper(axis, line.get_transform(), line.get_xydata())
-        if line.get_linestyle() == "None":
+        if line.get_marker() != "None":
             reach = (line.get_markersize() + line.get_markeredgewidth()) / 2
             marks += [(x, y, reach) for x, y in corners]
-        elif line.get_drawstyle() == "steps-post":
-            turned = [place for (x, y), (to, below) in pairwise(corners) for place in ((x, y), (to, y), (to, below))]
-            curves += _along(turned)
-        else:
+        if line.get_drawstyle() == "steps-post":
+            corners = [place for (x, y), (to, below) in pairwise(corners) for place in ((x, y), (to, y), (to, below))]
+        if line.get_linestyle() != "None":
             curves += _along(corners)
     return marks, curves
 

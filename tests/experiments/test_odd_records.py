@@ -169,10 +169,7 @@ def test_bench_says_what_is_grey_where_there_are_many(number):
             worse = {name: [3.0 * one for one in values] for name, values in record["metrics"].items() if values}
             records.append({**with_metrics(record, **worse), "method": f"method{place}"})
     _, figures, _ = shown("bench", records)
-    grey = (
-        "Grey: methods that others beat at every cost, named where there is room."
-        in figures["bench-pareto-n64"].caption
-    )
+    grey = "Grey: methods without a point on a frontier." in figures["bench-pareto-n64"].caption
     assert grey == (number == 20)
 
 
