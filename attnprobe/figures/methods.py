@@ -18,7 +18,7 @@ from .looks import CURVE, DASHES, GREY, POINT, YARDSTICKS, escaped, looks_of, se
 R = TypeVar("R", bound=Fields)
 Styles = Mapping[str, Mapping[str, Any]]  # the looks of methods by their label
 CROSS = "diverged or failed"
-HOLLOWED = "Points are hollow, and methods have ! in the legend,"
+HOLLOWED = "Points are hollow, and methods have !,"
 CROSSES = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
 SHADE = 0.14  # opacity of bands
 QUANTILES = "p10 – p90"
@@ -29,7 +29,7 @@ HOLLOW_BAD = f"hollow, !: {BAD}"
 BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
-MOST_IN_PANEL = 6  # methods; the lines of more are drawn in panels of families
+MOST_IN_PANEL = 6  # methods, whose lines are in one panel
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
@@ -38,8 +38,6 @@ SMALLEST = 0.35  # of the size of a marker
 MARKED = 6  # markers of a curve of many points
 MANY_POINTS = {"markersize": 3.5, "linewidth": 1.0}  # the look of such curves
 BAR_APART = 2.0  # points from a bar to the next one at one x
-AMONG, FEW = 0.8, 4  # of a slot, that its points share, as at least so many
-SLOT = "#f3f3f3"  # every second one
 
 
 def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> dict[str, dict[str, Any]]:
@@ -210,26 +208,6 @@ def correlated(rho: float | None) -> str:
     (", Spearman's ρ = −0.50", '')
     """
     return "" if rho is None else f", Spearman's ρ = {rho:+.2f}".replace("-", "−")
-
-
-def slots(axis: Any, names: Sequence[Any], curves: Sequence[str]) -> dict[tuple[str, Any], float]:
-    """A horizontal axis of names, each in a slot in which the points of curves stand side by side.
-
-    A measured x is no name: its points stand at their values.
-
-    Returns:
-        The places of points, by curve and name.
-    """
-    for place in range(1, len(names), 2):
-        axis.axvspan(place - 0.5, place + 0.5, color=SLOT, linewidth=0, zorder=0)
-    axis.set_xticks(range(len(names)), [str(name) for name in names])
-    axis.set_xlim(-0.5, len(names) - 0.5)
-    step = AMONG / max(len(curves), FEW)
-    return {
-        (curve, name): place + (number - (len(curves) - 1) / 2) * step
-        for place, name in enumerate(names)
-        for number, curve in enumerate(curves)
-    }
 
 
 def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:

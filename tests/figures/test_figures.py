@@ -15,7 +15,7 @@ from matplotlib.style import available
 from PIL import Image
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error.error_figure import _are_barred, error_figure
+from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.view import summarise
 from attnprobe.figures import costs
 from attnprobe.figures import files as files_module
@@ -34,7 +34,7 @@ from attnprobe.figures.kit import (
     title_lines,
     yielded,
 )
-from attnprobe.figures.methods import cross_out, slots
+from attnprobe.figures.methods import cross_out
 from attnprobe.figures.panels import Panels
 
 pytestmark = pytest.mark.usefixtures("every_file")
@@ -358,22 +358,6 @@ def test_a_title_is_broken_where_it_has_joints():
     assert title_lines("a b: c (d)", 4, 9) == ["a b: c (d)"]
     assert title_lines("skyformer:guard=sampled,d=4", 1, 7) == ["skyformer:", "guard=sampled, d=4"]
     assert title_lines(" ".join(["word"] * 20), 4, 9) == [" ".join(["word"] * 12), " ".join(["word"] * 8)]
-
-
-@pytest.mark.parametrize("count", [1, 4, 12])
-def test_points_of_a_name_stand_side_by_side_in_its_slot(count):
-    """Budgets that lie near each other do not mix."""
-    axis, curves = Figure().subplots(), [f"m{number}" for number in range(count)]
-    places = slots(axis, (24, 25, 48), curves)
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["24", "25", "48"]
-    for tick, d in zip(axis.get_xticks(), (24, 25, 48), strict=True):
-        here = [places[curve, d] for curve in curves]
-        assert here == sorted(set(here)) and here[0] + here[-1] == pytest.approx(2 * tick)
-        assert tick - 0.4 <= here[0] <= here[-1] <= tick + 0.4
-
-
-def test_more_than_three_methods_have_bars():
-    assert [_are_barred({str(place): {"marker": "o"} for place in range(count)}) for count in (3, 4)] == [False, True]
 
 
 @pytest.mark.parametrize("values, expected", [([], 0.0), ([2e6, 1.0], 1e-5), ([0.2, 1e-7], 1e-5), ([3e-3], 3e-7)])

@@ -14,7 +14,6 @@ from ...figures.looks import GREY, formula, in_words, sentence, symbol
 from ...figures.methods import (
     CROSS,
     CROSSES,
-    MOST_IN_PANEL,
     QUANTILES,
     Styles,
     crossed,
@@ -53,7 +52,7 @@ from .error_panels import (
 Dots = tuple[Sequence[str], Sequence[Row]]  # the methods of a panel of dots, and its rows
 
 SPAN = 1e2  # of an axis above V-Mean's error
-MOST_BANDS = 3  # methods; more than that have bars
+MOST_LINES = 3  # methods; those of more are dots, because their bands would overlap
 MAXIMUM: dict[str, Any] = {"color": GREY, "linestyle": "", "marker": "_", "markersize": 7, "markeredgewidth": 1.3}
 BEYOND = 10.0  # what maxima may add to an axis, times the largest p90, and lower bounds below the smallest p10
 BEYOND_EDGE = "beyond the axis (number: median)"
@@ -69,15 +68,13 @@ def error_figure(
 ) -> list[Path]:
     """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
-    Points are medians over heads, windows and repeats. Bands, or for many methods or variants of one, bars side by side
-    run from p10 to p90.
-    Medians are drawn because a few heads dominate the means of Nyström methods. Ticks are maxima. Points of rows with
-    bad rows are hollow, and ``!`` marks their methods in the legend. Methods without a budget are horizontal lines;
-    V-Mean's is dashed. The lower bound is dotted and drawn where it is not far below all methods. A cross marks a row
-    with diverged or failed cells.
+    Points are medians over heads, windows and repeats, because a few heads dominate the means of Nyström methods. Bands
+    run from p10 to p90. Ticks are maxima. Points of rows with bad rows are hollow, and their methods have ``!``.
+    Methods without a budget are horizontal lines; V-Mean's is dashed. The lower bound is dotted and drawn where it is
+    not far below all methods. A cross marks a row with diverged or failed cells.
 
-    Of one ``d``, or of more than 6 methods, the figure is a dot plot: a line per method, by rising medians, with the
-    median, p10 – p90 and maximum of each ``d``.
+    Of one ``d``, or of more methods than `MOST_LINES`, the figure is a dot plot: a line per method, by rising medians,
+    with the median, p10 – p90 and maximum of each ``d``.
 
     Args:
         out_dir: where ``error-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
@@ -95,7 +92,7 @@ def error_figure(
     place = {name: index for index, name in enumerate(families)}
     plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
     styles = styles_of(rows, plotted)
-    dots = len(budgets) < 2 or len(set(map(text_label, methods))) > MOST_IN_PANEL
+    dots = len(budgets) < 2 or len(set(map(text_label, methods))) > MOST_LINES
     order = list(dict.fromkeys(map(_corner, rows)))
     plotted.sort(key=lambda row: order.index(_corner(row)))
     corners = gathered(plotted, _corner)
@@ -153,7 +150,7 @@ def _dots(
         f"error-{name}",
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
         [
-            *_caption(name, rows, limits, budgets, styles, True),
+            *_caption(name, rows, limits, budgets, True),
             f"Methods stand by rising medians{' at the largest d' * several}.",
             *([f"The axis ends at {SPAN:g} times V-Mean's error."] * math.isfinite(high)),
         ],
@@ -204,18 +201,21 @@ def _lines(
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         here = level(panel[0])
-        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, not _are_barred(styles), ends[here])
+        line_panel(axis, panel, _at(limits, panel[0]), name, styles, budgets, ends[here])
         scale(axis, values[here], high=high)
 
+    spread = spread_legend(QUANTILES, banded=True) | {"maximum": MAXIMUM}
+    spread |= {MAXIMUM_BEYOND: {"color": GREY, **ARROW}} if out else {}
+    bound = {"lower bound, rank d": BOUND} if any(row["d"] in budgets for row in limits) else {}
     return Panels(
         f"error-{name}",
         sentence(in_words(name)) + " against budget d: median, p10 – p90, maximum",
-        _caption(name, rows, limits, budgets, styles, False),
+        _caption(name, rows, limits, budgets, False),
         [(panel_title(group[0]), group) for group in corners],
         draw,
         "budget d",
         symbol(name),
-        shared_legend(rows, styles, name, notes) | _rest(rows, limits, budgets, _are_barred(styles), out),
+        shared_legend(rows, styles, name, notes) | spread | hollow_legend(rows) | bound,
         columns=len(lengths) if rowwise else None,
         sharing={"sharey": "row" if rowwise else True},
     )
@@ -244,33 +244,14 @@ def _at(rows: Sequence[Row], row: Row) -> list[Row]:
     return [one for one in rows if _corner(one) == _corner(row)]
 
 
-def _rest(
-    rows: Sequence[Row], limits: Sequence[Row], budgets: Sequence[int], barred: bool, out: bool
-) -> dict[str, Any]:
-    """The legend of what is drawn beside lines of methods."""
-    spread = spread_legend(QUANTILES, not barred) | {"maximum": MAXIMUM}
-    spread |= {MAXIMUM_BEYOND: {"color": GREY, **ARROW}} if out else {}
-    bound = {"lower bound, rank d": BOUND} if any(row["d"] in budgets for row in limits) else {}
-    return spread | hollow_legend(rows) | bound
-
-
-def _caption(
-    name: str, rows: Sequence[Row], bounds: Sequence[Row], budgets: Sequence[int], styles: Styles, dots: bool
-) -> list[str]:
-    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima, or arrows beyond the axis."
-    barred = dots or _are_barred(styles)
+def _caption(name: str, rows: Sequence[Row], bounds: Sequence[Row], budgets: Sequence[int], dots: bool) -> list[str]:
     lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
-    lines.append(spread.format("bars" if barred else "bands"))
-    lines += ["Methods of one d stand side by side in its column."] if barred and not dots else []
+    spread = "bars" if dots else "bands"
+    lines.append(f"Points are medians, {spread} run from p10 to p90, and ticks are maxima, or arrows beyond the axis.")
     lines += marks(rows, name)
     if any(row["d"] in budgets for row in bounds):
         lines.append("Dotted: the error of the best matrix of rank d, where it is not far below all methods.")
     return [*lines, where(rows, "heads", "windows", "repeats")]
-
-
-def _are_barred(styles: Styles) -> bool:
-    """Whether methods have bars, because their bands would overlap."""
-    return sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
 
 
 def _end(rows: Sequence[Row], name: str) -> float:

@@ -10,7 +10,6 @@ from ...figures.ends import drawable
 from ...figures.kit import powers_of_two
 from ...figures.looks import GREY, MARKERS
 from ...figures.methods import (
-    AMONG,
     HOLLOW,
     SHADE,
     Styles,
@@ -19,7 +18,6 @@ from ...figures.methods import (
     has,
     legend_text,
     rank_of,
-    slots,
     text_label,
 )
 from ...tables.long import Row
@@ -32,6 +30,7 @@ DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.5}
 ARROW: dict[str, Any] = {"linestyle": "", "marker": "^", "markersize": 5.5}
 BARS: dict[str, Any] = {"alpha": 0.4, "linewidth": 1.8}
 LIGHTEST = 0.72  # of the scale of colours, that the smallest budget has
+AMONG = 0.8  # of a method's line, that its budgets share
 SMALL = 0.7  # of the size of dots, where methods have several
 BOUND: dict[str, Any] = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
 
@@ -53,62 +52,48 @@ def line_panel(
     name: str,
     styles: Styles,
     budgets: Sequence[int],
-    bands: bool,
     end: float,
-) -> dict[str, Any]:
-    """Error against budget: a line per method with its band, or with bars side by side in `slots`.
+) -> None:
+    """Error against budget: a line per method with its band, or with a bar where it has one budget.
 
-    A tick is the maximum, or an arrow beyond the ``end`` of the axis. A hollow marker is a row with bad rows. Returns
-    the line of each method.
+    A tick is the maximum, or an arrow beyond the ``end`` of the axis. A hollow marker is a row with bad rows.
     """
-    from matplotlib.lines import Line2D
-
-    there = set(map(text_label, rows))
-    curves = [label for label, style in styles.items() if style["marker"] and label in there]
-    if bands:
-        powers_of_two(axis, budgets)
-        axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
-    places = {} if bands else slots(axis, budgets, curves)
-    lines: dict[str, Any] = {}
+    powers_of_two(axis, budgets)
+    axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
     for group in gathered(rows, text_label):
-        label = text_label(group[0])
-        style = styles[label]
-        points = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
-        if points and points[0][0] is None:
-            lines[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
-        elif points:
-            d = [places.get((label, budget), budget) for budget, _ in points]
-            p10, middle, p90 = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
-            if bands and len(d) > 1:
-                axis.fill_between(d, p10, p90, color=style["color"], alpha=SHADE, linewidth=0)
+        style = styles[text_label(group[0])]
+        colour, marker = style["color"], style["marker"]
+        shown = [row for row in group if has(row, name)]
+        statistics = [row["metrics"][name] for row in shown]
+        if shown and shown[0]["d"] is None:
+            axis.axhline(statistics[0]["median"], **{**style, "marker": None}, zorder=1.5)
+        elif shown:
+            d = [row["d"] for row in shown]
+            p10, middle, p90 = ([drawable(stats[key]) for stats in statistics] for key in ("p10", "median", "p90"))
+            if len(d) > 1:
+                axis.fill_between(d, p10, p90, color=colour, alpha=SHADE, linewidth=0)
                 for edge in (p10, p90):
-                    axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
+                    axis.plot(d, edge, color=colour, alpha=0.35, linewidth=0.7)
             else:
-                axis.vlines(d, p10, p90, color=style["color"], **BARS)
-            bad = [mark(row) == "!" for row in group if has(row, name)]
-            filled = [place for place, one in enumerate(bad) if not one]
-            (lines[label],) = axis.plot(d, middle, **style, markevery=filled)
-            most = [drawable(stats["max"]) for _, stats in points]
-            axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
+                axis.vlines(d, p10, p90, color=colour, **BARS)
+            bad = [mark(row) == "!" for row in shown]
+            axis.plot(d, middle, **style, markevery=[place for place, one in enumerate(bad) if not one])
+            most = [drawable(stats["max"]) for stats in statistics]
+            axis.plot(d, most, color=colour, linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
             above = [x for x, y in zip(d, most, strict=True) if y > end]
             if above:
                 top = {"transform": axis.get_xaxis_transform(), "clip_on": False, "in_layout": False}
-                axis.plot(above, [1.0] * len(above), color=style["color"], **ARROW, **top)
+                axis.plot(above, [1.0] * len(above), color=colour, **ARROW, **top)
             for x, y, one in zip(d, middle, bad, strict=True):
                 if one:  # a ring stays visible around the point of another method
-                    axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
+                    axis.plot([x], [y], color=colour, marker=marker, **HOLLOW)
         for row in group:
             if crossed(row, name):
                 value = median_of(row, name) if has(row, name) and median_of(row, name) <= end else None
-                lines.setdefault(label, Line2D([], [], **style))
-                d = row["d"] or budgets[0]
-                cross_out(axis, places.get((label, d), d), value, style["color"])
-    best = [
-        (row["d"] if bands else budgets.index(row["d"]), median_of(row, name)) for row in bounds if row["d"] in budgets
-    ]
+                cross_out(axis, row["d"] or budgets[0], value, colour)
+    best = [(row["d"], median_of(row, name)) for row in bounds if row["d"] in budgets]
     if best:
         axis.plot(*zip(*best, strict=True), **BOUND)
-    return lines
 
 
 def budget_looks(budgets: Sequence[int]) -> dict[int | None, dict[str, Any]]:

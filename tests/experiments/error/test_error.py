@@ -18,11 +18,10 @@ from showing import EACH, files_of
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import EXPERIMENT, columns
-from attnprobe.experiments.error.error_figure import BEYOND_EDGE, error_figure
+from attnprobe.experiments.error.error_figure import BEYOND_EDGE, MOST_LINES, error_figure
 from attnprobe.experiments.error.view import error_legend, errors_view, summarise
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import symbol
-from attnprobe.figures.methods import MOST_IN_PANEL
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.methods.registry import METHODS
@@ -321,7 +320,7 @@ def test_dots_of_many_methods_go_on_on_other_slides(tmp_path, pages, layers):
 
 
 def test_few_methods_have_lines_and_bounds_of_dots_have_the_colours_of_their_budgets(tmp_path, pages):
-    for count in (MOST_IN_PANEL, MOST_IN_PANEL + 1):
+    for count in (MOST_LINES, MOST_LINES + 1):
         names = [*METHODS][:count]
         error_figure(*summarise([cell(name, d) for name in names for d in (16, 32)]), Drawing(), tmp_path)
     assert [page.axes[0].get_xlabel() for page in pages] == ["budget d", symbol("output_spectral")]
