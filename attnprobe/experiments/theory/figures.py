@@ -58,7 +58,7 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 def _bounds(rows: Sequence[Row]) -> Panels:
     """A panel for each statement."""
     panels = _titled(rows)
-    kinds = sorted({_kind(row) for _, group in panels if not _is_counted(group) for row in group})
+    kinds = _kinds(group for _, group in panels)
     markers = {kind: MARKERS[place % len(MARKERS)] for place, kind in enumerate(kinds)}
 
     def draw(axis: Any, group: Sequence[Row]) -> None:
@@ -68,11 +68,8 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         there = {row["verdict"] for row in chain(*panels)}
         square = {"linestyle": "", "marker": "s", "markersize": 7, "markeredgecolor": GREY, "markeredgewidth": 0.5}
         words = {word: {"color": colour, **square} for word, colour in VERDICTS.items() if word in there}
-        drawn = {_kind(row) for group in panels if not _is_counted(group) for row in group}
-        shapes = {
-            _kind_label(kind): {"color": GREY, "linestyle": "", "marker": markers[kind]} for kind in sorted(drawn)
-        }
-        return words | {label: look for label, look in shapes.items() if label}
+        shapes = {kind: {"color": GREY, "linestyle": "", "marker": markers[kind]} for kind in _kinds(panels) if kind}
+        return words | shapes
 
     return Panels(
         f"theory-bounds-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
@@ -135,14 +132,15 @@ def _is_counted(group: Sequence[Row]) -> bool:
     return len({row["bound"] for row in group}) == 1 < len(group) and math.isfinite(group[0]["bound"])
 
 
-def _kind(row: Row) -> tuple[int, float]:
-    """The budget and ε of a point, 0 without one."""
-    return row["d"] or 0, row["at"].get("epsilon", 0.0)
+def _kind(row: Row) -> str:
+    """The budget and ε of a point, which its marker tells."""
+    given = {"d": row["d"], "epsilon": row["at"].get("epsilon")}
+    return at_label({name: value for name, value in given.items() if value is not None})
 
 
-def _kind_label(kind: tuple[int, float]) -> str:
-    names = ("d", LETTERS["epsilon"])
-    return ", ".join(f"{name} = {value:g}" for name, value in zip(names, kind, strict=True) if value)
+def _kinds(panels: Iterable[Sequence[Row]]) -> list[str]:
+    """The kinds of points of panels that are not counted."""
+    return list(dict.fromkeys(_kind(row) for group in panels if not _is_counted(group) for row in group))
 
 
 def _count(axis: Any, group: Sequence[Row]) -> None:
@@ -173,7 +171,7 @@ def _count(axis: Any, group: Sequence[Row]) -> None:
     axis.set_xlabel("\n".join([what + beside, *words]))
 
 
-def _compare(axis: Any, group: Sequence[Row], markers: Mapping[tuple[int, float], str]) -> None:
+def _compare(axis: Any, group: Sequence[Row], markers: Mapping[str, str]) -> None:
     """Measured values against bounds, a point for each head."""
     sense = group[0]["sense"]
     bounds, values = ([row[name] for row in group] for name in ("bound", "measured"))
