@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -192,6 +193,9 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
     yardstick = errors([row for row in shown if row.get("reference")])
     worst = float(yardstick[yardstick > ROUNDING].max(initial=0.0)) or math.inf
     colours = scale_of(every[every > ROUNDING], "relative error of a row, mean", worst, outside={"under": "white"})
+    if colours.extend in ("min", "both"):  # an arrow would be white, as errors of rounding are
+        colours = replace(colours, extend="max" if colours.extend == "both" else "neither")
+        caption = [*caption, "Errors below the scale have its lowest colour."]
     low, middle = colours.low, math.sqrt(colours.low * colours.high)
     flags = flagged(shown)
     sizes, letter = drawing.sizes, type_size("font.size") / 1.2

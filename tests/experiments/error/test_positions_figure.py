@@ -132,7 +132,7 @@ def test_many_methods_are_lines_of_a_map_ranked_by_their_last_errors():
     ):
         expected = [max(2 * one, low) for one in errors_of(factor)[exact:-1]]
         assert values[line, exact:].tolist() == pytest.approx(expected) and all(values[line, :exact] < 1e-5)
-    assert high == pytest.approx(2 * errors_of(0.45)[-2]) and figure.scale.extend in ("max", "both"), "V-Mean's"
+    assert high == pytest.approx(2 * errors_of(0.45)[-2]) and figure.scale.extend == "max", "V-Mean's"
     assert cells.cmap(cells.norm(1e-6)) == (1.0, 1.0, 1.0, 1.0) and "at most rounding" in figure.legend
 
 
@@ -157,3 +157,11 @@ def test_a_method_that_is_missing_at_one_place_is_grey_there():
     (cells,) = drawn(figure, 1).collections
     values = np.ma.asarray(cells.get_array()).reshape(len(RANKED), -1)
     assert values.mask.sum() == 6 and values.mask[5].all() and "not measured" in figure.legend
+
+
+def test_errors_below_the_scale_have_its_lowest_colour_and_no_white_arrow():
+    (figure,) = figures_of([*MANY, *(rows("small", errors_of(1e-4), d) for d in (16, 32))])
+    assert figure.scale.extend == "max" and "Errors below the scale have its lowest colour." in figure.caption
+    (cells,) = drawn(figure, 0).collections
+    values = np.asarray(cells.get_array()).reshape(len(RANKED) + 1, -1)
+    assert values[0].tolist() == [figure.scale.low] * 6 and figure.scale.low > 1e-3
