@@ -42,6 +42,7 @@ Curve = dict[int, float]  # the means of positions from 2^a to 2^(a+1) - 1, by 2
 ABOVE = 10  # times V-Mean's median error: the end of an axis, unless V-Mean has larger ones
 ALL = 0.99  # a method with more mass at every position has no curve of it
 QUANTITIES = {"row_error": "relative error\nof a row, mean", "mass": "mass of the\nkeys used, mean"}
+AT = "query position"
 ERROR = "The error of a row is ‖o~ − o‖ / ‖o‖, here the mean over queries at positions 2^a to 2^(a+1) − 1."
 NAMES = 0.2  # inches beside the names of methods
 PITCH, TIGHT = 0.16, 0.075  # inches of a line of a map, and the least of one
@@ -130,6 +131,9 @@ def _curves(
         axis.set_ylabel(QUANTITIES[name])
         if len(axis.get_shared_y_axes().get_siblings(axis)) > 1:
             axis.label_outer()
+        if name == names[-1]:  # also where places go on below it
+            axis.tick_params(labelbottom=True)
+            axis.set_xlabel(AT)
         if name == "mass":
             axis.set_ylim(-0.03, 1.03)
         else:
@@ -163,7 +167,7 @@ def _curves(
                 caption,
                 panels,
                 draw,
-                "query position",
+                AT,
                 legend={legend_text(label, flags): look for label, look in styles.items()} | hollow_legend(shown),
                 width=1.6,
                 height=tall,
@@ -226,7 +230,7 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
             [*caption, "A column begins at its number.", where(shown, "heads", "windows", "repeats")],
             [(f"{title}{words}", group) for title, group in blocks],
             draw,
-            "query position",
+            AT,
             legend=looks,
             width=(sizes.wide - 0.01) / across,
             height=0.35 + pitch * len(lines),

@@ -106,6 +106,19 @@ def test_panels_of_a_page_share_their_axes_and_say_each_word_once():
     assert [axis.get_title() for axis in axes] == titles + [""] * 4
 
 
+def test_positions_stand_below_each_row_of_places():
+    """Of five places, three are in a row; below the third of them is nothing."""
+    (figure,) = figures_of([one for one in FEW if one["d"]] + [rows("topk", errors_of(0.1), 64, mass=0.9)])
+    drawing = Drawing()
+    with fixed_settings(drawing):
+        (page,) = figure.pages(drawing)
+        sheet = figure.sheet(page, drawing).figure
+        sheet.draw_without_rendering()
+    named = [axis.get_visible() and any(text.get_text() for text in axis.get_xticklabels()) for axis in sheet.axes]
+    assert named == [False] * 3 + [True] * 3 + [False] * 3 + [True, True, False]
+    assert [bool(axis.get_xlabel()) for axis in sheet.axes[:6]] == [False] * 3 + [True] * 3
+
+
 MANY = [
     record
     for d in (16, 32)
