@@ -14,6 +14,7 @@ from ..errors import UsageError, unknown
 from ..files import path_of, reading
 
 MPLSTYLE = ".mplstyle"
+SMALLER = 1.25  # the size of titles over that of small type
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class Drawing:
             return style
         wide, tall = self.theirs["figure.figsize"]
         return Style(narrow=wide, wide=wide, tall=tall, fixed=True, size=style.size)
+
+    @property
+    def small(self) -> float:
+        """The size of small type in points, such as names of the lines of maps."""
+        return self.theirs.get("font.size", self.sizes.size) / SMALLER
 
     @property
     def titled(self) -> bool:

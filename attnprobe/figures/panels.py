@@ -12,7 +12,7 @@ from typing import Any
 
 from ..tables.table import gathered
 from .background import is_map, turned_over
-from .drawing import Drawing
+from .drawing import SMALLER, Drawing
 from .files import chunks, drawn, fixed_settings
 from .kit import (
     LEADING,
@@ -38,7 +38,6 @@ TICKS = 0.2  # inches of the numbers below a panel
 ROOM = 0.4  # of the height of a panel, beside its axis
 MOST_ACROSS = 3  # panels
 LEFT = 6  # sizes of type from a panel's edge to its axis: a label and numbers
-SMALLER = 1.25  # the size of titles over that of small ones
 SCALE = 1.3  # inches of a colour scale with its label, at least
 SMALL = (0.8, 0.7, 0.6, 0.5)  # of the caller's type, in the legend of an axis of the caller: the first that fits
 TALL = 0.3  # of the height of such an axis, that its legend may have

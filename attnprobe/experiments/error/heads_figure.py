@@ -15,7 +15,7 @@ from ...figures.files import chunks
 from ...figures.kit import EMPTY, LEADING, Scale, cell_text, heat_map, panel_name, scale_of, word_inches
 from ...figures.looks import formula, in_words, sentence, symbol
 from ...figures.methods import BAD, text_label
-from ...figures.panels import SMALLER, Panels, balanced, draw_figures
+from ...figures.panels import Panels, balanced, draw_figures
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.methods import spoiled_heads
@@ -140,7 +140,7 @@ def _by_method(maps: Maps, layers: Sequence[int], facts: str, drawing: Drawing) 
         medians[method] = float(np.nanmedian(values))  # at last, that of the largest budget
     flat = [method for method, d in maps if d is None]
     methods = [*sorted({*medians} - {*flat}, key=lambda method: (medians[method], method)), *flat]
-    most = int((drawing.sizes.tall - AROUND - WORDS - GAP) / (_letter(drawing) * LEADING / 72))
+    most = int((drawing.sizes.tall - AROUND - WORDS - GAP) / (drawing.small * LEADING / 72))
     grids = []
     for lines in chunks(methods, math.ceil(len(methods) / math.ceil(len(methods) / most))):
         panels = []
@@ -167,11 +167,6 @@ def _budgets(maps: Maps) -> list[int]:
     return sorted({d for _, d in maps if d is not None})
 
 
-def _letter(drawing: Drawing) -> float:
-    """The type size of the names of lines, in points."""
-    return drawing.theirs.get("font.size", drawing.sizes.size) / SMALLER
-
-
 def _figure(
     grid: Grid,
     heads: Sequence[int],
@@ -186,7 +181,7 @@ def _figure(
     (lines, panels), low, high = grid, scale.low, scale.high
     named = isinstance(lines[0], str)
     if named:
-        lines = [panel_name(str(line), NAMES * drawing.sizes.wide, _letter(drawing)) for line in lines]
+        lines = [panel_name(str(line), NAMES * drawing.sizes.wide, drawing.small) for line in lines]
     columns, wide, tall = _sizes(lines, heads, len(panels), budgets, drawing)
 
     def draw(axis: Any, shown: Map) -> None:
@@ -226,7 +221,7 @@ def _sizes(lines: Lines, heads: Sequence[int], panels: int, budgets: int, drawin
     A row has all budgets of as many blocks as have room, unless cells are larger with fewer. If one block has no room,
     a row has a part of its budgets.
     """
-    sizes, letter, names = drawing.sizes, _letter(drawing), [str(line).splitlines() for line in lines]
+    sizes, letter, names = drawing.sizes, drawing.small, [str(line).splitlines() for line in lines]
     room = sizes.wide - BAR - ROW - max(word_inches(word, letter) for name in names for word in name)
     blocks, clear = math.ceil(panels / budgets), CLEAR[sizes.fixed]
 

@@ -16,7 +16,7 @@ from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import EMPTY, LEADING, Scale, word_inches
 from ...figures.looks import GREY, sentence
-from ...figures.panels import SMALLER, Panels, balanced, draw_figures
+from ...figures.panels import Panels, balanced, draw_figures
 from ...files import MIB, read_regular, reading
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -103,7 +103,7 @@ def _figures(
     sizes, heads = drawing.sizes, record["heads"]
     matrix = "B" if record["target"] == "softmax" else "C"
     scale = _scale(exact, "mean weight of a block" if matrix == "B" else "mean entry of a block")
-    size = drawing.theirs.get("font.size", sizes.size) / SMALLER
+    size = drawing.small
     words = [word for name, _ in columns for word in re.split("(?<=[-:,])| ", name)]
     least = min(WIDEST, max(WIDTH, *(word_inches(word, size) for word in words))) + GAP  # inches of a panel
     sides = BAR + HEAD * (len(heads) > 1)

@@ -15,7 +15,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, cell_text, heat_map, logarithmic, scale_of, type_size, word_inches
+from ...figures.kit import EMPTY, cell_text, heat_map, logarithmic, scale_of, word_inches
 from ...figures.looks import GREY
 from ...figures.methods import (
     HUGE,
@@ -202,7 +202,7 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
         caption = [*caption, "Errors below the scale have its lowest colour."]
     low, middle = colours.low, math.sqrt(colours.low * colours.high)
     flags = flagged(shown)
-    sizes, letter = drawing.sizes, type_size("font.size") / 1.2
+    sizes, letter = drawing.sizes, drawing.small
 
     def page(lines: Sequence[Sequence[Row]], words: str) -> Panels:
         """The maps of some methods, all places and budgets."""
