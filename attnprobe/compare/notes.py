@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..files import Fields
+from ..grammar.lists import spans
+from ..tables.labels import layer_in_words
 from ..tables.long import Row
 from ..tables.methods import spoiled_heads
 from ..tables.numbers import method_label
@@ -29,21 +31,10 @@ def cells_in_words(cells: Sequence[Fields]) -> str:
         values = sorted({value for value in every if value is not None})
         parts += [f"{name}{'s' if len(values) > 1 else ''} {spans(values)}"] if values else []
     layers = layers_together(cells)
-    parts += [f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"] if layers else []
+    parts += [layer_in_words(spans(layers))] if layers else []
     heads = [head for cell in cells for head in cell["heads"] if head is not None]
     heads = sorted({head[1] if layers else head for head in heads})
     return "; ".join([*parts, *([f"head{'s' if len(heads) > 1 else ''} {spans(heads)}"] if heads else [])])
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Sorted numbers, with ranges where they follow one another."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
 
 
 def pairings(rows: Sequence[Row]) -> list[str]:

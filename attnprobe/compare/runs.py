@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..experiments import EXPERIMENTS, experiment
 from ..files import Fields
+from ..grammar.lists import spans
 from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
@@ -19,7 +20,7 @@ from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sou
 from .chance import LEVEL
 from .costs import costs_of, nearer
 from .drafts import drafted, place_of, timed_drafts, timed_place
-from .notes import cells_in_words, named, of_bad_rows, of_chance, of_intervals, pairings, spans
+from .notes import cells_in_words, named, of_bad_rows, of_chance, of_intervals, pairings
 from .pairing import aligned, paired
 from .pairs import related
 from .verdicts import (

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..gates.junit import Case
+from ..grammar.lists import spans
 from ..tables.console import Header
-from ..tables.labels import sources_words
+from ..tables.labels import layer_in_words, sources_words
 from ..tables.long import Row
 from ..tables.methods import label
 from ..tables.metrics import in_words
@@ -18,7 +19,6 @@ from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .chance import LEVEL
 from .costs import CHOOSING, NONE, differing, stated
-from .notes import spans
 from .pairs import ARROW
 from .verdicts import FIELDS, MISSING, ONLY, TOLERANCE
 
@@ -225,7 +225,7 @@ def _caption(row: Row) -> str:
 def _layers(row: Row) -> str:
     """The layer of a row; of a whole model those that were replaced, and the prompt before decoding."""
     if together := row.get("layers_together"):
-        return f"layers {spans(together)} together" if len(together) > 1 else f"layer {together[0]}"
+        return f"layers {spans(together)} together" if len(together) > 1 else layer_in_words(together[0])
     if "layers" not in row:
         return f"layer {row['layer']}"
     layers = "all replaced layers" if row["layer"] is None else f"layer {row['layer']} alone"

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from ..files import Fields
-from ..tables.labels import source_heading
+from ..tables.labels import layer_in_words, source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
@@ -214,7 +214,7 @@ def panel_title(row: Fields, budgets: Sequence[int] = ()) -> str:
     """The place of a panel's rows: source, layer, n if they have one, and a target that is not softmax."""
     length = [] if row["n"] is None else [f"n = {row['n']}"]
     target = [] if row.get("target", "softmax") == "softmax" else [f"target {row['target']}"]
-    parts = [source_heading(row), f"layer {row['layer']}", *length, *target]
+    parts = [source_heading(row), layer_in_words(row["layer"]), *length, *target]
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 
@@ -239,7 +239,7 @@ def facts(rows: Sequence[Any], *names: str) -> str:
 
     layers, lengths = sorted(seen("layer")), sorted(seen("n"))
     parts = list(dict.fromkeys(heading for row in rows if (heading := source_heading(row))))
-    parts += [f"layer{'s' * (len(layers) > 1)} {_in_words(layers)}"] if layers else []
+    parts += [f"layers {_in_words(layers)}" if len(layers) > 1 else layer_in_words(layers[0])] if layers else []
     parts += [f"n = {_in_words(lengths)}"] if lengths else []
     parts += [f"target {one}" for one in seen("target") if one != "softmax"]
     parts += [counted(rows, *names)] if names else []

@@ -181,7 +181,7 @@ def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[
         return tuple(available)
     for number in numbers:
         if number not in available:
-            raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
+            raise UsageError(f"{what} {number} does not exist; choose from {spans(available)}")
     return tuple(numbers)
 
 
@@ -231,9 +231,16 @@ def words(text: str, what: str) -> tuple[str, ...]:
     return parts
 
 
-def _spans(numbers: Sequence[int]) -> str:
-    """``0-11`` for consecutive numbers, else the numbers."""
-    numbers = list(numbers)
-    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ", ".join(map(str, numbers))
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers, with ranges where they follow one another.
+
+    >>> spans([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)

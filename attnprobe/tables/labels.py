@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..files import Fields
 from ..grammar.foreign import printable
+from ..grammar.lists import spans
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
 
@@ -150,14 +151,19 @@ def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
     return " of ".join(str(facts[name]) for name in ("task", "text") if facts.get(name)), "", ""
 
 
-def layers_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+def layers_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
     """The layers of rows; empty without rows."""
-    layers = list(dict.fromkeys(row["layer"] for row in rows))
-    if len(layers) < 2:
-        return f"layer {layers[0]}" if layers else ""
-    if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
-        return f"layers {layers[0]}-{layers[-1]}"
-    return f"layers {', '.join(map(str, layers))}"
+    layers = sorted({row["layer"] for row in rows})
+    return layer_in_words(spans(layers)) if layers else ""
+
+
+def layer_in_words(layer: int | str) -> str:
+    """A layer, or several as `spans` writes them.
+
+    >>> layer_in_words(3), layer_in_words("0-2, 5")
+    ('layer 3', 'layers 0-2, 5')
+    """
+    return f"layer{'' if str(layer).isdigit() else 's'} {layer}"
 
 
 def file_tag(label: str | None) -> str:

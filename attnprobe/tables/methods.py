@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ..files import Fields
 from ..records.file import LOWER_BOUND
-from .labels import source_heading
+from .labels import layer_in_words, source_heading
 from .marks import OF_STATUS
 from .numbers import OPEN, is_fragile, method_label, significant
 from .results import Value, student_reach
@@ -180,7 +180,7 @@ def caption(rows: Sequence[Fields]) -> str:
     repeated = max(row.get("duplicates") or 0 for row in rows)
     return joined(
         *sources,
-        f"layer {first['layer']}",
+        layer_in_words(first["layer"]),
         f"n = {first['n']}",
         f"target {first['target']}",
         counted([{name: row.get(name) or 0 for name in there} for row in rows], *there) if there else "",

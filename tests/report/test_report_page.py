@@ -73,7 +73,7 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
     assert names == [
         "Relative output error (spectral norm) against budget d: median, p10 – p90, maximum (n = 64)",
         "Relative output error (spectral norm) head by head: mean over windows and repeats (n = 64)",
-        "Relative output error (spectral norm) against cost: medians (layer 0, 2, n = 64)",
+        "Relative output error (spectral norm) against cost: medians (layers 0, 2, n = 64)",
     ]
     captions = re.findall("<figcaption>(.*?)</figcaption>", page, flags=re.S)
     assert "Points are medians, bands run from p10 to p90, and ticks are maxima, or arrows" in captions[0]

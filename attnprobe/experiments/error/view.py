@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...figures.methods import OWN
+from ...grammar.lists import spans
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
 from ...tables.duels import DUELS, duels, duels_table
@@ -148,7 +149,7 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[Row], list[Row]]:
 
 def pooled(records: Sequence[ErrorRecord]) -> list[Row]:
     """The rows of records over all layers together, which are their ``layer``, as text."""
-    layers = ", ".join(map(str, sorted({record["layer"] for record in records})))
+    layers = spans(sorted({record["layer"] for record in records}))
     of_all: list[Any] = [{**record, "layer": layers} for record in records]
     return summarise(of_all)[0]
 

@@ -53,7 +53,7 @@ def test_a_table_has_what_nothing_cheaper_beats():
     (table,) = frontier_tables([*FIVE, *VMEAN])
     assert names(table) == ["V-Mean (ref.)", "cheap", "dear"], "more costs as much as exact attention"
     assert table.caption.startswith(
-        "unbeaten in entries visited, without scores that only choose keys · layer 0, 1 · n = 64"
+        "unbeaten in entries visited, without scores that only choose keys · layers 0-1 · n = 64"
     )
 
 
@@ -374,10 +374,10 @@ def test_a_panel_of_a_cost_that_no_method_of_the_place_states_has_no_upright_lin
         uprights[title, panel[0]] = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
         assert axis.get_visible() == bool(panel[2])  # a logarithmic axis of no point has no ticks
     assert uprights == {
-        ("layer 0, 1, n = 64, d = 8", "visited_fraction"): [80.0],
-        ("layer 0, 1, n = 64, d = 8", "kv_read"): [],
-        ("layer 0, 1, n = 32, d = 8", "visited_fraction"): [],
-        ("layer 0, 1, n = 32, d = 8", "kv_read"): [],
+        ("layers 0-1, n = 64, d = 8", "visited_fraction"): [80.0],
+        ("layers 0-1, n = 64, d = 8", "kv_read"): [],
+        ("layers 0-1, n = 32, d = 8", "visited_fraction"): [],
+        ("layers 0-1, n = 32, d = 8", "kv_read"): [],
     }
 
 
