@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
@@ -99,33 +100,54 @@ def looks_of(*panels: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 SYMBOLS = {
-    "output_spectral": r"$\|(B-\tilde{B})V\|_2$",
-    "output_spectral_relative": r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$",
-    "output_frobenius": r"$\|(B-\tilde{B})V\|_F$",
-    "output_frobenius_relative": r"$\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$",
-    "matrix_spectral": r"$\|B-\tilde{B}\|_2$",
-    "matrix_spectral_relative": r"$\|B-\tilde{B}\|_2\;/\;\|B\|_2$",
-    "matrix_frobenius": r"$\|B-\tilde{B}\|_F$",
-    "matrix_frobenius_relative": r"$\|B-\tilde{B}\|_F\;/\;\|B\|_F$",
+    "output_spectral": "‖(B − B~)V‖₂",
+    "output_spectral_relative": "‖(B − B~)V‖₂ / ‖BV‖₂",
+    "output_frobenius": "‖(B − B~)V‖_F",
+    "output_frobenius_relative": "‖(B − B~)V‖_F / ‖BV‖_F",
+    "matrix_spectral": "‖B − B~‖₂",
+    "matrix_spectral_relative": "‖B − B~‖₂ / ‖B‖₂",
+    "matrix_frobenius": "‖B − B~‖_F",
+    "matrix_frobenius_relative": "‖B − B~‖_F / ‖B‖_F",
 }
-PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}
+ACCENTS = {"~": r"\tilde", "\u0304": r"\bar", "^": r"\hat", "\u0302": r"\hat"}
+TEX = {"‖": r"\|", "−": "-", "≤": r"\leq ", "≥": r"\geq ", "⪯": r"\preceq ", "·": r"\cdot ", "₂": "_2", "²": "^2"}
+TEX |= {"ᵀ": "^T", "⁺": "^+", "~": r"\sim ", "^": r"\wedge ", "\\": r"\backslash "}
+TEX |= {letter: rf"\{letter}" for letter in "_$%#&{}"}
+PIECES = re.compile(
+    r"(?P<script>[_^])(?:\{(?P<long>[^{}$\\]+)\}|(?P<short>-?[A-Za-z0-9ε∞½]+|\([^ $\\{}]+\)))"
+    r"|(?P<under>\w)(?P<accent>[~\u0304\u0302]|\^(?![\w(-]))"
+    r"|(?P<word>[A-Za-z]?[a-z]{2,}(?:'s)?)|(?P<sign> *[-+=<>≤≥−⪯] *)|(?P<space> +)|(?P<other>.)"
+)
 
 
 def symbol(metric: str) -> str:
-    """A metric as a formula, or in words."""
-    return SYMBOLS.get(metric, metric.replace("_", " "))
+    """A metric as a formula of mathematics, or in words."""
+    return typeset(SYMBOLS[metric]) if metric in SYMBOLS else metric.replace("_", " ")
 
 
 def formula(metric: str) -> str:
-    """A metric as a formula without the commands of mathematics, for captions.
+    """A metric as a formula without the commands of mathematics, for captions."""
+    return SYMBOLS.get(metric, metric)
 
-    >>> formula("output_spectral")
-    '‖(B − B~)V‖₂'
+
+def typeset(text: str) -> str:
+    r"""A formula of captions in the commands of mathematics: letters are italic, and words are upright.
+
+    >>> print(typeset("‖(B − B~)V‖_F / ‖BV‖_F"), typeset("d with σ_{d+1}(M~) ≤ d_stat"))
+    $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$ $d\;\mathrm{with}\;σ_{d+1}(\tilde{M})\leq d_{\mathrm{stat}}$
     """
-    text = SYMBOLS.get(metric, metric)
-    for tex, plain in PLAIN.items():
-        text = text.replace(tex, plain)
-    return text
+
+    def piece(found: re.Match[str]) -> str:
+        script, below = found["script"], found["long"] or found["short"]
+        if script and len(below) > 1:
+            return rf"{script}{{\mathrm{{{below}}}}}" if re.fullmatch("[a-z]{3,}", below) else f"{script}{{{below}}}"
+        if found["accent"]:
+            return f"{ACCENTS[found['accent']]}{{{found['under']}}}"
+        if found["word"]:
+            return rf"\mathrm{{{found['word'].replace(chr(39), '’')}}}"
+        return r"\;" if found["space"] else TEX.get(found[0].strip(), found[0].strip())
+
+    return f"${PIECES.sub(piece, text)}$" if re.search("[^a-z ]", text) else text
 
 
 def sentence(text: str) -> str:

@@ -33,6 +33,7 @@ MOST_IN_PANEL = 6  # methods, whose lines are in one panel
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
+BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # that side, in legends
 CLEAR = 0.85  # of the space between neighbours, that a marker takes at most
 SMALLEST = 0.35  # of the size of a marker
 MARKED = 6  # markers of a curve of many points

@@ -12,7 +12,7 @@ from typing import Any
 from ...figures.drawing import Drawing
 from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS
-from ...figures.methods import PROMISED, facts, fitting, spread_legend, where
+from ...figures.methods import BROKEN, PROMISED, facts, fitting, spread_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
 from ...tables.long import Row
@@ -24,7 +24,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "violated": {"marker": "X", "markersize": 6, "color": COLOURS[1]},
     "undecided": {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
 }
-BROKEN = {"color": "#e0d0bd", "linestyle": "", "marker": "s", "markersize": 7}  # what is shaded, in the legend
 SPREAD = 0.8  # of the width of an ε, that its heads share
 ZERO = 2.0  # from the least share to the place of zero
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room

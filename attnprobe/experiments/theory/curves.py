@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...figures.kit import logarithmic, powers_of_two
-from ...figures.looks import COLOURS, looks_of
+from ...figures.looks import COLOURS, looks_of, typeset
 from ...figures.methods import SHADE, band_legend, where
 from ...figures.panels import Panels, panels_of
 from ...records.file import decode_inf
@@ -28,9 +28,9 @@ ROWS = {"linewidth": 1.0, "linestyle": ":"}
 DOT = {"marker": "o", "markersize": 3.5}
 LINE = {"linewidth": 1.6, **DOT}
 COLLAPSE = {  # label, colour and kind of line
-    "values": (r"$\|res(V)\|/\|V\|$", COLOURS[0], ":"),
-    "relative": (r"$\|res(BV)\|/\|BV\|$", COLOURS[1], "--"),
-    "measured": (r"$\|res(BV)\|/\|res(V)\|$", COLOURS[2], "-"),
+    "values": (typeset("‖res(V)‖ / ‖V‖"), COLOURS[0], ":"),
+    "relative": (typeset("‖res(BV)‖ / ‖BV‖"), COLOURS[1], "--"),
+    "measured": (typeset("‖res(BV)‖ / ‖res(V)‖"), COLOURS[2], "-"),
     "bound": ("its bound", GREY, "-"),
 }
 COLLAPSE_FIELDS = ("measured", "bound")  # of the finding itself
@@ -108,8 +108,8 @@ def _dimension(points: Sequence[Row]) -> Panels:
             where(points),
         ],
         draw=draw,
-        x=r"$\lambda\,/\,\|C\|$",
-        y=r"$d_{stat}(\lambda)$",
+        x=typeset("λ / ‖C‖"),
+        y=typeset("d_stat(λ)"),
         legend={f"n = {n}": {"color": colour, **LINE} for n, colour in colours.items()}
         | band_legend(points, colours.values())
         | {"2n": {**ROWS, "color": GREY}},
@@ -147,9 +147,9 @@ def _tokens(points: Sequence[Row]) -> Panels:
         ],
         draw=draw,
         x="tokens n",
-        y=r"$d_{stat}$, or landmarks",
+        y=f"{typeset('d_stat')}, or landmarks",
         legend={f"ε = {epsilon:g}": {"color": colour, "linestyle": "", **DOT} for epsilon, colour in colours.items()}
-        | {r"$d_{stat}$": {**LINE, "color": GREY}}
+        | {typeset("d_stat"): {**LINE, "color": GREY}}
         | {"landmarks that Theorem 2 requires": {**LINE, "color": GREY, "linestyle": "--"}}
         | {"2n": rows, **(band_legend(points, colours.values()) if banded else {})},
         **_panels(points, "layer"),
@@ -191,11 +191,20 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
         draw=draw,
         x="ε",
         y=f"share of {of} errors above ε" if of in OF else "share of errors above ε",
-        legend={f"{name}, worst head": look for name, look in looks.items()}
+        legend={
+            f"{name}, worst head ({in_seeds(group)})": looks[name]
+            for name, group in zip(looks, gathered(points, _at_budget), strict=True)
+        }
         | {"each head": {"color": GREY, **PALE}}
         | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "n"),
     )
+
+
+def in_seeds(points: Sequence[Row]) -> str:
+    """The seeds behind a share; a method without draws runs once."""
+    seeds = max(len(point["details"].get("errors") or ()) or point["seeds"] or 0 for point in points)
+    return f"{seeds} seeds: steps of {1 / seeds:.2g}" if seeds > 1 else "one run, without draws" * seeds
 
 
 def _looks(points: Sequence[Row]) -> dict[str, dict[str, Any]]:

@@ -15,13 +15,13 @@ import numpy as np
 
 from ...figures.drawing import Drawing
 from ...figures.kit import edge_ticks, logarithmic
-from ...figures.looks import BLUE, GREEN, GREY, MARKERS, VERMILION
-from ...figures.methods import HUGE, facts, where
+from ...figures.looks import BLUE, GREEN, GREY, MARKERS, VERMILION, typeset
+from ...figures.methods import BROKEN, HUGE, PROMISED, facts, where
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import LETTERS, at_label, file_tag
 from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
-from .curves import theory_curves
+from .curves import in_seeds, theory_curves
 
 VERDICTS = {  # their colours, in the order of bars from below
     "holds": GREEN,
@@ -69,14 +69,15 @@ def _bounds(rows: Sequence[Row]) -> Panels:
         square = {"linestyle": "", "marker": "s", "markersize": 7, "markeredgecolor": GREY, "markeredgewidth": 0.5}
         words = {word: {"color": colour, **square} for word, colour in VERDICTS.items() if word in there}
         shapes = {kind: {"color": GREY, "linestyle": "", "marker": markers[kind]} for kind in _kinds(panels) if kind}
-        return words | shapes
+        return words | shapes | ({} if all(map(_is_counted, panels)) else {"promise broken": BROKEN})
 
     return Panels(
         f"theory-bounds-n{rows[0]['n']}{file_tag(rows[0]['source'])}",
         "Verdicts on heads, and measured against promised",
         [
             "A panel for each statement. Bars count heads by verdict. A point is the measured value of a head against "
-            "what is promised; the line is equality, and what is infinite or not above 0 stands on the frame.",
+            "what is promised. The line is equality, and its shaded side breaks the promise. What is infinite or not "
+            "above 0 stands on the frame.",
             *dict.fromkeys(f"{in_paper(row['paper'])}: {row['says'] or 'no statement is known'}." for row in rows),
             where(rows),
         ],
@@ -165,10 +166,11 @@ def _count(axis: Any, group: Sequence[Row]) -> None:
     several = [f"{name}s" for name in ("layer", "window") if len({row[name] for row in group}) > 1]
     axis.set_ylabel(" × ".join(["heads", *several]))
     fixed = {name: value for name, value in at.items() if not isinstance(value, str) and name != "epsilon"}
-    beside = f"; side by side: d = {', '.join(map(str, budgets))}" if len(budgets) > 1 else ""
+    beside = ("; side by side: d = " if len(budgets) > 1 else "; d = ") + ", ".join(map(str, budgets))
     what = LETTERS["epsilon"] if "epsilon" in at else "layer"
-    words = [_formula(one, ACROSS) for one in (group[0]["promise"], at_label(fixed)) if one]
-    axis.set_xlabel("\n".join([what + beside, *words]))
+    below = ", ".join(filter(None, [at_label(fixed), in_seeds(group) if "delta" in at else ""]))
+    lines = [what + beside * any(budgets), _formula(group[0]["promise"] or "", ACROSS), below]
+    axis.set_xlabel("\n".join(filter(None, lines)))
 
 
 def _compare(axis: Any, group: Sequence[Row], markers: Mapping[str, str]) -> None:
@@ -180,6 +182,8 @@ def _compare(axis: Any, group: Sequence[Row], markers: Mapping[str, str]) -> Non
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
+    broken = high if sense == "at most" else low
+    axis.fill_between([low, high], [low, high], [broken, broken], color=PROMISED, linewidth=0, zorder=0)
     for row in group:
         x, y = np.clip([row["bound"], row["measured"]], low, high)
         look = {"marker": markers[_kind(row)], "markersize": 5, "markeredgecolor": GREY, "markeredgewidth": 0.5}
@@ -193,8 +197,8 @@ def _compare(axis: Any, group: Sequence[Row], markers: Mapping[str, str]) -> Non
 
 
 def _formula(text: str, most: int) -> str:
-    """A formula in lines of at most so many letters, its indices as such."""
-    return re.sub(r"_(?:\{([^}]+)\}|([\w∞]+))", r"$_{\1\2}$", textwrap.fill(text, most))
+    """A formula in lines of at most so many letters."""
+    return "\n".join(map(typeset, textwrap.wrap(text, most)))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

@@ -109,8 +109,8 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     axis = figures["theory-tokens"].axes[0]
     assert axis.get_xlabel() == "tokens n" and axis.get_xticks().tolist() == [64, 128]
     words = [text.get_text() for text in figures["theory-tokens"].legends[0].get_texts()]
-    assert {r"$d_{stat}$", "landmarks that Theorem 2 requires"} <= {*words}, "solid and dashed"
-    assert "d_{stat}" in axis.get_ylabel()
+    assert {r"$d_{\mathrm{stat}}$", "landmarks that Theorem 2 requires"} <= {*words}, "solid and dashed"
+    assert "stat" in axis.get_ylabel()
     assert not len(axis.get_xticks(minor=True))  # a tick beside that of a length would look like another length
 
     def some(table, e):
@@ -222,7 +222,7 @@ def test_every_head_is_a_point_of_bound_and_measured_in_the_colour_of_its_verdic
     assert axis.get_xlim() == axis.get_ylim()
     (diagonal,) = [line for line in axis.get_lines() if line.get_linestyle() == "-"]
     assert [*diagonal.get_xdata()] == [*diagonal.get_ydata()] == pytest.approx(axis.get_xlim())
-    measured, bound = {"at most": ("x$_{d>1}$", "y$_{F}$ ≥ z"), "at least": ("x$_{d>1}$ ≤ y$_{F}$", "z")}[sense]
+    measured, bound = {"at most": ("$x_{d>1}$", r"$y_F\geq z$"), "at least": (r"$x_{d>1}\leq y_F$", "z")}[sense]
     assert (axis.get_ylabel(), axis.get_xlabel()) == (measured, f"promised, {sense}\n{bound}")
 
 
@@ -275,7 +275,24 @@ def test_a_legend_has_the_verdicts_and_budgets_of_its_page(drawn):
     actual = drawn([*some, *last])
     for name, words in (("", ["holds", "d = 8"]), ("-2", ["vacuous", "d = 16"])):
         (legend,) = actual[f"theory-bounds-n64{name}"].legends
-        assert [text.get_text() for text in legend.get_texts()] == words
+        assert [text.get_text() for text in legend.get_texts()] == [*words, "promise broken"]
+
+
+@pytest.mark.parametrize(("sense", "broken"), [("at most", 1), ("at least", 0)])
+def test_the_side_that_breaks_the_promise_is_shaded(drawn, sense, broken):
+    axis = drawn([record(finding({}, 8, sense=sense))])["theory-bounds-n64"].axes[0]
+    (shaded,) = axis.collections
+    low, high = axis.get_xlim()
+    assert {tuple(place) for place in shaded.get_paths()[0].vertices} >= {((low, high), (high, low))[1 - broken]}
+
+
+@pytest.mark.parametrize(("errors", "words"), [(5, "5 seeds: steps of 0.2"), (1, "one run, without draws")])
+def test_a_share_says_how_many_seeds_it_is_of(drawn, errors, words):
+    at = {"epsilon": 0.1, "delta": 0.2, "of": "output"}
+    one = finding(at, 8, (0.2,) * 3, (0.0, 0.0, 1.0), errors=[[0.1] * errors] * 3)
+    actual = drawn([record(one, theorem="ma-property", method="m")])
+    assert actual["theory-bounds-n64"].axes[0].get_xlabel() == f"ε; d = 8\np\nδ = 0.2, {words}"
+    assert actual["theory-ma-output-n64"].legends[0].get_texts()[0].get_text() == f"m d = 8, worst head ({words})"
 
 
 def test_the_legend_of_the_dimension_has_the_band_over_heads():
@@ -325,7 +342,7 @@ def test_without_epsilon_heads_of_one_bound_are_counted_by_layer(drawn):
     ].axes[0]
     assert bars(axis) == {0: [(6, "holds")], 1: [(4, "holds"), (2, "violated")]}
     assert [text.get_text() for text in axis.get_xticklabels()] == ["2", "5"]
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("layer\np", "heads × layers × windows")
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("layer; d = 8\np", "heads × layers × windows")
 
 
 def test_each_epsilon_has_a_marker_where_bounds_differ(drawn):
@@ -335,7 +352,10 @@ def test_each_epsilon_has_a_marker_where_bounds_differ(drawn):
         ("o", 0.1),
         ("s", 0.5),
     }
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["holds", "ε = 0.1", "ε = 0.5"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        *("holds", "ε = 0.1", "ε = 0.5"),
+        "promise broken",
+    ]
 
 
 def test_figures_of_matrix_and_output_say_which_and_where(drawn):
