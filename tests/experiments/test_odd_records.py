@@ -87,7 +87,9 @@ def test_bench_chooses_among_methods_that_are_faster_than_exact_attention():
     text = view.text("table")
     assert "64     1  linear          0.318       0.00648" in text and "64    10  skyformer  4    1.67" in text
     assert "AMD EPYC, 2016 – 2064 MHz, 1 threads" in text and "load average" not in text
-    assert view.result.startswith("At n = 64, linear takes the least time, 0.0065 times exact attention's. 2 of 2")
+    assert view.result.startswith(
+        "At n = 64, linear takes the least time, 0.0065 ± 7.0e-04 times exact attention's. 2 of 2"
+    )
 
 
 def test_bench_without_times_of_exact_attention():
@@ -125,7 +127,9 @@ def test_bench_of_layers_budgets_and_gradients_without_yardsticks():
     assert {len(line.get_xdata()) for line in axes["bench-time-d4-layer0"][0].get_lines()} == {3}  # of one budget
     assert "V-Mean" not in figures["bench-pareto-n64-layer0"].legend
     assert not any(line.get_color() == "black" for axis in axes["bench-pareto-n64-layer0"] for line in axis.get_lines())
-    assert view.result.startswith("At n = 64, linear takes the least time, 0.024 times exact attention's. 3 of 3")
+    assert view.result.startswith(
+        "At n = 64, linear takes the least time, 0.024 ± 0.0046 times exact attention's. 3 of 3"
+    )
 
 
 def test_bars_of_bench_lie_within_the_axis():

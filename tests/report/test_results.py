@@ -163,7 +163,9 @@ def test_rounds_decide_on_the_fastest():
     rows = [{**row, "method": name, "ratio_to_exact": x, "ratio_spread": spread} for name, x, spread in numbers]
     assert bench_result(rows).startswith("At n = 64, a and b take the least time (a tie within their spreads over")
     slower = [{**row, "method": "a", "ratio_to_exact": 8.4, "ratio_spread": 0.1}]
-    text = "At n = 64, none of 1 methods and budgets is faster than exact attention; a takes the least time, 8.4 times"
+    text = (
+        "At n = 64, none of 1 methods and budgets is faster than exact attention; a takes the least time, 8.4 ± 0.10 "
+    )
     assert bench_result(slower).startswith(text)
 
 
@@ -217,7 +219,9 @@ def test_a_kernel_and_a_marked_row_are_not_the_fastest():
     rows = [{**row, "method": name, "ratio_to_exact": x, "ratio_spread": 0.01} for name, x in times.items()]
     rows[0]["family"] = "kernel"
     rows[1]["metrics"] = {"bad_rows": {"max": 3}}
-    text = "At n = 64, a takes the least time, 0.80 times exact attention's. 3 of 3 methods and budgets are faster"
+    text = (
+        "At n = 64, a takes the least time, 0.80 ± 0.010 times exact attention's. 3 of 3 methods and budgets are faster"
+    )
     assert bench_result(rows).startswith(text)
     assert bench_result(rows[:1]) == "At n = 64, 1 of 1 methods and budgets are faster than exact attention."
 

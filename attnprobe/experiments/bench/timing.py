@@ -12,6 +12,7 @@ from ...figures.looks import EXACT
 from ...tables.labels import with_source
 from ...tables.long import Row, described, known, mean
 from ...tables.numbers import method_label, significant
+from ...tables.results import Value
 from ...tables.table import grouped_by
 from .record import SHAPE, BenchRecord
 
@@ -144,17 +145,34 @@ def exponent(cost_at: Mapping[int, float]) -> float | None:
     return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
-def faster_from(method: Mapping[int, float], exact: Mapping[int, float]) -> float | None:
-    """The n from which a method costs less than exact attention; None if it costs more at the longest n of both.
+def time_ratio(row: Row) -> Value | None:
+    """A row's time over exact attention's, and its spread over rounds."""
+    return Value.of(row["ratio_to_exact"], row["ratio_spread"])
 
-    Between the last n at which it costs more and the next n, log cost is interpolated linearly in log n. If it costs
-    less at every n, the result is the shortest n.
 
-    >>> faster_from({512: 2.0, 1024: 4.0, 2048: 8.0}, {512: 1.0, 1024: 4.0, 2048: 16.0})
+def cheaper(ratio: Value) -> bool:
+    """Whether a cost over exact attention's is below 1 and does not tie with it: 1 less the ratio exceeds its spread.
+
+    >>> cheaper(Value(0.9, 0.04)), cheaper(Value(0.974, 0.039))
+    (True, False)
+    """
+    return ratio.value < 1 and not ratio.ties(Value(1.0, 0.0))
+
+
+def cheaper_from(ratios: Mapping[int, Value]) -> float | None:
+    """The n from which a method is `cheaper` than exact attention; None if it is not at the longest n.
+
+    Between the last n at which it is not and the next n, the log of the ratio is interpolated linearly in log n; a
+    ratio below 1 that ties counts as 1. If it is cheaper at every n, the result is the shortest n.
+
+    Args:
+        ratios: the costs over exact attention's, by n.
+
+    >>> cheaper_from({512: Value(2.0, 0.0), 1024: Value(1.0, 0.0), 2048: Value(0.5, 0.0)})
     1024.0
     """
-    lengths = sorted(n for n in set(method) & set(exact) if method[n] > 0 and exact[n] > 0)
-    gaps = [log(method[n] / exact[n]) for n in lengths]
+    lengths = sorted(ratios)
+    gaps = [log(ratios[n].value) if cheaper(ratios[n]) else max(0.0, log(ratios[n].value)) for n in lengths]
     if not lengths or gaps[-1] >= 0:
         return None
     slower = max((place for place, gap in enumerate(gaps) if gap >= 0), default=None)
@@ -186,23 +204,25 @@ def bench_summary(rows: Sequence[Row]) -> list[Row]:
     """One entry per (source, layer, target, backward, method, options, d): the growth of time and memory with n.
 
     ``time_exponent`` and ``memory_exponent`` are those of `exponent`; ``time_exponent_spread`` is the spread over
-    rounds. ``faster_from`` and ``smaller_from`` are the n from which it takes less time, and less memory, than exact
-    attention. ``growth`` is that of the leading cost. ``lengths`` and ``memory_lengths`` count the measured n.
+    rounds. ``faster_from`` and ``smaller_from`` are those of `cheaper_from`, for time and memory. ``growth`` is that of
+    the leading cost. ``lengths`` and ``memory_lengths`` count the measured n.
     """
     groups = grouped_by(rows, *PLACE, "method", "options", "d")
     exact = {_place(group[0]): group for group in groups if group[0]["method"] == EXACT}
     summary = []
     for group in groups:
-        reference = exact.get(_place(group[0]), [])
         seconds, memory = _at(group, "seconds"), _at(group, "peak_bytes")
+        exact_memory = _at(exact.get(_place(group[0]), []), "peak_bytes")
+        times = {row["n"]: ratio for row in group if (ratio := time_ratio(row))}
+        sizes = {n: Value(memory[n] / exact_memory[n], 0.0) for n in memory.keys() & exact_memory}
         entry = {
             **{name: group[0].get(name) for name in GROWN},
             "growth": growth(group[0]["cost"]) if group[0]["cost"] else None,
             "time_exponent": exponent(seconds),
             "memory_exponent": exponent(memory),
             "time_exponent_spread": _exponent_spread(group),
-            "faster_from": None if group is reference else faster_from(seconds, _at(reference, "seconds")),
-            "smaller_from": None if group is reference else faster_from(memory, _at(reference, "peak_bytes")),
+            "faster_from": cheaper_from(times),
+            "smaller_from": cheaper_from(sizes),
             "lengths": len(seconds),
             "memory_lengths": len(memory),
             "longest_n": max(seconds, default=None),

@@ -25,13 +25,26 @@ from ...tables.methods import (
     rivals,
     several_families,
 )
-from ...tables.numbers import cell_text, method_label, significant
+from ...tables.numbers import cell_text, method_label
 from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
 from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from . import ERRORS, GATED
-from .timing import ERROR, FIT_FROM, METHOD, OF_CALLS, PLACE, STATE, bench_summary, conditions, disturbances, timed_rows
+from .timing import (
+    ERROR,
+    FIT_FROM,
+    METHOD,
+    OF_CALLS,
+    PLACE,
+    STATE,
+    bench_summary,
+    cheaper,
+    conditions,
+    disturbances,
+    time_ratio,
+    timed_rows,
+)
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # defaults without a manifest
 OF_ROUNDS = ("rounds", "seconds_spread", "seconds_rounds", "ratio_to_exact", "ratio_rounds", "ratio_spread")
@@ -76,14 +89,14 @@ def bench_choices(rows: Sequence[Row], epsilons: Sequence[float], under_ms: Sequ
     """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
 
     An entry's ``limit`` is ``error`` or ``ms``, and ``value`` its value; ``method`` is None if none is within it.
-    References and rows with a non-finite error are not chosen, nor are methods that take as long as exact attention.
+    References and rows with a non-finite error are not chosen, nor are methods that are not `cheaper` in time.
     """
     choices = []
     for group in grouped_by([row for row in rows if _has_both(row)], *PLACE, "n"):
-        cheaper = [row for row in group if row["ratio_to_exact"] is None or row["ratio_to_exact"] < 1]
-        limits = [("error", value, [row for row in cheaper if row["error"] <= value], "seconds") for value in epsilons]
+        faster = [row for row in group if (ratio := time_ratio(row)) is None or cheaper(ratio)]
+        limits = [("error", value, [row for row in faster if row["error"] <= value], "seconds") for value in epsilons]
         limits += [
-            ("ms", value, [row for row in cheaper if 1e3 * row["seconds"] <= value], "error") for value in under_ms
+            ("ms", value, [row for row in faster if 1e3 * row["seconds"] <= value], "error") for value in under_ms
         ]
         for limit, value, within, least in limits:
             best: Row = min(within, key=itemgetter(least), default={})
@@ -195,7 +208,7 @@ COSTS = (
         _ratio,
         "over torch's fused kernel",
         more="which computes exact attention in the same dtype; median of the ratios of each round",
-        best=Best(lambda row: Value.of(row["ratio_to_exact"], row["ratio_spread"])),
+        best=Best(time_ratio),
     ),
     Column(
         "memory\nMiB",
@@ -241,7 +254,7 @@ def _crossing(name: str, lengths: str) -> Callable[[Row], str]:
 
 EXPONENTS = f"exponents for n ≥ {FIT_FROM}"
 SLOPE = "the slope of log cost over log n by least squares, ± the spread of those of the rounds"
-FROM = "cheaper than exact attention from there on"
+FROM = "exact attention costs more, beyond the spread"
 GROWTH = (
     Column("method", _name, key=True),
     Column("d", "{d}", key=True),
@@ -283,7 +296,7 @@ COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for colu
 
 
 def bench_result(rows: Sequence[Row]) -> str:
-    """The fastest methods at the largest n, and the number of methods that take less time than exact attention.
+    """The fastest methods at the largest n, and the number of methods that are `cheaper` in time than exact attention.
 
     Methods tie if their medians over rounds differ by no more than the spreads of both. The same rows compete as in
     the tables.
@@ -295,7 +308,7 @@ def bench_result(rows: Sequence[Row]) -> str:
     largest = [row for row in timed if row["n"] == n]
     ratios = _ratios(largest)
     competing = _ratios([row for row in largest if rivals(row) is not None])
-    faster = sum(ratio.value < 1 for ratio in ratios.values())
+    faster = sum(map(cheaper, ratios.values()))
     every = f"{len(ratios)} methods and budgets"
     least = _least_time(competing) if competing else ""
     if not faster:
@@ -313,9 +326,9 @@ def _ratios(rows: Sequence[Row]) -> dict[str, Value]:
     """The times over exact attention's by method and budget, the smallest of each."""
     ratios: dict[str, Value] = {}
     for row in rows:
-        name = at_budget(row)
-        if name not in ratios or row["ratio_to_exact"] < ratios[name].value:
-            ratios[name] = Value(row["ratio_to_exact"], row["ratio_spread"])
+        name, ratio = at_budget(row), time_ratio(row)
+        if ratio is not None and (name not in ratios or ratio.value < ratios[name].value):
+            ratios[name] = ratio
     return ratios
 
 
@@ -323,5 +336,6 @@ def _least_time(ratios: Mapping[str, Value]) -> str:
     best = best_of(ratios)
     verb = "takes" if len(best) == 1 else "take"
     tie = tie_rule(ratios, best, "spreads over rounds")
-    size = significant(ratios[best[0]].value, 2)
+    least = ratios[best[0]]
+    size = cell_text(["{value:2}", " ± {error:2}"], vars(least))
     return f"{in_words(best)} {verb} the least time{tie}, {size} times exact attention's."

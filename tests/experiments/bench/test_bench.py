@@ -21,8 +21,8 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.bench import GATED as BENCH
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
-from attnprobe.experiments.bench.timing import ERROR, bench_summary, disturbances, exponent, faster_from, growth
-from attnprobe.experiments.bench.view import bench_choices, bench_judged, timed_rows
+from attnprobe.experiments.bench.timing import ERROR, bench_summary, cheaper_from, disturbances, exponent, growth
+from attnprobe.experiments.bench.view import bench_choices, bench_judged, bench_result, timed_rows
 from attnprobe.figures.costs import Point, frontier
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
@@ -37,6 +37,7 @@ from attnprobe.report import open_run, views
 from attnprobe.run.estimate import estimate_cells
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource
+from attnprobe.tables.results import Value
 
 CONTRACT = {"method", "n", "d", "seconds", "peak_bytes", "flops", "visited", "ratio_to_exact"}
 
@@ -97,15 +98,34 @@ def test_exponents_of_planted_costs():
 
 
 def test_the_crossover_is_where_two_planted_costs_meet():
-    lengths = (256, 512, 1024, 2048, 4096)
-    method, exact = {n: 1e-6 * n for n in lengths}, {n: 1e-9 * n**2 for n in lengths}
-    assert faster_from(method, exact) == pytest.approx(1000)
-    assert faster_from(exact, method) is None
-    assert faster_from({n: 0.5 * t for n, t in exact.items()}, exact) == 256
-    bump = {256: 1.0, 512: 9.0, 1024: 1.0}
-    assert faster_from(bump, dict.fromkeys(bump, 3.0)) == pytest.approx(724, 1e-3)
-    assert faster_from({}, exact) is None
-    assert faster_from({256: 0.0, 512: 1.0}, dict.fromkeys((256, 512), 3.0)) == 512
+    def at(spread, **ratios):
+        return cheaper_from({int(n[1:]): Value(ratio, spread) for n, ratio in ratios.items()})
+
+    assert at(0.0, n256=3.9, n512=1000 / 512, n1024=1000 / 1024, n2048=0.5) == pytest.approx(1000)
+    assert at(0.0, n256=0.2, n512=1.5) is None and at(0.0, n256=0.5, n512=0.5) == 256 and at(0.0) is None
+    assert at(0.0, n256=1 / 3, n512=3.0, n1024=1 / 3) == pytest.approx(724, 1e-3)
+    assert at(0.27, n256=0.5, n512=0.982) is None  # as long as exact attention takes, within the spread
+    assert at(0.039, n256=2.0, n512=0.974, n1024=0.5) == 512
+
+
+def test_the_result_and_the_tables_call_the_same_methods_faster():
+    """The sentence counted medians of ratios below 1, whatever their spread, and the crossover compared medians."""
+    ratios = {"near": (0.974, 0.039), "wide": (0.982, 0.27), "fast": (0.5, 0.1)}
+    records = []
+    for n in (256, 512):
+        records += [{**benched(*numbers, n=n)[0], "method": name} for name, numbers in ratios.items()]
+        records += benched(n=n)[1:]
+    rows = timed_rows(records)
+    crossings = {one["method"]: one["faster_from"] for one in bench_summary(rows)}
+    assert crossings == {"near": None, "wide": None, "fast": 256.0, "exact": None}
+    assert bench_result(rows).endswith("1 of 3 methods and budgets are faster than exact attention.")
+    slow = [row for row in rows if row["method"] != "fast"]
+    none = (
+        "At n = 512, none of 2 methods and budgets is faster than exact attention; near d = 8 and wide d = 8 take the"
+    )
+    assert bench_result(slow).startswith(none) and "0.97 ± 0.039 times exact attention's" in bench_result(slow)
+    chosen = [{**row, "error": 0.1} for row in slow]
+    assert {choice["method"] for choice in bench_choices(chosen, [1.0], [1e6])} == {None}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -411,7 +431,13 @@ PLACE = {"source": None, "layer": 0, "target": "softmax", "backward": False, "we
 
 
 def planted(method, seconds, error, n=64, **rest):
-    times = {"seconds": seconds, "seconds_rounds": [seconds] * 3, "ratio_to_exact": 0.9, "peak_bytes": 1}
+    times = {
+        "seconds": seconds,
+        "seconds_rounds": [seconds] * 3,
+        "ratio_to_exact": 0.9,
+        "ratio_spread": 0.01,
+        "peak_bytes": 1,
+    }
     state = {"error": error, "status": "ok", "reference": False}
     return {**PLACE, **times, **state, "method": method, "n": n, "d": 8, **rest}
 
@@ -445,6 +471,7 @@ def test_the_summary_reads_growth_off_the_rows():
     for n in (2048, 4096, 8192):
         for name, power, size in (("exact", 2, 1e-9), ("performer", 1, 1e-5)):
             facts = {"family": "x", "cost": "2 n² p", "peak_bytes": n, "d": None, "reference": name == "exact"}
+            facts |= {"ratio_to_exact": 1e4 / n if name == "performer" else 1.0}
             rows.append({**planted(name, size * n**power, None, n), **facts})
     actual = {one["method"]: one for one in bench_summary(rows)}
     assert actual["exact"]["time_exponent_spread"] == pytest.approx(0)
