@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
 from ..files import Fields
 from ..tables.labels import layer_in_words, source_heading
-from ..tables.methods import family, mark
+from ..tables.methods import family, mark, statistic, within_budget
 from ..tables.numbers import method_label
 from ..tables.table import counted, gathered
 from .files import chunks
@@ -128,6 +128,45 @@ def legend_text(label: str, marked: Iterable[str]) -> str:
     return f"{label} !" if label in marked else label
 
 
+def names_of(rows: Sequence[Fields]) -> dict[str, str]:
+    """The names of methods by label: with ``!`` for bad rows, and with the budget used where it is more than d."""
+    marked = flagged(rows)
+    lines = [(text_label(group[0]), group) for group in gathered(rows, text_label)]
+    return {label: legend_text(label, marked) + _overspent(group) for label, group in lines}
+
+
+def _overspent(rows: Sequence[Fields]) -> str:
+    """The mean budgets that rows of a method used, of those that used more than d (see `within_budget`)."""
+    beyond = [row for row in rows if not within_budget(row)]
+    used = sorted(statistic(row, "realised_d", "mean") or 0.0 for row in beyond)
+    budgets = sorted({row["d"] for row in beyond})
+    numbers = list(dict.fromkeys(f"{value:.1f}".removesuffix(".0") for value in (*used[:1], *used[-1:])))
+    where = "" if {row["d"] for row in rows} == {*budgets} else f" at d = {', '.join(map(str, budgets))}"
+    return f" (used {' – '.join(numbers)}{where})" if beyond else ""
+
+
+def ranked(rows: Sequence[R], error: Callable[[Sequence[R]], float]) -> list[str]:
+    """The labels of methods by rising errors at their largest budgets. Those that used more than that are last.
+
+    Args:
+        error: of the rows of one method at one budget.
+    """
+    places = {}
+    for group in gathered(rows, text_label):
+        last = max(row["d"] or 0 for row in group)
+        at_last = [row for row in group if (row["d"] or 0) == last]
+        places[text_label(group[0])] = (not all(map(within_budget, at_last)), error(at_last))
+    return sorted(places, key=places.__getitem__)
+
+
+def order_of(rows: Iterable[Fields], by: str) -> str:
+    """The sentence of a caption on the order of `ranked`, by these errors."""
+    rows = [row for row in rows if row["d"] is not None]
+    at = " at the largest d" * (len({row["d"] for row in rows}) > 1)
+    last = "; last are those that used more than d" * (not all(map(within_budget, rows)))
+    return f"Methods stand by rising {by}{at}{last}."
+
+
 def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = False) -> None:
     """A cross where cells did not converge; in the method's colour at the panel's edge without a value."""
     if y is not None:
@@ -144,12 +183,12 @@ def shared_legend(rows: Sequence[Fields], styles: Styles, name: str, notes: Mapp
     Args:
         rows: that a figure shows. styles: of `styles_of`. notes: of `outside`.
     """
-    marked = flagged(rows)
+    names = names_of(rows)
     flat = {text_label(row) for row in rows if row["d"] is None}
     looks = {label: {**style, "marker": None} if label in flat else style for label, style in styles.items()}
     order = sorted(looks, key=lambda label: looks[label]["marker"] is None)
     crosses = {CROSS: CROSSES} if any(crossed(row, name) for row in rows) else {}
-    return {legend_text(label, marked) + notes.get(label, ""): looks[label] for label in order} | crosses
+    return {names[label] + notes.get(label, ""): looks[label] for label in order} | crosses
 
 
 def hollow_legend(rows: Iterable[Fields]) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from ...figures.methods import (
     QUANTILES,
     Styles,
     crossed,
-    flagged,
     has,
     hollow_legend,
     marks,
+    names_of,
+    order_of,
     panel_title,
     parts,
+    ranked,
     shared_legend,
     spread_legend,
     styles_of,
@@ -118,7 +120,7 @@ def _dots(
     rows = [row for group in corners for row in group]
     values, high = _values([*rows, *limits], name), _end(rows, name)
     ends = lowest(values, high), highest(values, high)
-    order, marked = _ranked(rows, name), flagged(rows)
+    order, names = ranked(rows, lambda line: median(_finite(row, name) for row in line)), names_of(rows)
     by_error = sorted(rows, key=lambda row: order.index(text_label(row)))
     places = [_corner(group[0]) for group in corners]
     several = len(budgets) > 1
@@ -130,7 +132,7 @@ def _dots(
     def draw(axis: Any, panel: Dots) -> None:
         labels, group = panel
         there = {label: styles[label] for label in labels}
-        dot_panel(axis, group, _at(limits, group[0]), name, there, looks, marked, ends)
+        dot_panel(axis, group, _at(limits, group[0]), name, there, looks, names, ends)
         scale(axis, values, dots=True, high=high)
 
     panels = [
@@ -151,7 +153,7 @@ def _dots(
         sentence(in_words(name)) + ": median, p10 – p90, maximum",
         [
             *_caption(name, rows, limits, budgets, True),
-            f"Methods stand by rising medians{' at the largest d' * several}.",
+            order_of(rows, "medians"),
             *([f"The axis ends at {SPAN:g} times V-Mean's error."] * math.isfinite(high)),
         ],
         panels,
@@ -164,16 +166,9 @@ def _dots(
     )
 
 
-def _ranked(rows: Sequence[Row], name: str) -> list[str]:
-    """The labels of methods by rising medians at their largest budgets, in the middle of all places."""
-    medians = {}
-    for group in gathered(rows, text_label):
-        last = max(row["d"] or 0 for row in group)
-        at_last = [row for row in group if (row["d"] or 0) == last]
-        medians[text_label(group[0])] = median(
-            drawable(median_of(row, name)) if has(row, name) else math.inf for row in at_last
-        )
-    return sorted(medians, key=medians.__getitem__)
+def _finite(row: Row, name: str) -> float:
+    """A row's median; infinite where it has none that is drawable."""
+    return drawable(median_of(row, name)) if has(row, name) else math.inf
 
 
 def _measured(rows: Sequence[Row], name: str) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -16,7 +16,6 @@ from ...figures.methods import (
     cross_out,
     crossed,
     has,
-    legend_text,
     rank_of,
     text_label,
 )
@@ -114,7 +113,7 @@ def dot_panel(
     name: str,
     styles: Styles,
     looks: Mapping[int | None, Mapping[str, Any]],
-    marked: Iterable[str],
+    names: Mapping[str, str],
     ends: tuple[float, float],
 ) -> None:
     """A line per method with the median, p10 – p90 and maximum of each budget, the budgets below each other.
@@ -122,8 +121,8 @@ def dot_panel(
     An arrow at an edge is a median below ``ends``, those of the axis, or a maximum above. Medians beyond have numbers.
 
     Args:
-        looks: of the dots of each budget; empty if there is one, whose dots look as their methods. marked: methods
-            with ``!``.
+        looks: of the dots of each budget; empty if there is one, whose dots look as their methods. names: of methods,
+            by label.
     """
     low, end = ends
     labels = [label for label, style in styles.items() if style["marker"]]
@@ -155,9 +154,9 @@ def dot_panel(
             seen = stats is not None and median_of(row, name) <= end
             x, y = (median_of(row, name), position) if seen else (position, None)
             cross_out(axis, x, y, colour, dots=True)
-    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
+    axis.set_yticks(range(len(labels)), [names[label] for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="y", length=0, pad=5.5)  # names are clear of arrows at the edge
     for row in rows:
         if row.get("reference") and has(row, name):
             axis.axvline(median_of(row, name), **LINE, **DASHED)

@@ -368,6 +368,22 @@ def test_the_dots_of_many_methods_stand_by_rising_medians(tmp_path, pages):
     assert "1.5e-06" in [text.get_text() for text in axis.texts]
 
 
+def test_a_method_that_used_more_than_d_says_so_and_is_ranked_last(tmp_path, pages):
+    """At the largest d, as in tables; one that did at another d is ranked, and its name has that d."""
+    records = [cell("vmean", None, [0.7, 0.7])]
+    used = {"moba": (64, 64), "nsa": (20.26, 32), "window": (16, 33), "topk": (16, 32)}
+    for place, (name, budgets) in enumerate(used.items(), 1):
+        for d, number in zip((16, 32), budgets, strict=True):
+            records.append(cell(name, d, [place / 10, place / 10]))
+            records[-1]["metrics"]["realised_d"] = [number] * 2
+    error_figure(*summarise(records), Drawing(), tmp_path)
+    labels = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
+    assert labels == ["nsa (used 20.3 at d = 16)", "window", "topk", "moba (used 64)"]
+    few = [one for one in records if one["method"] in ("vmean", "moba", "topk")]
+    error_figure(*summarise(few), Drawing(), tmp_path)
+    assert "moba (used 64)" in [text.get_text() for text in pages[1].legends[0].get_texts()], "of lines"
+
+
 def test_bars_of_dots_end_at_p10_and_p90(tmp_path, pages):
     """A projecting end would reach half the line's width beyond them."""
     error_figure(*summarise([cell("skyformer", 16, [0.2, 0.3]), cell("vmean", None, [0.7, 0.7])]), Drawing(), tmp_path)
