@@ -10,12 +10,13 @@ from ..files import Fields
 from ..records.file import strict_json
 from ..tables.labels import with_source
 from ..tables.long import Row
+from ..tables.results import TOLERANCE
 from ..tables.table import method_key
 from .cells import Key, at_no_layer, cell_of, place_of_cell
 from .chance import LEVEL
 from .drafts import drafted
 from .pairing import paired
-from .verdicts import TABLE, TOLERANCE, Draft, judgements
+from .verdicts import TABLE, Draft, judgements
 
 
 class Contest:

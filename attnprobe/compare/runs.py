@@ -16,6 +16,7 @@ from ..tables.duels import unproven
 from ..tables.long import Row
 from ..tables.metrics import METRICS
 from ..tables.numbers import method_label
+from ..tables.results import TOLERANCE
 from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sources
 from .chance import LEVEL
 from .costs import costs_of, nearer
@@ -26,7 +27,6 @@ from .pairs import related
 from .verdicts import (
     BENCHED,
     MISSING,
-    TOLERANCE,
     Draft,
     alone,
     other_versions,

@@ -20,7 +20,6 @@ from .chance import EQUAL, Evidence, holm
 from .costs import COST_FIELDS
 
 BENCHED = tuple(metric.name for metric in BENCH)
-TOLERANCE = 0.05  # of the value of A: smaller differences are the same
 WON_BY: dict[str | None, str] = {"A": "worse", "B": "better"}
 ROUNDED = "alone has bad rows"
 EXACT = f"both errors may be rounding, at most {ROUNDING:g}"

@@ -15,12 +15,13 @@ from ..tables.long import Row
 from ..tables.methods import label
 from ..tables.metrics import in_words
 from ..tables.numbers import formatted, method_label, short_hashes, significant
+from ..tables.results import TOLERANCE
 from ..tables.table import Column, Table, gathered, joined, table_of
 from ..tables.view import View
 from .chance import LEVEL
 from .costs import CHOOSING, NONE, differing, stated
 from .pairs import ARROW
-from .verdicts import FIELDS, MISSING, ONLY, TOLERANCE
+from .verdicts import FIELDS, MISSING, ONLY
 
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair

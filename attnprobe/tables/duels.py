@@ -8,8 +8,8 @@ from typing import Any
 from ..files import Fields
 from ..records.file import LOWER_BOUND
 from .long import Row
-from .methods import ROUNDING, YARDSTICKS, competes, is_sound, label, mark, within_budget
-from .numbers import significant
+from .methods import ROUNDING, YARDSTICKS, competes, is_sound, label, mark, statistic, within_budget
+from .numbers import cell_text, formatted, significant
 from .results import in_words
 from .table import Best, Column, Table, Tested, table_of
 
@@ -48,39 +48,63 @@ def duels(
         if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
             continue
         if said(first):
-            found.append(_duel(first, other, place(first), compared))
+            place_of = {name: first.get(name) for name in ("source", "n", "target", "prefix", "d")}
+            found.append({**place_of, "layer": place(first), "metric": best.metric, **_duel(first, other, compared)})
     return found, unproven(row for leaders in every for row in leaders.compared.values() if row is not None)
 
 
-def _duel(first: Row, other: Row, place: Any, compared: Fields) -> Row:
+def _duel(first: Row, other: Row, compared: Fields) -> Row:
     """The comparison of another method with the best one, as one of the best with it."""
-    known = compared["low"] is not None
+    low, high = (None if (end := compared[name]) is None else -end for name in ("high", "low"))
     return {
-        **{name: first.get(name) for name in ("source", "n", "target", "prefix")},
-        "layer": place,
-        **{name: first[name] for name in ("d", "method", "options")},
-        "next": {name: other[name] for name in ("method", "options")},
+        **_side(first, compared["a"]),
+        "next": _side(other, compared["b"]),
         "verdict": OF_THE_BEST.get(compared["verdict"], compared["verdict"]),
         "difference": -compared["difference"],
-        "low": -compared["high"] if known else None,
-        "high": -compared["low"] if known else None,
-        **{name: compared[name] for name in ("p", "p_adjusted", "tests")},
+        "low": low,
+        "high": high,
+        **{name: compared[name] for name in ("statistic", "test", "freedom", "p", "p_adjusted", "tests")},
     }
+
+
+def _side(row: Row, value: float) -> Row:
+    costs = {name: statistic(row, name, "mean") for name in COSTS}
+    return {"method": row["method"], "options": row["options"], "value": value, **costs}
 
 
 def _interval(duel: Row) -> str:
     return "" if duel["low"] is None else f"[{significant(duel['low'], 3)} – {significant(duel['high'], 3)}]"
 
 
+def _test(duel: Row) -> str:
+    return "heads" if duel["test"] == "pairs" else cell_text(["{test}", ", {freedom:.3g} d.f."], duel)
+
+
+def _costs(name: str, form: str) -> Callable[[Row], str]:
+    """The text of a cost of both, where they differ."""
+
+    def text(duel: Row) -> str:
+        both = [side[name] for side in (duel, duel["next"])]
+        known = ["?" if cost is None else formatted(cost, form) for cost in both]
+        return ", ".join(known) if known[0] != known[1] else ""
+
+    return text
+
+
+COSTS = {"visited_fraction": ("visited", "share"), "kv_read": ("keys read", "3")}  # their columns, and their form
 DUELS: tuple[Column, ...] = (
     Column("layer", lambda duel: "all" if duel["layer"] is None else str(duel["layer"]), key=True),
     Column("d", "{d}", key=True),
-    Column("best", label, "the method with the smallest mean", short="best method"),
+    Column("best", label, "the method with the smallest mean", short="best method", key=True),
     Column(
-        "next", lambda duel: label({**duel, **duel["next"]}), "the one with the second smallest", short="next method"
+        "next",
+        lambda duel: label({**duel, **duel["next"]}),
+        "the one with the second smallest",
+        short="next method",
+        key=True,
     ),
-    Column("verdict", "{verdict}", "on the best; compare --pair tests one pair alone"),
-    Column("best\n− next", lambda duel: significant(duel["difference"], 3), "of their means", spare=1),
+    Column("verdict", "{verdict}", "on the best; of a pair chosen before you looked: compare --pair"),
+    Column("best\n− next", lambda duel: significant(duel["difference"], 3), "of their means"),
     Column("interval\n95 %", _interval, "of best − next, of this pair alone", spare=2, short="interval"),
     Column("p of\none row", lambda duel: significant(duel["p"], 2), "not corrected", spare=5),
     Column(
@@ -90,7 +114,13 @@ DUELS: tuple[Column, ...] = (
         short="p",
         spare=-1,
     ),
-    Column("pairs", "{tests}", "over which p is corrected", spare=4),
+    Column("test", _test, "heads: sign flips of their differences; windows: Student's", spare=4),
+    *(
+        Column(
+            f"{words}\nbest, next", _costs(name, form), "of both, where they differ", short=f"{words} by both", spare=3
+        )
+        for name, (words, form) in COSTS.items()
+    ),
 )
 
 

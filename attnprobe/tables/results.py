@@ -15,6 +15,7 @@ CONFIDENCE = 0.95  # of an interval of a mean over few repeats
 
 K = TypeVar("K", bound=Hashable)
 
+TOLERANCE = 0.05  # of a value: smaller differences are the same
 NEAR = 0.05  # two values without standard errors that differ by no more, relative to the smaller, are a tie
 DIGITS = 3  # what reads the same in a table is a tie
 MOST_ALIKE = 4  # names of methods that a test does not tell from the best
@@ -122,14 +123,14 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def beside(names: Sequence[str]) -> str:
-    """The clause on names that a test does not tell from the best.
+    """The clause on names that a test does not find worse than the best, by more than `TOLERANCE`.
 
     >>> beside([]), beside(["b"])
-    ('', '; b is not distinguishable from it')
+    ('', '; b is not shown to be over 5 % worse')
     """
     named = [*names[:MOST_ALIKE], *([f"{len(names) - MOST_ALIKE} more"] if len(names) > MOST_ALIKE else [])]
     verb = "is" if len(names) == 1 else "are"
-    return f"; {in_words(named)} {verb} not distinguishable from it" if names else ""
+    return f"; {in_words(named)} {verb} not shown to be over {100 * TOLERANCE:g} % worse" if names else ""
 
 
 def lost(rows: Iterable[Fields], name_of: Callable[[Any], str] = method_label) -> str:

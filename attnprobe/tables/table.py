@@ -168,11 +168,11 @@ class Table:
 
     @property
     def needed(self) -> Table:
-        """The table without its spare columns, but with those that identify a row. A table of few columns is whole."""
-        if len(self.columns) <= MOST_COLUMNS:
-            return self
-        kept = [place for place, column in enumerate(self.columns) if column.spare <= 0 or column.key]
-        return self.with_columns(kept)
+        """The table without the first of its spare columns, where it has too many for a page."""
+        surplus = max(0, len(self.columns) - MOST_COLUMNS)
+        spare = [place for place, column in enumerate(self.columns) if column.spare > 0 and not column.key]
+        dropped = sorted(spare, key=lambda place: -self.columns[place].spare)[:surplus]
+        return self.with_columns([place for place in range(len(self.columns)) if place not in dropped])
 
     def with_columns(self, places: Sequence[int]) -> Table:
         """The table with the columns at these places, in their order."""

@@ -548,10 +548,28 @@ def test_error_says_which_of_two_methods_is_better(command, write):
         assert out.count(heading) == len(found) == 1, name
         [duel] = found
         assert (duel["method"], duel["options"], duel["d"]) == ("blr", {"block": 64}, 16)
-        assert duel["next"] == {"method": "blr", "options": {}}
+        assert (duel["next"]["method"], duel["next"]["options"]) == ("blr", {})
+        assert duel["difference"] == pytest.approx(duel["value"] - duel["next"]["value"])
+        assert (duel["metric"], duel["test"], duel["statistic"]) == (METRIC, "pairs", "mean")
         assert duel["verdict"] == "better" and duel["low"] < duel["difference"] < duel["high"] < 0
         line = next(line for line in out.splitlines() if "blr:block=64  blr " in line)
         assert re.search(r"16  blr:block=64  blr +better +-0\.812 +\[-1\.\d+ – -0\.", line), line
+
+
+def test_what_the_best_and_the_next_cost_stands_beside_them_and_their_names_stay(command, write):
+    """A best method of twice the cost stood without it; a choice of columns left out of whom the verdict is."""
+    x = run([0.1] * 8, method="x", draws_hash=None, family="user")
+    y = run([0.2] * 8, method="y", draws_hash=None, family="user")
+    for cells, share in ((x, 0.25), (y, 0.125)):
+        for one in cells:
+            one["metrics"] = {**one["metrics"], "visited_fraction": [share] * 8}
+    write("costs", x + y)
+    text = command("report", "costs", "--plot", "none", "--format", "md", "--columns", "verdict,visited by both")[1]
+    assert "| 0 | 16 | x | y | better | 25.0%, 12.5% |" in text
+    for one in y:
+        one["metrics"]["visited_fraction"] = [0.25] * 8
+    write("equal", x + y)
+    assert "visited best, next" not in command("report", "equal", "--plot", "none", "--format", "md")[1]
 
 
 def best_of(cells):

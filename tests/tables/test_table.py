@@ -358,3 +358,11 @@ def test_bold_ends_at_the_first_row_that_the_test_tells_from_the_best():
 
     [leaders] = best.leaders([4.0, 1.0, 3.0, 2.0], lambda row: 0, compared)
     assert leaders.places == [1, 3] and [*leaders.compared] == [3, 2, 0] and leaders.tested
+
+
+def test_a_page_has_as_many_columns_as_it_has_room_for():
+    """Every spare column was left out as soon as there was one too many: a verdict stood without its difference."""
+    columns = [Column(f"c{place}", str, spare=place if place % 2 else 0, key=place == 9) for place in range(10)]
+    table = table_of("", [1], columns)
+    assert [column.name for column in table.needed.columns] == ["c0", "c1", "c2", "c3", "c4", "c6", "c8", "c9"]
+    assert table.with_columns(range(8)).needed.headings == [f"c{place}" for place in range(8)]

@@ -19,7 +19,7 @@ PLACE = ("source", "layer", "n", "target")  # where methods are compared
 def error_result(rows: Sequence[Row], tested: Tested | None = None, together: Sequence[Row] = ()) -> str:
     """The method with the smallest mean error, V-Mean's error, and the methods worse than V-Mean, without kernels.
 
-    The methods that are not distinguishable from the best are those whose means are bold in the table. Rows with a
+    The methods that are not shown to be worse than the best are those whose means are bold in the table. Rows with a
     mark, yardsticks and means that are not reproducible do not compete.
 
     Args:
@@ -45,7 +45,7 @@ def _compared(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 class Winners(NamedTuple):
-    """The labels of the best method and of those that are not distinguishable from it; whether a test was possible."""
+    """The labels of the best method and of those not shown to be worse; whether a test was possible."""
 
     names: list[str]
     tested: bool
@@ -90,8 +90,9 @@ def _of_one(rows: Sequence[Row], tested: Tested | None) -> str:
         text = f"{name} has the smallest mean error{where}: {size(name)}{beside(alike)}."
     worse = []
     if vmean is not None and tested is not None:
-        against = tested(RELATIVE, [(vmean, row) for row in values.values()])
-        worse = [name for name, compared in zip(values, against, strict=True) if is_worse(compared)]
+        sound = {name: row for name, row in values.items() if row["status"] == "ok"}
+        against = tested(RELATIVE, [(vmean, row) for row in sound.values()])
+        worse = [name for name, compared in zip(sound, against, strict=True) if is_worse(compared)]
     return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
 
 
