@@ -14,6 +14,7 @@ import torch
 
 from ..approximation import Approximation
 from ..errors import Unsupported
+from ..methods.user.foreign import same_settings
 from ..operators import Operator
 from ..qkv import QKV
 from ..reference import exact_output
@@ -131,12 +132,18 @@ def _numpy_state() -> tuple[bytes, int]:
     return state["key"].tobytes(), state["pos"]
 
 
-@in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,), dtypes=(torch.float64,))
+@in_kit(
+    "inputs",
+    "Q, K, V, the global random states and torch's settings are left as they are",
+    scores=(1.0,),
+    dtypes=(torch.float64,),
+)
 def inputs(case: Case) -> None:
     qkv = case.qkv()
     before = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
     states = torch.get_rng_state(), _numpy_state(), random.getstate()
-    case.run(qkv)
+    with same_settings("it"):
+        case.run(qkv)
     for axis, a, b in zip("qkv", before, (qkv.q, qkv.k, qkv.v), strict=True):
         demand(torch.equal(a, b), f"it writes into {axis}")
     demand(torch.equal(states[0], torch.get_rng_state()), "it moves torch's global generator on")

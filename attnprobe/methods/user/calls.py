@@ -17,7 +17,7 @@ from ...grammar.foreign import message, one_line
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV
 from ...rng import Streams
-from .foreign import Guarded, asked, check_tensor
+from .foreign import Guarded, asked, check_tensor, same_settings
 from .recovered import LARGEST, Recovered
 
 
@@ -41,7 +41,8 @@ class UserFunction:
         """The function's result as an approximation on the valid tokens.
 
         Raises:
-            BadResult: another type, shape, dtype or device; a result that is not linear in V, or inputs that changed.
+            BadResult: another type, shape, dtype or device; a result that is not linear in V; inputs or settings that
+                changed.
             Unsupported: the function raises it.
         """
         inner = qkv.compressed()
@@ -94,7 +95,8 @@ class UserFunction:
         first = [values.get(p.name, p.default) for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
         rest = {p.name: values[p.name] for p in self.parameters if p.kind is not p.POSITIONAL_ONLY and p.name in values}
         try:
-            result = self.function(*first, **rest)
+            with same_settings(self.name):
+                result = self.function(*first, **rest)
         except Unsupported:
             raise
         except SystemExit as error:

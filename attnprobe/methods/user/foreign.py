@@ -1,8 +1,9 @@
-"""The check of what a user's objects return besides results: values of functions of claims, products of operators."""
+"""The check of a user's objects: torch's settings, values of functions of claims, products of operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,32 @@ from ...grammar.foreign import reason
 from ...operators import Operator
 
 R = TypeVar("R")
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # of torch: how each is read and set
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+}
+
+
+@contextmanager
+def same_settings(what: str, kind: type[AttnprobeError] = BadResult) -> Iterator[None]:
+    """A context at whose end torch's `SETTINGS`, which all methods share, are as before.
+
+    Raises:
+        BadResult: they were not, or an error of another ``kind``. The line begins with ``what``, and names them.
+    """
+    before = {name: get() for name, (get, _) in SETTINGS.items()}
+    changed = []
+    try:
+        yield
+    finally:
+        for name, (get, put) in SETTINGS.items():
+            if get() != before[name]:
+                changed.append(name)
+                put(before[name])
+    if changed:
+        raise kind(f"{what} changes torch's {', '.join(changed)}, which other methods share; set it back at the end")
 
 
 def asked(work: Callable[[], R], what: str, kind: type[AttnprobeError] = UsageError) -> R:

@@ -18,6 +18,7 @@ from attnprobe.environment import plugins
 from attnprobe.errors import BadResult, Unsupported, UsageError
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.methods import get, is_method
+from attnprobe.methods.user.foreign import SETTINGS, same_settings
 from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import Dense, LowRank, Operator, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
@@ -224,6 +225,44 @@ def test_what_is_no_result_is_said_in_words(fn, words):
     with pytest.raises((BadResult, AttributeError), match=words):
         approximate(fn, qkv)
     assert torch.equal(qkv.v, before[0]) and torch.equal(qkv.q, before[1])  # copies were given away
+
+
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "default dtype"),
+        (lambda: torch.set_grad_enabled(not torch.is_grad_enabled()), "grad mode"),
+        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "number of threads"),
+        (lambda: torch.use_deterministic_algorithms(True, warn_only=True), "deterministic algorithms"),
+    ],
+    ids=["dtype", "gradients", "threads", "order"],
+)
+def test_a_setting_of_torch_is_restored_and_its_method_fails(change, name):
+    """The next method failed: "returned float64 for inputs of float32"."""
+    before = [get() for get, _ in SETTINGS.values()]
+
+    def changing(v):
+        change()
+        return v.clone()
+
+    def raising(v):
+        change()
+        raise ValueError("as ever")
+
+    with pytest.raises(BadResult, match=f"^changing changes torch's {name}, which other methods share"):
+        approximate(changing, make())
+    with pytest.raises(ValueError, match="as ever"):
+        approximate(raising, make())
+    with pytest.raises(BadResult, match=f"^it changes torch's {name},"), same_settings("it"):
+        change()
+    assert [get() for get, _ in SETTINGS.values()] == before
+
+
+def test_a_file_restores_the_settings_of_torch(tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\nmean = lambda v: v\n")
+    with pytest.raises(UsageError, match="^mine.py changes torch's default dtype, "):
+        get(f"{tmp_path}/mine.py:mean")
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_function_may_say_that_it_does_not_support_its_inputs():
