@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from ..files import Fields
 from ..tables.labels import layer_in_words, source_heading
 from ..tables.methods import family, mark, statistic, within_budget
 from ..tables.numbers import method_label
-from ..tables.table import counted, gathered
+from ..tables.table import counted, gathered, reasons
 from .files import chunks
 from .looks import CURVE, DASHES, GREY, POINT, YARDSTICKS, escaped, looks_of, sentence
 
@@ -30,6 +31,7 @@ BAD_ROWS = "where the normaliser of some rows is not positive or lost to roundin
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 MOST_IN_PANEL = 6  # methods, whose lines are in one panel
+MOST_LEFT_OUT = 3  # methods that a legend names
 MOST_OF_FAMILY = 4  # methods of a panel of families
 OWN = "user"  # the family of the user's own methods
 PROMISED = "#f3ece4"  # the side of a panel that breaks a promise, and that of singular matrices
@@ -165,6 +167,31 @@ def order_of(rows: Iterable[Fields], by: str) -> str:
     at = " at the largest d" * (len({row["d"] for row in rows}) > 1)
     last = "; last are those that used more than d" * (not all(map(within_budget, rows)))
     return f"Methods stand by rising {by}{at}{last}."
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a figure says of methods that were asked for and that it does not show."""
+
+    sentences: Sequence[str]
+    legend: dict[str, dict[str, Any]]
+
+
+def left_out(run: Iterable[R], rows: Iterable[R], name_of: Callable[[R], str]) -> LeftOut:
+    """The methods of a run that have none of these rows: sentences of a caption with reasons, and a line of a legend.
+
+    >>> row = {"status": "skipped", "reason": "d = 8 is below 10"}
+    >>> left_out([row], [], lambda row: "bigbird")
+    LeftOut(sentences=['bigbird: skipped, d = 8 is below 10.'], legend={'skipped: bigbird': {'linestyle': ''}})
+    """
+    shown = set(map(name_of, rows))
+    lost = [row for row in run if name_of(row) not in shown]
+    legend: dict[str, dict[str, Any]] = {}
+    for group in gathered(lost, lambda row: row["status"]):
+        names = dict.fromkeys(map(name_of, group))
+        which = ", ".join(names) if len(names) <= MOST_LEFT_OUT else f"{len(names)} methods"
+        legend[f"{group[0]['status']}: {which}"] = {"linestyle": ""}
+    return LeftOut([f"{line.partition(' ')[2]}." for line in reasons(lost, name_of)], legend)
 
 
 def cross_out(axis: Any, x: float, y: float | None, colour: str, dots: bool = False) -> None:

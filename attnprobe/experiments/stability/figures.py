@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic
-from ...figures.looks import GREY, sentence
-from ...figures.methods import HUGE, SHADE, spread_legend, styles_of, text_label
+from ...figures.looks import GREY, sentence, typeset
+from ...figures.methods import HUGE, left_out, spread_legend, styles_of, text_label
 from ...figures.panels import Panels, draw_figures
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.results import at_budget
 from ...tables.table import gathered, grouped_by
-from .view import SELF_ATTENTION, stability_label
+from .view import SELF_ATTENTION, is_self_attention, stability_label
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
-CONDITION = "condition number of the core, B or C"
+CONDITION = "condition number of the core"
 UNITS = {
-    "tau": r"$\|\Delta f\|_F^2\,/\,\|\Delta W\|_F^2$",
+    "tau": typeset("‖Δf‖_F² / ‖ΔW‖_F²"),
     "loss": "nats",
-    "gradient_norm": r"$\|\nabla\|_2$",
-    CONDITION: r"$\sigma_1/\sigma_m$",
+    "gradient_norm": typeset("‖∇‖₂"),
+    CONDITION: typeset("σ_1 / σ_m"),
 }
 OF_CONDITION = (
-    "The condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized "
-    "attention: the median over layers and heads."
+    "The condition number is that of the core that a method inverts, or of B or C itself: the median over layers and "
+    "heads."
 )
 GEOMETRIC = ("tau", CONDITION)  # their means are geometric, and their axes logarithmic
-MOST_BANDS = 3  # methods; the curves of more are smoothed
+MOST_BANDS = 3  # methods; the curves of more are smoothed, and their τ has a panel each
 SMOOTHED = 6  # of the steps, the part that a running mean is over
-PALE = {"linewidth": 0.7, "alpha": 0.3}  # of the steps under it
+CURVE = {"marker": None, "linewidth": 1.3}
+PALE = {"linewidth": 0.7, "alpha": 0.4}  # of the steps under it
+ASIDE = {"color": "#aaaaaa", "linewidth": 0.6, "alpha": 0.6, "zorder": 1}  # of other methods
+SPARE = 1.5  # from the curves of τ to the ends of their axis
+FAINT, EDGE = 0.06, {"linewidth": 0.5, "alpha": 0.5}  # of a range, and of its ends
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # their matrix in place of a core
 
 
@@ -41,9 +45,9 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
     A line is the mean over the seeds, geometric for τ and condition numbers, in a band of their range. Of more than 3
-    methods, it is pale below its running mean. The condition number is that of the core that a method inverts, of B for
-    self-attention and of C for kernelized attention: the median over layers and heads. A step at which it is singular
-    with some seed has no point.
+    methods, it is a running mean, and τ has a panel for each method, with its steps and the other methods behind. The
+    condition number is that of the core that a method inverts, of B for self-attention and of C for kernelized
+    attention: the median over layers and heads. A step at which it is singular with some seed has no point.
 
     Returns:
         The files' paths.
@@ -59,78 +63,125 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
 
 
 def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
-    """A panel for each quantity, a line for each method."""
+    """A panel for each quantity, a line for each method; of many methods, τ is small multiples."""
+    from matplotlib.lines import Line2D
+
     first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
-    names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
-    banded = len(styles) <= MOST_BANDS
+    groups = {_name(group[0]): group for group in gathered(rows, text_label)}
+    looks = {name: {**styles[text_label(group[0])], **CURVE} for name, group in groups.items()}
+    yardstick = [name for name, group in groups.items() if is_self_attention(group[0])]
+    without = [name for name, group in groups.items() if not any(map(_condition, group))]
+    names = [*PANELS, *([CONDITION] if len(without) < len(groups) else [])]
+    exact = [f"{name}: of {core}" for name, group in groups.items() if (core := _core(group[0])) in EXACT.values()]
+    notes = [*([", ".join(exact)] if exact else []), *(["without a line: no core"] if without else [])]
+    banded, lost = len(groups) <= MOST_BANDS, left_out(run, rows, _name)
     width = 1 if banded else max(len(values) for row in rows for values in row["per_step"].values()) // SMOOTHED | 1
+    alone = [] if banded else [name for name in groups if name not in yardstick]
     caption = [
         "Step by step: means over the seeds, geometric for τ and condition numbers. "
-        + ("Bands are their range." if banded else f"Strong lines are their means over {width} steps."),
+        + (
+            "Bands are their range."
+            if banded
+            else f"Strong lines are their means over {width} steps; single steps may lie beyond."
+        ),
         *([OF_CONDITION] * (CONDITION in names)),
+        *([f"Without a core: {', '.join(without)}."] if CONDITION in names and without else []),
         f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
+        *lost.sentences,
     ]
 
-    def look(row: Row) -> dict[str, Any]:
-        return {**styles[text_label(row)], "marker": None, "linewidth": 1.3}
-
-    def draw(axis: Any, name: str) -> None:
-        for group in gathered(rows, text_label):
-            lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
-            _line(axis, lists, look(group[0]), name in GEOMETRIC, banded, width)
-        if name in GEOMETRIC:
+    def draw(axis: Any, panel: tuple[str, str]) -> dict[str, Any]:
+        quantity, own = panel
+        geometric = quantity in GEOMETRIC
+        every = {name: _means(_per_step(group, quantity), geometric) for name, group in groups.items()}
+        means = {name: one for name, one in every.items() if one[0]}
+        if geometric:
             logarithmic(axis, "y")
-        axis.set_ylabel(UNITS[name])
+        for name, (steps, _, values) in means.items():
+            look = looks[name] if own in ("", name) or name in yardstick else ASIDE
+            if banded:
+                _range(axis, means[name], look["color"])
+            if own == name and width > 1:
+                axis.plot(steps, values, **{**look, **PALE})
+            axis.plot(steps, _smooth(values, width, geometric), **look)
+        smooth = [value for _, _, values in means.values() for value in _smooth(values, width, geometric)]
+        if own and smooth:  # single steps may lie beyond
+            axis.set_ylim(min(smooth) / SPARE, max(smooth) * SPARE)
+        axis.set_ylabel(UNITS[quantity])
         axis.xaxis.get_major_locator().set_params(integer=True)
+        return {words: Line2D([], [], linestyle="") for words in notes} if quantity == CONDITION else {}
+
+    def legend(panels: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        shown = {own for _, own in panels}
+        own = [looks[name] for name in looks if name in shown]
+        smoothed = {f"mean of {width} steps": {"color": GREY}} if width > 1 else {}
+        smoothed |= {"each step": {**own[0], **PALE}} if own and width > 1 else {}
+        return (
+            {name: look for name, look in looks.items() if {"", name} & shown or name in yardstick}
+            | (spread_legend("range over seeds", True) if seeds > 1 and banded else {})
+            | smoothed
+            | ({"other methods": ASIDE} if own else {})
+            | lost.legend
+        )
 
     return Panels(
         stem,
         f"First steps of training on {first['task']}: "
         + (f"mean{' and range' * banded} over {seeds} seeds" if seeds > 1 else "one seed"),
         caption,
-        [(PANELS.get(name, name), name) for name in names],
+        [(f"{PANELS['tau']}\n{name}", ("tau", name)) for name in alone]
+        + [(PANELS.get(name, name), (name, "")) for name in names if name != "tau" or not alone],
         draw,
         "step",
-        legend={at_budget(row, stability_label).replace("$", r"\$"): look(row) for row in rows}
-        | (spread_legend("range over seeds", banded) if seeds > 1 and banded else {})
-        | ({} if width == 1 else {f"mean of {width} steps": {"color": GREY}, "each step": {"color": GREY, **PALE}}),
-        width=3.0,
-        columns=2,
+        legend=legend,
+        width=3.0 if banded else 2.1,
+        columns=2 if banded else 3,
         sharing={},
     )
 
 
+def _name(row: Row) -> str:
+    return at_budget(row, stability_label).replace("$", r"\$")
+
+
+def _per_step(group: Sequence[Row], quantity: str) -> list[Sequence[float | None]]:
+    """A quantity of each seed, step by step."""
+    return [_condition(row) if quantity == CONDITION else row["per_step"].get(quantity) or [] for row in group]
+
+
 def _condition(row: Row) -> Sequence[float | None]:
     """The condition number of the matrix that the method inverts, step by step."""
+    return row["cond_per_step"].get(_core(row)) or []
+
+
+def _core(row: Row) -> str:
+    """The name of the matrix that the method inverts, or of its own, or nothing."""
     inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
-    name = inverted[-1] if inverted else EXACT.get(row["method"])
-    return row["cond_per_step"].get(name or "") or []
+    return inverted[-1] if inverted else EXACT.get(row["method"], "")
 
 
-def _line(
-    axis: Any,
-    lists: Sequence[Sequence[float | None]],
-    style: Mapping[str, Any],
-    geometric: bool,
-    banded: bool,
-    width: int,
-) -> None:
-    """The mean over the seeds at each step that all seeds reached: with their range, or pale below a running mean.
+Means = tuple[list[int], list[Sequence[float]], list[float]]  # steps, and the values of the seeds and their mean there
 
-    Args:
-        width: the steps of the running mean; of those at the ends, the ones that there are.
-    """
-    columns = list(zip(*(values for values in lists if values), strict=False))
-    points = [(step, values) for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)]
-    if not points:
-        return
-    steps = [step for step, _ in points]
+
+def _means(lists: Sequence[Sequence[float | None]], geometric: bool) -> Means:
+    """The mean over the seeds at each step that all seeds reached."""
+    columns = zip(*(values for values in lists if values), strict=False)
+    points = {step: values for step, values in enumerate(columns, 1) if all(0 < (x or 0) < HUGE for x in values)}
     mean = geometric_mean if geometric else fmean
-    means = [mean(values) for _, values in points]
-    if banded and len(columns[0]) > 1:
-        low, high = ([end(values) for _, values in points] for end in (min, max))
-        axis.fill_between(steps, low, high, color=style["color"], alpha=SHADE, linewidth=0)
-    if width > 1:
-        axis.plot(steps, means, **{**style, **PALE})
-        means = [mean(means[max(0, place - width // 2) : place + width // 2 + 1]) for place in range(len(means))]
-    axis.plot(steps, means, **style)
+    return [*points], [*points.values()], [mean(values) for values in points.values()]
+
+
+def _range(axis: Any, means: Means, colour: str) -> None:
+    """The range of several seeds."""
+    steps, values, _ = means
+    if len(values[0]) > 1:
+        ends = [[end(some) for some in values] for end in (min, max)]
+        axis.fill_between(steps, *ends, color=colour, alpha=FAINT, linewidth=0)
+        for end in ends:
+            axis.plot(steps, end, color=colour, **EDGE)
+
+
+def _smooth(values: Sequence[float], width: int, geometric: bool) -> list[float]:
+    """Means over so many steps; of those at the ends, the ones that there are."""
+    mean = geometric_mean if geometric else fmean
+    return [mean(values[max(0, place - width // 2) : place + width // 2 + 1]) for place in range(len(values))]

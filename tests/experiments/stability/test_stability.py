@@ -658,21 +658,25 @@ def test_curves_of_few_methods_have_bands_and_those_of_many_are_smoothed(methods
     ]
     axis = Figure().subplots()
     panels = _figure(rows, rows, "stability")
-    panels.draw(axis, name)
+    own = methods > 3 and name == "tau"
+    panels.draw(axis, (name, "method1 d = 8" if own else ""))
+    legend = panels.legend([panel for _, panel in panels.panels])
     raw = [[mean(step) for step in one.T] for one in measured]
     expected, width = list(raw), {20: 3, 3: 1}[steps]
     if methods > 3 and width > 1:
         smooth = [[mean(one[max(0, at - 1) : at + 2]) for at in range(steps)] for one in raw]
-        expected = [line for pair in zip(raw, smooth, strict=True) for line in pair]
-        pale, strong = axis.lines[:2]
-        assert pale.get_alpha() < 0.5 and strong.get_alpha() is None and pale.get_color() == strong.get_color()
-        assert {"mean of 3 steps", "each step"} <= {*panels.legend}
-    assert [line.get_ydata() for line in axis.lines] == [pytest.approx(one) for one in expected]
+        expected = [smooth[0], raw[1], *smooth[1:]] if own else smooth
+        assert {"mean of 3 steps", "each step", "other methods"} <= {*legend}
+    assert [line.get_ydata() for line in axis.lines if methods > 3 or line.get_alpha() is None] == [
+        pytest.approx(one) for one in expected
+    ]
+    strong = [line.get_alpha() is None for line in axis.lines]
+    assert sum(strong) == (1 if own else methods)
     assert all([*line.get_xdata()] == [*range(1, steps + 1)] for line in axis.lines)
     bands = [one.get_paths()[0].get_extents() for one in axis.collections]
     ranges = [(1, steps, one.min(), one.max()) for one in measured] if methods == 3 else []
     assert [(one.x0, one.x1, one.y0, one.y1) for one in bands] == [pytest.approx(one) for one in ranges]
-    assert ("Bands are their range." in panels.caption[0]) == ("range over seeds" in panels.legend) == (methods == 3)
+    assert ("Bands are their range." in panels.caption[0]) == ("range over seeds" in legend) == (methods == 3)
 
 
 @pytest.mark.parametrize("seeds, words", [(1, "one seed"), (2, "mean and range over 2 seeds")])
@@ -685,8 +689,27 @@ def test_a_figure_names_budgets_units_and_seeds(seeds, words):
         for seed in range(seeds)
     ]
     panels = _figure(rows, rows, "stability")
-    assert panels.title.endswith(f": {words}") and [*panels.legend][0] == "skyformer d = 8"
-    for _, name in panels.panels:
+    assert panels.title.endswith(f": {words}") and [*panels.legend([("loss", "")])][0] == "skyformer d = 8"
+    for _, panel in panels.panels:
         axis = Figure().subplots()
-        panels.draw(axis, name)
+        panels.draw(axis, panel)
         assert axis.get_ylabel()
+
+
+def test_a_figure_names_methods_that_were_skipped_and_those_without_a_core():
+    from matplotlib.figure import Figure
+
+    every = {"options": {}, "d": 8, "seed": 0, "task": "listops", "n": 64, "batch": 4, "status": "ok", "reason": None}
+    steps = {"loss": [1.0, 2.0], "tau": [1.0, 2.0], "gradient_norm": [2.0, 1.0]}
+    core = {"conditions": {"N": {"inverted": True}}, "cond_per_step": {"N": [3.0, 4.0]}, "per_step": steps}
+    none = {"conditions": {}, "cond_per_step": {}, "per_step": steps}
+    run = [
+        {"method": "skyformer", **every, **core},
+        {"method": "linformer", **every, **none},
+        {"method": "bigbird", **every, **none, "per_step": {}, "status": "skipped", "reason": "d = 8 is below 10"},
+    ]
+    panels = _figure(run, run[:2], "stability")
+    assert "Without a core: linformer d = 8." in panels.caption
+    assert panels.caption[-1] == "bigbird d = 8: skipped, d = 8 is below 10."
+    assert "skipped: bigbird d = 8" in panels.legend([panel for _, panel in panels.panels])
+    assert [*panels.draw(Figure().subplots(), panels.panels[-1][1])] == ["without a line: no core"]
