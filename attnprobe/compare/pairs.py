@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import UsageError, unknown
-from ..experiments import defaults_of
+from ..errors import UsageError, cut, unknown
+from ..experiments import defaults_of, is_method
 from ..files import Fields
 from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND
@@ -106,6 +106,9 @@ def _unfit(text: str, splits: Sequence[tuple[str, str]], a: Sequence[Fields], b:
 
     split = max(splits, key=likely)
     for name, of, run in zip(names(split), known, ("A", "B"), strict=True):
+        if name not in of and is_method(name):
+            has = f"{'the run' if a is b else run} has no {cut(name)}, but {', '.join(of)}"
+            return UsageError(f"--pair {text}: {has}; run its command again with {cut(name)} added to --method")
         if name not in of:
             return UsageError(f"--pair {text}: {unknown('method' if a is b else f'method of {run}', name, of)}")
     joined = [with_commas(side) for side in split]

@@ -41,6 +41,13 @@ def defaults_of(method: str) -> dict[str, Any]:
     return {name: option.default for name, option in METHODS[method].options.items()} if method in METHODS else {}
 
 
+def is_method(name: str) -> bool:
+    """`attnprobe.methods.is_method`. It imports torch."""
+    from ..methods import is_method
+
+    return is_method(name)
+
+
 def plot_kinds() -> list[str]:
     """The kinds of figures that ``attnprobe report`` can draw, of all commands."""
     every = map(experiment, EXPERIMENTS)

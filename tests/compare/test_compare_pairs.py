@@ -313,6 +313,12 @@ def test_methods_of_two_runs_are_paired_by_their_short_names():
         ("blr:d=8:temp=1=nobody:d=32", "unknown method 'nobody'"),
         ("blr:d=8=nobody", "unknown method 'nobody'"),
         (
+            "blr=longformer",
+            "the run has no longformer, but blr; run its command again with longformer added to --method$",
+        ),
+        ("blr=skyformer:d=8", "the run has no skyformer, but blr; run"),
+        ("blr=old/mine.py:mine", "the run has no mine.py:mine, but blr; run"),
+        (
             "blr:block=32=blr:block=64",
             "'blr:block=32' is not among blr, blr:block=64; leave out options at their defaults$",
         ),
@@ -328,7 +334,9 @@ def test_a_pair_that_names_no_two_methods_is_refused(pair, says):
 
 
 def test_methods_that_two_runs_lack_are_named_for_each():
-    with pytest.raises(UsageError, match="unknown method of B 'topk'; choose from window$"):
+    with pytest.raises(
+        UsageError, match="B has no topk, but window; run its command again with topk added to --method$"
+    ):
         related([cell(method="topk")], [cell(method="window")], ["topk=topk"])
     with pytest.raises(UsageError, match="no pair has both methods at the same target, n, d and layer"):
         compare_runs([cell(method="topk", n=8)], [cell(method="window", n=16)], pairs=["topk=window"])
