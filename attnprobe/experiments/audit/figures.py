@@ -14,17 +14,18 @@ from ...figures.kit import edge_ticks, logarithmic
 from ...figures.looks import COLOURS
 from ...figures.methods import BROKEN, PROMISED, facts, fitting, spread_legend, where
 from ...figures.panels import Panels, draw_figures, panels_of
+from ...linalg.exceedance import HOLDS, UNDECIDED, VIOLATED
 from ...tables.labels import file_tag
-from ...tables.long import Row
+from ...tables.long import Row, known
 from ...tables.results import at_budget
 from ...tables.table import grouped_by
 
 LOOKS: dict[str, dict[str, Any]] = {
-    "holds": {"marker": "o", "markersize": 4.5, "color": COLOURS[2]},
-    "violated": {"marker": "X", "markersize": 6, "color": COLOURS[1]},
-    "undecided": {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
+    HOLDS: {"marker": "o", "markersize": 4.5, "color": COLOURS[2]},
+    VIOLATED: {"marker": "X", "markersize": 6, "color": COLOURS[1]},
+    UNDECIDED: {"marker": "D", "markersize": 4.5, "color": COLOURS[0], "markerfacecolor": "none"},
 }
-SPREAD = 0.8  # of the width of an ε, that its heads share
+SPREAD = 0.86  # of the width of an ε, that its heads share
 ZERO = 2.0  # from the least share to the place of zero
 MOST = 1.3  # upper end of the axis of probabilities, and below the least one as much room
 
@@ -33,7 +34,8 @@ def audit_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) ->
     """Draw ``calibration-nN`` for each (source, n): measured against promised probabilities of an error above ε.
 
     A panel for each method, budget and quantity, and one dot per head, layer and window (the worst row where rows are
-    judged), with its interval, above each ε. Colours and markers are verdicts. The shaded side breaks the promise.
+    judged), with its interval, above each ε. Colours and markers are verdicts. The shaded side breaks the promise. The
+    interval of a decided head ends at δ where Bonferroni's, unlike Holm's test, does not decide.
 
     Returns:
         The files' paths.
@@ -48,11 +50,13 @@ def _figure(rows: Sequence[Row]) -> Panels:
     broken = f"above δ = {deltas[0]:g}" if len(deltas) == 1 else "above δ"
     shares = [row[name] for row in rows for name in ("worst", "upper")]
     least = min(share for share in [*shares, *(row["delta"] / 2 for row in rows)] if share > 0) / ZERO
+    levels = "".join(f"{100 * level:g} % " for level in sorted(set(known(rows, "confidence"))))
+    dots = f"a dot: a head; bar: its {levels}interval"
     caption = [
         "The share of repeats with an error above ε, a dot for each head (for its worst row where rows are judged), "
         "side by side above each promised ε, with its confidence interval, simultaneous for all heads and rows.",
-        "Shaded: above δ, more than promised. Markers are verdicts by Holm's tests, which may decide where an interval "
-        "holds δ.",
+        "Shaded: above δ, more than promised. Verdicts are by Holm's tests: the interval of a decided head ends at δ "
+        "where it would hold it.",
         where(rows),
     ]
     return Panels(
@@ -63,10 +67,8 @@ def _figure(rows: Sequence[Row]) -> Panels:
         partial(_panel, least),
         "promised ε",
         "share of seeds above ε",
-        lambda panels: (
-            _legend({row["verdict"] for row in chain(*panels)}) | {broken: BROKEN} | spread_legend("interval")
-        ),
-        width=1.6,
+        lambda panels: _legend({row["verdict"] for row in chain(*panels)}) | {broken: BROKEN} | spread_legend(dots),
+        width=2.1,
         columns=len({row["quantity"] for row in rows}),
         sharing={"sharey": True},
     )
@@ -95,7 +97,9 @@ def _panel(least: float, axis: Any, group: Sequence[Row]) -> None:
         x = slots.index((row["delta"], row["epsilon"])) + SPREAD * (place - 0.5)
         look = LOOKS[row["verdict"]]
         bar = {"color": look["color"], "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
-        axis.plot([x, x], [max(row["lower"], least), row["upper"]], **bar)
+        lower = max(row["lower"], row["delta"]) if row["verdict"] == VIOLATED else row["lower"]
+        upper = min(row["upper"], row["delta"]) if row["verdict"] == HOLDS else row["upper"]
+        axis.plot([x, x], [max(lower, least), upper], **bar)
         size = fitting(axis, look["markersize"], SPREAD / len(order))
         point = {**look, "markersize": size, "linestyle": "", "alpha": 0.8, "clip_on": False, "zorder": 3}
         axis.plot([x], [max(row["worst"], least)], **point)

@@ -12,7 +12,7 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.files import chunks
 from ...figures.kit import CELL, EMPTY, Scale, cell_text, heat_map
-from ...figures.looks import formula
+from ...figures.looks import formula, symbol
 from ...figures.methods import facts, where
 from ...figures.panels import Panels, balanced, draw_figures
 from ...tables.labels import file_tag
@@ -89,7 +89,8 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
     ends = (low, high) if high > low else (low / 1.5, high * 1.5)
     scale = Scale(*ends, "smallest d")
-    keys = _keys(rows, most)
+    shown = "number" if cell >= NUMBERED else "colour"
+    keys = _keys(rows, most, f"{shown}: smallest d with {symbol(rows[0]['metric'])} ≤ ε")
 
     def draw(axis: Any, panel: Sequence[Row]) -> dict[str, Any]:
         values = np.full((len(lines), len(heads)), math.nan)
@@ -137,12 +138,12 @@ def _figure(rows: Sequence[Row], epsilons: Sequence[float], stem: str, drawing: 
     )
 
 
-def _keys(rows: Sequence[Row], most: int) -> dict[str, Any]:
-    """The legend of cells without a number, and of rings."""
+def _keys(rows: Sequence[Row], most: int, cells: str) -> dict[str, Any]:
+    """The legend of cells, of those that are hatched, and of rings."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    keys: dict[str, Any] = {}
+    keys: dict[str, Any] = {cells: Line2D([], [], linestyle="")}
     if any(row["d"] is None for row in rows):
         keys[f"no d up to {most}"] = Patch(**HATCHED)
     if any(row["fails_at"] for row in rows):

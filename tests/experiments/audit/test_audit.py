@@ -249,6 +249,7 @@ def calibration(tmp_path, monkeypatch):
         rows = [
             {**place, "head": head, "epsilon": epsilon, "quantity": quantity, "source": None, "target": "softmax"}
             | {"verdict": "violated", "worst": share, "lower": share, "upper": share, "trials": 100, "delta": delta}
+            | {"confidence": 0.95}
             for quantity, share in (("normaliser", 1.0), ("numerator", 0.0), ("output", 1.0))
             for delta in deltas
             for epsilon in (0.05, 0.1)
@@ -260,6 +261,21 @@ def calibration(tmp_path, monkeypatch):
         return figure
 
     return draw
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ends"), [("violated", (0.05, 0.2)), ("holds", (0.01, 0.05)), ("undecided", (0.01, 0.2))]
+)
+def test_the_interval_of_a_decided_head_ends_at_delta(verdict, ends):
+    from matplotlib.figure import Figure
+
+    from attnprobe.experiments.audit.figures import _panel
+
+    row = {"layer": 0, "head": 0, "window": 0, "delta": 0.05, "epsilon": 0.1, "verdict": verdict, "worst": 0.1}
+    axis = Figure().subplots()
+    _panel(0.001, axis, [{**row, "lower": 0.01, "upper": 0.2}])
+    (bar,) = [line for line in axis.get_lines() if len({*line.get_xdata()}) == 1 == len(line.get_xdata()) - 1]
+    assert tuple(bar.get_ydata()) == ends
 
 
 @pytest.mark.parametrize("heads", [2, 12])

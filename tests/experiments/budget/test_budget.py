@@ -21,6 +21,7 @@ from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, se
 from attnprobe.experiments.budget.figures import _figure, budget_figures
 from attnprobe.experiments.budget.view import COLUMNS, _notes, budget_files, budget_rows, budget_summary
 from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.looks import symbol
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.exceedance import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
@@ -716,7 +717,8 @@ def test_a_cell_says_at_most_where_its_own_method_tried_no_smaller_budget():
     panels = _figure(rows, [rows[0]["epsilon"]], "budget", Drawing("slide", False, ()))
     for least, text in ((4, "8"), (8, "≤8")):
         axis = Figure().add_subplot()
-        panels.draw(axis, [row for row in rows if row["least"] == least])
+        (words, *_) = panels.draw(axis, [row for row in rows if row["least"] == least])
+        assert words == f"number: smallest d with {symbol(rows[0]['metric'])} ≤ ε"
         assert {one.get_text() for one in axis.texts} == {text}
 
 
