@@ -36,6 +36,7 @@ from attnprobe.figures.kit import (
 )
 from attnprobe.figures.methods import cross_out
 from attnprobe.figures.panels import Panels
+from attnprobe.figures.texts import Texts, _meet
 
 pytestmark = pytest.mark.usefixtures("every_file")
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
@@ -411,39 +412,76 @@ def test_the_legend_of_a_given_axis_leaves_room_for_it():
     assert axes[0].get_window_extent().height > 0.3 * figure.bbox.height
 
 
-def numbered(*others):
-    """The place of the number of a point in the middle of a panel 300 points wide, from there; None without one."""
+def middle_of_a_panel():
+    """An axis 300 points wide, with a point in its middle."""
     axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
     axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
-    style = {"color": "black", "linestyle": "-", "marker": "o"}
-    point = Point("a", 8, 31.0, 31.0)
+    return axis, Point("a", 8, 31.0, 31.0)
+
+
+def numbered(*others):
+    """The place of a number of the point in the middle of a panel, from there; None without one."""
+    (axis, point), style = middle_of_a_panel(), {"color": "black", "linestyle": "-", "marker": "o"}
     beside = [Point("b", None, 31.0 * 10 ** (x / 100), 31.0 * 10 ** (y / 100)) for x, y in others]
     costs.cloud(axis, [point, *beside], {"a": style}, [])
-    costs.numbers(axis, [point], {"a": style})
+    Texts(axis).write("d = 8", [(point.cost, point.error)], "black")
     return next((one.get_position() for one in axis.texts), None)
 
 
 def test_a_number_stands_beside_its_point_and_covers_no_other_point():
-    """A neighbour above and to the right leaves the other sides; with one on each side there is no number."""
+    """A neighbour to the right leaves the other sides; with one on each side there is no number."""
     x, y = numbered()
-    assert 0 < x < 18 and 0 < y < 5, "close to the point"
-    assert numbered((x, y))[1] < 0 < numbered((x, y))[0]
+    assert 0 < x < 20 and abs(y) < 5, "close to the point"
+    assert numbered((x, y))[1] > 0 > y
     around = [(x * right, y * above) for right in (-1, 0, 1) for above in (-2, 0, 2) if (right, above) != (0, 0)]
     assert numbered(*around) is None
 
 
 def test_a_number_stands_on_no_line_of_the_panel():
     """Through its place go a yardstick and then a guide from top to bottom."""
-    axis = Figure(figsize=(400 / 72, 400 / 72), dpi=72).add_axes((0.1, 0.1, 0.75, 0.75))
-    axis.set(xscale="log", yscale="log", xlim=(1, 1e3), ylim=(1, 1e3))
-    style = {"color": "black", "linestyle": "-", "marker": "o"}
-    point = Point("a", 8, 31.0, 31.0)
-    costs.cloud(axis, [point], {"a": style}, [])
+    axis, point = middle_of_a_panel()
+    costs.cloud(axis, [point], {"a": {"color": "black", "linestyle": "-", "marker": "o"}}, [])
     axis.axhline(31.0 * 10 ** (5 / 100))
     axis.axvline(31.0 * 10 ** (12 / 100))
-    costs.numbers(axis, [point], {"a": style})
+    assert Texts(axis).write("d = 8", [(point.cost, point.error)], "black")
     (x, y), (name,) = axis.texts[0].get_position(), axis.texts
     assert name.get_text() == "d = 8" and x < 0 and y < 0
+
+
+def test_a_name_without_room_stands_away_at_the_end_of_a_line():
+    """A number stands nowhere there."""
+    axis, point = middle_of_a_panel()
+    crowd = [Point("b", None, 31.0 * 10 ** (x / 100), 31.0 * 10 ** (y / 100)) for x in (-12, 0, 12) for y in (-8, 0, 8)]
+    costs.cloud(axis, [point, *crowd], {"a": {"color": "black", "linestyle": "-", "marker": "o"}}, [])
+    texts, at = Texts(axis), [(point.cost, point.error)]
+    assert not texts.write("d = 8", at, "black") and texts.write("a name", at, "black", far=True)
+    (name,) = axis.texts
+    assert math.hypot(*name.get_position()) > 8 and name.arrow_patch is not None
+
+
+def test_points_beyond_an_axis_are_arrows_at_its_edge_and_have_names():
+    """One of a method whose name stands at its line has none."""
+    axis, point = middle_of_a_panel()
+    out = [Point("above", 8, 10.0, 1e9), Point("below", 8, 50.0, 0.0), Point("a", 16, 90.0, 1e-3)]
+    costs.beyond(axis, out, {})
+    arrows = [(line.get_marker(), *line.get_xydata()[0]) for line in axis.lines]
+    assert arrows == [("^", 10.0, 1e3), ("v", 50.0, 1.0), ("v", 90.0, 1.0)] and axis.get_ylim() == (1, 1e3)
+    costs.names(axis, [point], {"a": {"color": "black"}}, False, out)
+    assert [text.get_text() for text in axis.texts] == ["a", "above", "below"]
+
+
+def test_one_of_the_lines_of_equal_budgets_has_them():
+    axis, _ = middle_of_a_panel()
+    budgets = {"a": (8, 16, 32), "b": (8, 16, 32), "c": (8, 16), "d": (None,)}
+    points = [
+        Point(label, d, 3.0 * (1 + place), 10.0 * 3**row)
+        for row, (label, ds) in enumerate(budgets.items())
+        for place, d in enumerate(ds)
+    ]
+    styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in budgets}
+    costs.cloud(axis, points, styles, [])
+    costs.names(axis, points, styles)
+    assert [text.get_text() for text in axis.texts] == [*budgets, "d = 8", "32", "d = 8", "16"]
 
 
 def test_of_many_methods_those_on_a_frontier_have_colours():
@@ -454,13 +492,11 @@ def test_of_many_methods_those_on_a_frontier_have_colours():
     few = [*best, *beaten[1:]]
     steps = costs.frontier(few, (20.0, 2.0))
     assert steps == best, "the one with bad rows takes no part"
-    named, others = costs.prominent([(few, steps)])
-    assert len(named) == costs.MOST_COLOURED and not others
+    assert len(costs.prominent([(few, steps)])) == costs.MOST_COLOURED
     beaten.append(Point("ninth", 8, 12.0, 1.0))
-    named, others = costs.prominent([([*best, *beaten], steps)])
-    assert named == {"a", "b", "c"} and list(others) == ["7 other methods"]
-    named, others = costs.prominent([([*best, *beaten], steps)], {"ninth", "not measured"})
-    assert named == {"a", "b", "c", "ninth"} and list(others) == ["6 other methods"], "the user's own is named"
+    assert costs.prominent([([*best, *beaten], steps)]) == {"a", "b", "c"}
+    named = costs.prominent([([*best, *beaten], steps)], {"ninth", "not measured"})
+    assert named == {"a", "b", "c", "ninth"}, "the user's own is named"
     axis = Figure().subplots()
     styles = {label: {"color": "black", "marker": "o", "linestyle": "-"} for label in named - {"ninth"}}
     costs.cloud(axis, [*best, *beaten], styles, steps, 2.0)
@@ -484,8 +520,7 @@ def test_hollow_points_have_the_edge_of_their_method():
 
 def test_without_a_frontier_the_methods_of_the_least_errors_have_colours():
     points = [Point(f"method {number}", 8, 10.0 - number, 0.1 * number) for number in range(1, 10)]
-    named, others = costs.prominent([(points, []), ([], [])])
-    assert named == {f"method {number}" for number in range(1, 7)} and list(others) == ["3 other methods"]
+    assert costs.prominent([(points, []), ([], [])]) == {f"method {number}" for number in range(1, 7)}
 
 
 def test_an_axis_without_a_value_begins_at_0():
@@ -517,15 +552,15 @@ def test_texts_are_of_coloured_points_alone_and_cover_no_marker_and_no_text(seve
     ]
     crowd = [Point(f"grey {x} {y}", 8, 30.0 * 1.05**x, 30.0 * 1.05**y) for x in range(5) for y in range(5)]
     costs.cloud(axis, [*named, *crowd], styles, costs.frontier(named))
-    costs.numbers(axis, [*named, *crowd], styles, several)
+    costs.names(axis, [*named, *crowd], styles, several)
     axis.figure.canvas.draw()
     texts = [text.get_text() for text in axis.texts]
-    assert set(texts) <= ({"d = 8", "8", "16", "32"} if several else {"a", "b !", "c", "d"}) and len(texts) >= 8
+    assert sorted(texts) == sorted(["a", "b !", "c", "d", *(["d = 8", "32"] if several else [])])
     assert all(text.get_bbox_patch() is None for text in axis.texts), "nothing below a text is hidden"
     boxes = []  # of ink, from the baseline on
     for text in axis.texts:
         extent, tall = text.get_window_extent(), 0.73 * text.get_fontsize()
-        low = axis.transData.transform(text.xy)[1] + text.get_position()[1]
+        low = axis.transData.transform(text.xy)[1] + text.get_position()[1] + 0.2 * text.get_fontsize()
         boxes.append((extent.x0, low, extent.x1, low + tall))
     marks = [
         (*place, line.get_markersize() / 2)
@@ -537,4 +572,4 @@ def test_texts_are_of_coloured_points_alone_and_cover_no_marker_and_no_text(seve
         assert all(
             math.hypot(max(left - x, 0, x - right), max(low - y, 0, y - high)) > 0.9 * reach for x, y, reach in marks
         )
-    assert not any(costs._meet(one, other) for place, one in enumerate(boxes) for other in boxes[:place])
+    assert not any(_meet(one, other) for place, one in enumerate(boxes) for other in boxes[:place])

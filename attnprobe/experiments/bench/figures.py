@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import STEPS, Point, cloud, coloured, frontier, numbers
+from ...figures.costs import STEPS, Point, cloud, coloured, frontier, names, others_legend
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
 from ...figures.methods import (
     beside,
     family_panels,
-    flagged,
     hollow_legend,
-    legend_text,
     marks,
     panel_title,
     spread_legend,
@@ -202,7 +200,6 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), begin)) for cost in COSTS}
     budgets = {row["d"] for row in points} - {None}
     styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in COSTS])
-    flags = flagged(points)
     place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else [])
 
     def draw(axis: Any, cost: str) -> None:
@@ -216,7 +213,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         axis.set_xlabel(COSTS[cost][2])
 
     def finish(axis: Any, cost: str) -> None:
-        numbers(axis, clouds[cost], styles, len(budgets) > 1)
+        names(axis, clouds[cost], styles, len(budgets) > 1)
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
@@ -232,8 +229,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
         [(place, cost) for cost in COSTS if len(clouds[cost]) > 1],
         draw,
         y=f"{symbol(ERROR)}, median",
-        legend={legend_text(label, flags): {**style, "linestyle": ""} for label, style in styles.items()}
-        | others
+        legend=others_legend(others)
         | (STEPS if any(best.values()) else {})
         | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})

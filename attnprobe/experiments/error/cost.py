@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import STEPS, Point, cloud, coloured, frontier, numbers
+from ...figures.costs import STEPS, Point, beyond, cloud, coloured, frontier, names, others_legend
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.kit import logarithmic
 from ...figures.looks import SYMBOLS, formula, in_words, sentence, symbol
 from ...figures.methods import (
     HUGE,
-    flagged,
     hollow_legend,
-    legend_text,
     marks,
     panel_title,
     styles_of,
@@ -41,10 +39,10 @@ def cost_figure(
 ) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method visits and the keys that it reads.
 
-    Each cost that a method states has a panel. There is a row of panels for each (source, layer, n, target). A method
-    is a line through its budgets in rising order; d stands at the points. Steps are the `frontier` of medians. Of many
-    methods, others are grey (see `prominent`). V-Mean computes no entry and is dashed. Exact attention has error 0 and
-    is a line at its cost. Errors of rounding are below the axis.
+    Each cost that several methods state has a panel. There is a row of panels for each (source, layer, n, target). A
+    method is a line through its budgets in rising order, with its name at the end. Steps are the `frontier` of medians.
+    Of many methods, others are grey (see `prominent`). V-Mean computes no entry and is dashed. Exact attention has
+    error 0 and is a line at its cost. Points beyond the axis, such as errors of rounding, are arrows at its edge.
 
     Args:
         causal: whether exact attention computes half of the entries.
@@ -58,7 +56,9 @@ def cost_figure(
     points = [row for row in _shown(shown) if not row.get("reference")]
     if len(points) < 2:
         return []
-    costs = [name for name in AXES if any(name in prices(row) for row in points)]
+    stating = {name: {text_label(row) for row in points if name in prices(row)} for name in AXES}
+    most = max(stating.values(), key=len)
+    costs = [name for name, labels in stating.items() if labels is most or len(labels) > 1 or labels - most]
     budgets = sorted({row["d"] for row in points if row["d"] is not None})
     titles = partial(panel_title, budgets=budgets if len(budgets) == 1 else ())
     places = [(title, group) for title, group in panels_of(shown, titles) if any(row in points for row in group)]
@@ -75,7 +75,8 @@ def cost_figure(
     panels = []
     for title, group in places:
         for name in costs:
-            drawn = _points(group, name, metric)
+            least = _lowest(group, metric)
+            drawn = [point for point in _points(group, name, metric) if point.error > least]
             panels.append((title, (name, group, drawn, frontier(drawn, (exact_cost(group, name), vmean_error(group))))))
     styles, others, words = coloured(rows, points, [(drawn, steps) for _, (_, _, drawn, steps) in panels])
     yardsticks = styles_of(rows, references)
@@ -86,12 +87,19 @@ def cost_figure(
         vmean = vmean_error(group)
         return max(ABOVE * vmean, 1.3 * largest) if others and vmean < HUGE else math.inf
 
+    def within(panel: Panel) -> list[Point]:
+        return [point for point in panel[2] if point.error <= top(panel[1])]
+
+    def out(panel: Panel) -> list[Point]:
+        inside = within(panel)
+        return [point for point in _points(panel[1], panel[0], metric) if point not in inside]
+
     def draw(axis: Any, panel: Panel) -> None:
         name, group, drawn, steps = panel
         if not drawn:  # no method here states this cost
             axis.set_visible(False)
             return
-        cloud(axis, drawn, styles, steps, vmean_error(group))
+        cloud(axis, within(panel), styles, steps, vmean_error(group))
         for row in group:
             if row.get("reference"):
                 axis.axhline(_drawn(row, metric), **yardsticks[text_label(row)], zorder=1)
@@ -100,23 +108,21 @@ def cost_figure(
         scale(axis, [_drawn(row, metric) for row in _shown(group)], high=top(group))
         axis.grid(axis="x")
         logarithmic(axis, "x")
+        beyond(axis, out(panel), styles)
         axis.set_xlabel(AXES[name][2])
 
     def finish(axis: Any, panel: Panel) -> None:
-        numbers(axis, panel[2], styles, len(budgets) > 1)
+        names(axis, within(panel), styles, len(budgets) > 1, out(panel))
 
-    flags = flagged(shown)
-    joined = {} if len(budgets) > 1 else {"linestyle": ""}
     ends = max(_lowest(group, metric) for _, group in places), min(top(group) for _, group in places)
     notes = outside(points, lambda row: [_drawn(row, metric)], *ends)
 
     def legend(page: Sequence[Panel]) -> dict[str, Any]:
-        there = {point.label for _, _, drawn, _ in page for point in drawn}
+        there = {point.label for panel in page for point in within(panel)}
         exact = any(drawn and exact_cost(group, name) < HUGE for name, group, drawn, _ in page)
         return {  # long entries share a column
-            **{legend_text(label, flags): look | joined for label, look in styles.items() if label in there},
             **yardsticks,
-            **(others if there - styles.keys() else {}),
+            **others_legend(there - styles.keys()),
             **({EXACT_LABEL: EXACT_LINE} if exact else {}),
             **hollow_legend(row for row in points if text_label(row) in there),
             **(STEPS if any(steps for *_, steps in page) else {}),
@@ -124,8 +130,13 @@ def cost_figure(
 
     unpriced = [
         f"Not drawn, as they state no {price if price == 'cost' else f'number of {price}'}: {', '.join(labels)}."
-        for price, labels in unstated(shown, COSTS).items()
+        for price, labels in unstated(shown, costs).items()
         if labels
+    ]
+    unpriced += [
+        f"No panel of {COSTS[name].partition(',')[0]}: only {', '.join(stating[name])} states their number."
+        for name in AXES
+        if stating[name] and name not in costs
     ]
     caption = [
         f"Median of the {in_words(metric)}{f', {formula(metric)}' if metric in SYMBOLS else ''}, against the entries "
@@ -146,7 +157,7 @@ def cost_figure(
         draw,
         y=f"{symbol(metric)}, median",
         legend=legend,
-        width=1.6,
+        width=1.6 if len(costs) > 1 else drawing.sizes.wide,
         height=2.8 if others else 2.3,
         finish=finish,
         columns=len(costs),
@@ -156,13 +167,12 @@ def cost_figure(
 
 
 def _points(rows: Sequence[Fields], cost: str, metric: str) -> list[Point]:
-    """The points of a panel: requested methods with this cost and an error above those of rounding."""
+    """Requested methods with this cost."""
     methods = [row for row in _shown(rows) if not row.get("reference")]
-    least = _lowest(rows, metric)
     return [
-        Point(text_label(row), row["d"], price, error, mark(row) == "!")
+        Point(text_label(row), row["d"], price, _drawn(row, metric) or 0.0, mark(row) == "!")
         for row in methods
-        if (price := prices(row).get(cost)) and (error := _drawn(row, metric) or 0.0) > least
+        if (price := prices(row).get(cost))
     ]
 
 

@@ -7,9 +7,9 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import Point, numbers
+from ...figures.costs import LINES, Point, names
 from ...figures.drawing import Drawing
-from ...figures.ends import lowest, outside, scale
+from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.kit import logarithmic
 from ...figures.looks import GREY
 from ...figures.methods import (
@@ -18,7 +18,6 @@ from ...figures.methods import (
     INTERVALS,
     MANY_POINTS,
     Styles,
-    beside,
     correlated,
     family_panels,
     flagged,
@@ -143,40 +142,38 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     own = [value for row in rows for value in of_windows(row["of_windows"], "kl") if few]
     spread = {"each window": {"color": GREY, **DOT}} if few else spread_legend(INTERVAL)
 
-    def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
-        metric, lines = panel[0]["drawn"], {}
-        curves = gathered(panel, text_label)
+    def draw(axis: Any, panel: Sequence[Row]) -> None:
+        metric = panel[0]["drawn"]
         if metric == "kl":
             scale(axis, [*divergences, *own], high=HUGE)
         else:
             axis.margins(y=ROOM)
-        for number, group in enumerate(curves):
+        for group in gathered(panel, text_label):
             label, ordered = text_label(group[0]), sorted(group, key=_read)
-            colour, side = styles[label]["color"], beside(axis, number, len(curves))
+            colour = styles[label]["color"]
             x, y = [_read(row) for row in ordered], [mean(row, metric) or 0.0 for row in ordered]
             dots = [(_read(row), value) for row in ordered for value in of_windows(row["of_windows"], metric)]
             if 1 < most < LEAST_WINDOWS:
-                axis.update_datalim(dots)
-                axis.plot(*zip(*dots, strict=True), color=colour, transform=axis.transData + side, **DOT)
+                axis.plot(*zip(*dots, strict=True), color=colour, **DOT)
             elif most > 1:
                 bars = [half_interval(row, metric) or 0.0 for row in ordered]
-                axis.errorbar(x, y, bars, color=colour, transform=axis.transData + side, **BARS)
-            (lines[label + notes[label]],) = axis.plot(x, y, **styles[label])
+                axis.errorbar(x, y, bars, color=colour, **BARS)
+            axis.plot(x, y, **styles[label])
         logarithmic(axis, "x")
         axis.set_xlim(low / (high / low) ** MARGIN, high * (high / low) ** MARGIN)
-        return lines
 
     def finish(axis: Any, panel: Sequence[Row]) -> None:
         points = [Point(text_label(row), row["d"], _read(row), mean(row, row["drawn"]) or 0.0) for row in panel]
-        numbers(axis, sorted(points, key=lambda point: point.cost), styles, several=len(budgets) > 1)
+        names(axis, sorted(points, key=lambda point: point.cost), styles, several=len(budgets) > 1)
 
     return Panels(
         stem,
         "KL divergence and change of the loss against the bytes that a step reads: mean over windows and repeats",
         [
             "KL(p ‖ p~) of the next word's distribution, and the loss less that of exact attention on the same "
-            "windows, against the bytes of the prompt's keys and values that a step reads: means. A line joins the "
-            "budgets of a method, whose d stand at its points where there is room.",
+            "windows, against the bytes of the prompt's keys and values that a step reads: means.",
+            *([LINES] * (len(budgets) > 1)),
+            *off_axis(notes),
             *([f"Dots: each window; an interval needs {LEAST_WINDOWS}." if few else INTERVALS] * (most > 1)),
             where(rows, *COUNTED),
         ],

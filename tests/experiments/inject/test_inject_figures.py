@@ -59,10 +59,13 @@ def test_points_and_their_spread_stand_at_their_bytes(count, windows):
     assert ("each window" in figure.legend) == (windows < LEAST_WINDOWS)
     for title, panel in figure.panels:
         axis = Figure().subplots()
-        entries = dict(figure.draw(axis, panel))
+        assert figure.draw(axis, panel) is None
+        entries = [line for line in axis.lines if line.get_linestyle() != "None"]
         assert title.startswith("n = 64\n") and 0 < len(entries) <= MOST_IN_PANEL
-        for line in entries.values():
+        for line in entries:
             assert line.get_xdata().tolist() == pytest.approx(budgets)
+        shown = [line for line in axis.lines if line.get_alpha() == DOT["alpha"]] + [*axis.collections]
+        assert all(axis.transData in (one.get_transform(), one.get_transform()._a) for one in shown), "at their bytes"
         dots = [tuple(place) for line in axis.lines if line.get_alpha() == DOT["alpha"] for place in line.get_xydata()]
         known = {(mib, (0.2 / (1 + place) if "KL" in title else 0.1)) for place, mib in enumerate(budgets)}
         of_windows = [(mib, mean * part) for mib, mean in known for part in (1.0, 2.0)] * len(entries)
@@ -71,7 +74,7 @@ def test_points_and_their_spread_stand_at_their_bytes(count, windows):
         bars = [x for lines in axis.collections for (x, _), _ in lines.get_segments()]
         assert sorted(bars) == pytest.approx([] if windows < LEAST_WINDOWS else sorted(budgets * len(entries)))
         bottom, top = axis.get_ylim()
-        assert all(bottom < y < top for y in (y for line in entries.values() for y in line.get_ydata()))
+        assert all(bottom < y < top for y in (y for line in entries for y in line.get_ydata()))
 
 
 def test_an_interval_does_not_set_the_axis():
@@ -85,7 +88,7 @@ def test_an_interval_does_not_set_the_axis():
     assert 0 <= low < 1 / 16 and 1 / 4 < high < 1
 
 
-def test_budgets_stand_at_points_of_bytes_and_bars_beside_each_other():
+def test_names_and_budgets_stand_at_lines_of_bytes():
     """One window has no spread."""
     for windows in (1, LEAST_WINDOWS):
         rows = [
@@ -100,9 +103,8 @@ def test_budgets_stand_at_points_of_bytes_and_bars_beside_each_other():
         axis = Figure().subplots()
         figure.draw(axis, figure.panels[0][1])
         figure.finish(axis, figure.panels[0][1])
-        assert sorted(text.get_text() for text in axis.texts) == ["16", "16", "4", "d = 4"]
-        places = {round(lines.get_transform().transform((4, 1))[0], 3) for lines in axis.collections}
-        assert len(places) == (0 if windows == 1 else 2) and bool(figure.legend) == (windows > 1)
+        assert sorted(text.get_text() for text in axis.texts) == ["16", "d = 4", "h2o", "window"]
+        assert len(axis.collections) == (0 if windows == 1 else 2) and bool(figure.legend) == (windows > 1)
 
 
 @pytest.mark.parametrize("layers", [LEAST_RANKED - 1, LEAST_RANKED])
