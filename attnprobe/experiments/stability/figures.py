@@ -73,7 +73,9 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
     without = [name for name, group in groups.items() if not any(map(_condition, group))]
     names = [*PANELS, *([CONDITION] if len(without) < len(groups) else [])]
     exact = [f"{name}: of {core}" for name, group in groups.items() if (core := _core(group[0])) in EXACT.values()]
-    notes = [*([", ".join(exact)] if exact else []), *(["without a line: no core"] if without else [])]
+    blank = [name for name, group in groups.items() if not _means(_per_step(group, CONDITION), True)[0]]
+    why = f"without a line: no core{' or singular' * (len(blank) > len(without))}"
+    notes = [*filter(None, [", ".join(exact), why if blank else ""])]
     banded, lost = len(groups) <= MOST_BANDS, left_out(run, rows, _name)
     width = 1 if banded else max(len(values) for row in rows for values in row["per_step"].values()) // SMOOTHED | 1
     alone = [] if banded else [name for name in groups if name not in yardstick]

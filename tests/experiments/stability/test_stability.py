@@ -713,3 +713,6 @@ def test_a_figure_names_methods_that_were_skipped_and_those_without_a_core():
     assert panels.caption[-1] == "bigbird d = 8: skipped, d = 8 is below 10."
     assert "skipped: bigbird d = 8" in panels.legend([panel for _, panel in panels.panels])
     assert [*panels.draw(Figure().subplots(), panels.panels[-1][1])] == ["without a line: no core"]
+    run.append({"method": "nystromformer", **every, **core, "cond_per_step": {"N": [None, None]}})
+    panels = _figure(run, [*run[:2], run[3]], "stability")
+    assert [*panels.draw(Figure().subplots(), panels.panels[-1][1])] == ["without a line: no core or singular"]
