@@ -192,10 +192,10 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
         x="ε",
         y=f"share of {of} errors above ε" if of in OF else "share of errors above ε",
         legend={
-            f"{name}, worst head ({in_seeds(group)})": looks[name]
+            f"{name} ({in_seeds(group)})": looks[name]
             for name, group in zip(looks, gathered(points, _at_budget), strict=True)
         }
-        | {"each head": {"color": GREY, **PALE}}
+        | {"thin: each head, strong: the worst": {"color": GREY, **PALE}}
         | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "n"),
     )
@@ -204,7 +204,7 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
 def in_seeds(points: Sequence[Row]) -> str:
     """The seeds behind a share; a method without draws runs once."""
     seeds = max(len(point["details"].get("errors") or ()) or point["seeds"] or 0 for point in points)
-    return f"{seeds} seeds: steps of {1 / seeds:.2g}" if seeds > 1 else "one run, without draws" * seeds
+    return f"{seeds} seeds: steps of {1 / seeds:.2g}" if seeds > 1 else "one run, no draws" * seeds
 
 
 def _looks(points: Sequence[Row]) -> dict[str, dict[str, Any]]:

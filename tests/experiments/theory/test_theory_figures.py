@@ -286,13 +286,13 @@ def test_the_side_that_breaks_the_promise_is_shaded(drawn, sense, broken):
     assert {tuple(place) for place in shaded.get_paths()[0].vertices} >= {((low, high), (high, low))[1 - broken]}
 
 
-@pytest.mark.parametrize(("errors", "words"), [(5, "5 seeds: steps of 0.2"), (1, "one run, without draws")])
+@pytest.mark.parametrize(("errors", "words"), [(5, "5 seeds: steps of 0.2"), (1, "one run, no draws")])
 def test_a_share_says_how_many_seeds_it_is_of(drawn, errors, words):
     at = {"epsilon": 0.1, "delta": 0.2, "of": "output"}
     one = finding(at, 8, (0.2,) * 3, (0.0, 0.0, 1.0), errors=[[0.1] * errors] * 3)
     actual = drawn([record(one, theorem="ma-property", method="m")])
     assert actual["theory-bounds-n64"].axes[0].get_xlabel() == f"ε; d = 8\np\nδ = 0.2, {words}"
-    assert actual["theory-ma-output-n64"].legends[0].get_texts()[0].get_text() == f"m d = 8, worst head ({words})"
+    assert actual["theory-ma-output-n64"].legends[0].get_texts()[0].get_text() == f"m d = 8 ({words})"
 
 
 def test_the_legend_of_the_dimension_has_the_band_over_heads():
