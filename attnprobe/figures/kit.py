@@ -334,21 +334,17 @@ class Scale:
         return {"cmap": colours, "norm": LogNorm(self.low, self.high)}
 
 
-def scale_of(values: Any, label: str, most: float = math.inf, **look: Any) -> Scale:
-    """The scale that ends where the whiskers of a box plot of the logarithms end, and has arrows where values go on.
-
-    Args:
-        most: the largest value of its end. look: other fields of `Scale`.
-    """
+def scale_of(values: Any, label: str) -> Scale:
+    """The scale that ends where the whiskers of a box plot of the logarithms end, and has arrows where values go on."""
     known = values[np.isfinite(values) & (values > 0)]
     low, high = 0.1, 1.0
     if known.size:
         first, third = np.quantile(known, (0.25, 0.75))
         reach = (third / first) ** WHISKER
-        low, high = float(max(known.min(), first / reach)), float(min(known.max(), third * reach, most))
+        low, high = float(max(known.min(), first / reach)), float(min(known.max(), third * reach))
     low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
     extend = EXTENDED[bool((values < low).any()), bool((values > high).any())]
-    return Scale(low, high, label, extend, **look)
+    return Scale(low, high, label, extend)
 
 
 def heat_map(

@@ -260,7 +260,7 @@ def balanced(count: int, most: int) -> int:
 def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -> list[Path]:
     """Draw figures (see `Panels`) into a folder, the pages of equal stems as ``STEM``, ``STEM-2``, …; the files' paths.
 
-    Figures without panels are left out.
+    Titles of several pages say which part each is. Figures without panels are left out.
     """
     if drawing.collected is not None:
         drawing.collected.extend(figures)
@@ -269,6 +269,8 @@ def draw_figures(figures: Iterable[Any], drawing: Drawing, folder: str | Path) -
     for group in gathered(figures, lambda figure: figure.stem):
         with fixed_settings(drawing):
             pages = [(figure, page) for figure in group for page in figure.pages(drawing)]
+        parts = [f", part {number} of {len(pages)}" * (len(pages) > 1) for number in range(1, len(pages) + 1)]
+        pages = [(replace(one, title=one.title + part), page) for (one, page), part in zip(pages, parts, strict=True)]
         paths += drawn(pages, lambda page: page[0].sheet(page[1], drawing), Path(folder) / group[0].stem, drawing)
     return paths
 

@@ -98,7 +98,7 @@ MAY_HEAVY = {
 # modules of a command that read records and never measure
 VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record"}
 VIEWS |= {"columns", "papers", "result"}
-VIEWS |= {"cost", "unbeaten", "error_figure", "heads_figure", "maps_figure"}
+VIEWS |= {"cost", "unbeaten", "error_figure", "heads_figure", "heat_maps", "maps_figure"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -175,11 +175,11 @@ def test_a_page_of_every_command(command):
 def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     """More methods than layers are lines, by their median at the largest d; V-Mean stands once for each layer."""
     some = records()
-    paths = head_figures(some, Drawing(), tmp_path, "output_spectral")
+    paths = head_figures(some, summarise(some)[0], Drawing(), tmp_path, "output_spectral")
     assert [path.name for path in paths] == files_of("heads-output_spectral-n64")
     maps = [axis for axis in pages[0].axes if axis.get_label() != "<colorbar>"]
     assert [axis.get_title() for axis in maps] == [f"layer {layer}, d = {d}" for layer in (0, 2) for d in (16, 32)]
-    labels = [text.get_text() for text in maps[0].get_yticklabels()]
+    labels = [text.get_text().removesuffix(" !") for text in maps[0].get_yticklabels()]
 
     def means(name, d, layer):
         cells = [one for one in some if (text_label(one), one["d"], one["layer"]) == (name, d, layer)]
@@ -199,7 +199,7 @@ def test_heat_maps_of_many_layers_have_these_as_lines(tmp_path, pages):
     layers = range(3)
     some = [cell(d=d, values=[0.1 + layer, 0.2 * d], layer=layer, source={}) for d in (1, 2) for layer in layers]
     some += [cell("vmean", None, [1.0, 2.0], layer=layer, source={}) for layer in layers]
-    head_figures(some, Drawing(), tmp_path, "output_spectral")
+    head_figures(some, summarise(some)[0], Drawing(), tmp_path, "output_spectral")
     maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
     names = [(axis.get_ylabel(), axis.get_title()) for axis in maps]
     assert names == [("skyformer\nlayer", "d = 1"), ("", "d = 2"), ("V-Mean\nlayer", "")]
@@ -217,7 +217,7 @@ def test_a_method_far_away_does_not_stretch_the_colours_of_heat_maps(tmp_path, p
         for name, size in (("skyformer", 1), ("topk", 1), ("window", 1), ("bigbird", 1), ("linformer", 1000))
         for layer in range(5)
     ]
-    head_figures(some, Drawing(), tmp_path, "output_spectral")
+    head_figures(some, summarise(some)[0], Drawing(), tmp_path, "output_spectral")
     maps = [axis for axis in pages[0].axes if axis.get_title()]
     assert [axis.get_title() for axis in maps[:3]] == ["skyformer", "topk", "window"]
     assert " ".join(maps[4].get_title().split()) == "linformer, above: ≥ 100"
@@ -235,7 +235,7 @@ def test_methods_beyond_a_page_of_heat_maps_have_another_one(tmp_path, pages):
         for d in (1, 2)
         for layer in (0, 1)
     ]
-    head_figures(some, Drawing(style="slide"), tmp_path, "output_spectral")
+    head_figures(some, summarise(some)[0], Drawing(style="slide"), tmp_path, "output_spectral")
     maps = [[axis for axis in page.axes if axis.get_title()] for page in pages]
     lines = [[text.get_text() for text in page[0].get_yticklabels()] for page in maps]
     assert ["".join(name.split()) for page in lines for name in page] == names
@@ -243,15 +243,27 @@ def test_methods_beyond_a_page_of_heat_maps_have_another_one(tmp_path, pages):
     assert [axis.get_title() for axis in maps[-1]] == ["layer 0", "layer 1"]
 
 
+def test_lines_of_heat_maps_that_used_more_than_d_are_last(tmp_path, pages):
+    some = records()
+    for one in some:
+        if one["method"] == "skyformer":
+            one["metrics"]["realised_d"] = [64] * len(one["heads"])
+    head_figures(some, summarise(some)[0], Drawing(), tmp_path, "output_spectral")
+    labels = [text.get_text() for text in pages[0].axes[0].get_yticklabels()]
+    assert labels[-2:] == ["skyformer ! (used 64)", "V-Mean"]
+    assert pages[0].axes[0].get_ylabel() == "best first"
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.slow
 def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
-    assert head_figures([one for one in records() if one["layer"] == 0], Drawing(), tmp_path, "output_spectral") == []
-    assert head_figures(records(), Drawing(), tmp_path, "matrix_spectral") == []
+    one = [one for one in records() if one["layer"] == 0]
+    assert head_figures(one, summarise(one)[0], Drawing(), tmp_path, "output_spectral") == []
+    assert head_figures(records(), summarise(records())[0], Drawing(), tmp_path, "matrix_spectral") == []
     broken = [cell("skyformer", 16, [None, 0.0, 1.0, 1e9], layer=layer, source={}) for layer in range(3)]
-    assert len(head_figures(broken, Drawing(), tmp_path, "output_spectral")) == EACH
+    assert len(head_figures(broken, summarise(broken)[0], Drawing(), tmp_path, "output_spectral")) == EACH
     several = [*records(), *records(source={"weights": "initialized"})]
-    names = {path.name for path in head_figures(several, Drawing(), tmp_path, "output_spectral")}
+    names = {path.name for path in head_figures(several, summarise(several)[0], Drawing(), tmp_path, "output_spectral")}
     assert names == {
         f"heads-output_spectral-n64-{word}.{kind}"
         for word in ("pretrained", "initialized")
@@ -263,7 +275,7 @@ def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
         for d in range(1, 8)
         for layer in range(2)
     ]
-    assert len(head_figures(many, Drawing(), tmp_path, "output_spectral")) == EACH
+    assert len(head_figures(many, summarise(many)[0], Drawing(), tmp_path, "output_spectral")) == EACH
 
 
 def test_cost_shows_each_budget_at_its_entries(tmp_path, pages):

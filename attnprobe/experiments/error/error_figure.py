@@ -118,7 +118,8 @@ def _dots(
     Many methods of one place stand in two columns.
     """
     rows = [row for group in corners for row in group]
-    values, high = _values([*rows, *limits], name), _end(rows, name)
+    values = _values([*rows, *limits], name)
+    high = _end(rows, values, name)
     ends = lowest(values, high), highest(values, high)
     order, names = ranked(rows, lambda line: median(_finite(row, name) for row in line)), names_of(rows)
     by_error = sorted(rows, key=lambda row: order.index(text_label(row)))
@@ -154,7 +155,7 @@ def _dots(
         [
             *_caption(name, rows, limits, budgets, True),
             order_of(rows, "medians"),
-            *([f"The axis ends at {SPAN:g} times V-Mean's error."] * math.isfinite(high)),
+            *([f"The axis ends at {SPAN:g} times V-Mean's error."] * (high < _largest(values))),
         ],
         panels,
         draw,
@@ -181,8 +182,9 @@ def _lines(
 ) -> Panels:
     """A line for each method, a panel for each place. A row of panels that is a layer or source has its own scale."""
     rows = [row for group in corners for row in group]
-    high = _end(rows, name)
-    low = lowest(_values([*rows, *limits], name), high)
+    every = _values([*rows, *limits], name)
+    high = _end(rows, every, name)
+    low = lowest(every, high)
     notes = outside([row for row in rows if has(row, name)], lambda row: [median_of(row, name)], low, high)
     lengths = {row["n"] for row in rows}
     rowwise = 1 < len(lengths) <= 4 and len(corners) > len(lengths)
@@ -222,7 +224,7 @@ def _values(rows: Sequence[Row], name: str) -> list[float | None]:
     statistics = [row["metrics"][name] for row in methods if has(row, name)]
     values = [row["metrics"][name]["median"] for row in rows if has(row, name)]
     values += [stats.get(key) for stats in statistics for key in ("p10", "p90")]
-    most = BEYOND * max((value for value in map(drawable, values) if value == value), default=math.inf)
+    most = BEYOND * _largest(values)
     return [*values, *(value for stats in statistics if (value := drawable(stats.get("max"))) <= most)]
 
 
@@ -249,16 +251,21 @@ def _caption(name: str, rows: Sequence[Row], bounds: Sequence[Row], budgets: Seq
     return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
-def _end(rows: Sequence[Row], name: str) -> float:
-    """The end of an axis, if a method's p90 is above it, so that one that diverges does not squeeze the others.
+def _largest(values: Sequence[float | None]) -> float:
+    return max((value for value in map(drawable, values) if value == value), default=math.inf)
 
-    It is `SPAN` times V-Mean's error, or the middle of all.
+
+def _end(rows: Sequence[Row], values: Sequence[float | None], name: str) -> float:
+    """The largest value on an axis, which all pages share.
+
+    If a method's p90 is above `SPAN` times V-Mean's error, or the middle of all, it is that, so that a method that
+    diverges does not squeeze the others; else it is the largest of ``values``.
     """
     shown = [row for row in rows if has(row, name)]
     middles = [median_of(row, name) for row in shown if row.get("reference")]
     middles = middles or sorted(median_of(row, name) for row in shown)
     high = middles[len(middles) // 2] * SPAN or math.inf
-    return high if max(drawable(row["metrics"][name]["p90"]) for row in shown) > high else math.inf
+    return high if max(drawable(row["metrics"][name]["p90"]) for row in shown) > high else _largest(values)
 
 
 def _corner(row: Row) -> tuple[Any, ...]:

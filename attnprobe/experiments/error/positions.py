@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -15,18 +14,18 @@ import numpy as np
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.files import chunks
-from ...figures.kit import EMPTY, cell_text, heat_map, logarithmic, scale_of, word_inches
-from ...figures.looks import GREY
+from ...figures.kit import logarithmic, scale_of
 from ...figures.methods import (
     HUGE,
     MOST_IN_PANEL,
     OWN,
-    flagged,
     hollow_legend,
-    legend_text,
     marks,
+    names_of,
+    order_of,
     panel_title,
-    sign_legend,
+    parts,
+    ranked,
     styles_of,
     text_label,
     where,
@@ -34,7 +33,7 @@ from ...figures.methods import (
 from ...figures.panels import Panels, balanced, draw_figures, panels_of
 from ...tables.long import Row
 from ...tables.methods import ROUNDING, family, mark
-from ...tables.table import gathered
+from .heat_maps import heat_maps, most_lines
 
 Block = tuple[str, Sequence[Row]]  # of a source, layer, n and budget: its title, and a row for each method
 Curve = dict[int, float]  # the means of positions from 2^a to 2^(a+1) - 1, by 2^a
@@ -44,12 +43,6 @@ ALL = 0.99  # a method with more mass at every position has no curve of it
 QUANTITIES = {"row_error": "relative error\nof a row, mean", "mass": "mass of the\nkeys used, mean"}
 AT = "query position"
 ERROR = "The error of a row is ‖o~ − o‖ / ‖o‖, here the mean over queries at positions 2^a to 2^(a+1) − 1."
-NAMES = 0.2  # inches beside the names of methods
-PITCH, TIGHT = 0.16, 0.075  # inches of a line of a map, and the least of one
-BLOCK, BAR = 0.95, 0.7  # inches of a map, at least, and of the colour scale
-AROUND = 1.2  # inches above and below the maps of a slide
-EXACT = {"at most rounding": {"color": "white", "markeredgecolor": GREY, "linestyle": "", "marker": "s"}}
-MISSING = {"not measured": {"color": EMPTY, "linestyle": "", "marker": "s"}}
 
 
 def positions_figure(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -139,7 +132,7 @@ def _curves(
         else:
             scale(axis, every, high=high)
 
-    flags = flagged(shown)
+    named = names_of(shown)
     if "mass" in names:
         caption = [*caption, f"Mass is the exact weight of the keys that a method uses; above {ALL} it has no curve."]
     rounded = any(y <= ROUNDING for y in every)
@@ -168,7 +161,7 @@ def _curves(
                 panels,
                 draw,
                 AT,
-                legend={legend_text(label, flags): look for label, look in styles.items()} | hollow_legend(shown),
+                legend={named[label]: look for label, look in styles.items()} | hollow_legend(shown),
                 width=1.6,
                 height=tall,
                 columns=across,
@@ -183,71 +176,47 @@ def _maps(blocks: Sequence[Block], first: int, caption: Sequence[str], drawing: 
     shown = [row for _, group in blocks for row in group]
     keys = sorted({a for row in shown for a in _curve(row, "row_error", first)})
 
-    def errors(rows: Sequence[Row]) -> Any:
-        """Those of rows, (rows, keys), NaN where there is none."""
-        curves = [_curve(row, "row_error", first) for row in rows]
-        return np.array([[curve.get(a, math.nan) for a in keys] for curve in curves])
+    def errors(row: Row) -> list[float]:
+        curve = _curve(row, "row_error", first)
+        return [curve.get(a, math.nan) for a in keys]
 
     def last(line: Sequence[Row]) -> float:
         """The geometric mean of a method's errors at the last positions; infinite where one is not known."""
-        ends = errors(line)[:, -1]
+        ends = np.array([errors(row)[-1] for row in line])
         return math.inf if np.isnan(ends).any() else float(np.log(np.maximum(ends, ROUNDING)).mean())
 
-    every = errors(shown)
-    yardstick = errors([row for row in shown if row.get("reference")])
-    worst = float(yardstick[yardstick > ROUNDING].max(initial=0.0)) or math.inf
-    colours = scale_of(every[every > ROUNDING], "relative error of a row, mean", worst, outside={"under": "white"})
-    if colours.extend in ("min", "both"):  # an arrow would be white, as errors of rounding are
-        colours = replace(colours, extend="max" if colours.extend == "both" else "neither")
-        caption = [*caption, "Errors below the scale have its lowest colour."]
-    low, middle = colours.low, math.sqrt(colours.low * colours.high)
-    flags = flagged(shown)
-    sizes, letter = drawing.sizes, drawing.small
-
-    def page(lines: Sequence[Sequence[Row]], words: str) -> Panels:
-        """The maps of some methods, all places and budgets."""
-        pitch = min(PITCH, (sizes.tall - AROUND) / len(lines))
-        labels = [text_label(line[0]) for line in lines]
-        bold = [bool(line[0].get("reference")) or family(line[0]) == OWN for line in lines]
-
-        def draw(axis: Any, group: Sequence[Row]) -> None:
-            rows = {text_label(row): row for row in group}
-            of_line = dict(zip(rows, errors(group), strict=True))
+    every = np.array([errors(row) for row in shown])
+    colours = scale_of(np.where(every <= ROUNDING, 0.0, every), "relative error of a row, mean")
+    names, order = names_of(shown), ranked(shown, last)
+    strong = {names[text_label(row)] for row in shown if row.get("reference") or family(row) == OWN}
+    most = max(1, most_lines(drawing) - len(strong))  # beside these, which each page has
+    figures = []
+    for part in parts(sorted(shown, key=lambda row: order.index(text_label(row))), most):
+        labels = sorted({*map(text_label, part)}, key=order.index)
+        panels = []
+        for title, group in blocks:
+            of_line = {text_label(row): errors(row) for row in group}
             values = np.array([of_line.get(label, [math.nan] * len(keys)) for label in labels])
-            drawn = np.where(values <= ROUNDING, ROUNDING / 10, np.maximum(values, low))  # zero has no colour
-            names = [legend_text(label, flags) for label in labels]
-            heat_map(axis, drawn, names, keys, aspect="auto", linewidth=0.3, **colours.look)
-            axis.set_xticks(axis.get_xticks()[::-2], keys[::-2])
-            for text, strong in zip(axis.get_yticklabels(), bold, strict=False):  # none within a row
-                text.set(fontsize=min(letter, 0.85 * 72 * pitch), fontweight="bold" if strong else "normal")
-            for place, label in enumerate(labels):
-                if label in rows and mark(rows[label]) == "!":
-                    cell_text(axis, (place, len(keys) - 1), "!", pitch, bool(values[place, -1] < middle))
-
-        return Panels(
-            "positions",
-            "Errors of rows over position: means",
-            [*caption, "A column begins at its number.", where(shown, "heads", "windows", "repeats")],
-            [(f"{title}{words}", group) for title, group in blocks],
-            draw,
-            AT,
-            legend=looks,
-            width=(sizes.wide - 0.01) / across,
-            height=0.35 + pitch * len(lines),
-            columns=across,
-            scale=colours,
+            panels.append((title, (values, np.zeros(values.shape, bool))))
+        figures.append(
+            heat_maps(
+                panels,
+                [names[label] for label in labels],
+                [str(a) if place % 2 else "" for place, a in enumerate(keys, len(keys) % 2 + 1)],
+                colours,
+                len({row["d"] for row in shown} - {None}) or 1,
+                drawing,
+                strong,
+                stem="positions",
+                title="Errors of rows over position: means",
+                caption=[
+                    *caption,
+                    "A column begins at its number. Errors of at most 1e-5 may be rounding.",
+                    order_of(shown, "errors at the last positions"),
+                    where(shown, "heads", "windows", "repeats"),
+                ],
+                x=AT,
+                y="best first",
+            )
         )
-
-    every_line = sorted(gathered(shown, text_label), key=last)
-    missing = np.isnan(every).any() or len(shown) < len(every_line) * len(blocks)
-    looks = (EXACT if (every <= ROUNDING).any() else {}) | (MISSING if missing else {}) | sign_legend(shown)
-    references = [line for line in every_line if line[0].get("reference")]
-    others = [line for line in every_line if not line[0].get("reference")]
-    wide = NAMES + max(word_inches(text_label(line[0]), letter) for line in every_line)  # inches of names
-    across = balanced(len(blocks), max(1, int((sizes.wide - wide - BAR) / BLOCK)))
-    room = int((sizes.tall - AROUND) / TIGHT) - len(references)
-    parts = chunks(others, math.ceil(len(others) / math.ceil(len(others) / room)))
-    return [
-        page(sorted([*part, *references], key=last), f", part {number} of {len(parts)}" if len(parts) > 1 else "")
-        for number, part in enumerate(parts, 1)
-    ]
+    return figures

@@ -291,7 +291,7 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     def maps(folder: Path) -> list[Path]:
         return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
-    heads = partial(head_figures, records, drawing, metric=metric or RELATIVE)
+    heads = partial(head_figures, records, rows, drawing, metric=metric or RELATIVE)
 
     def cost(folder: Path) -> list[Path]:
         over_layers = pooled(records)

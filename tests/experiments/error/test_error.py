@@ -319,6 +319,15 @@ def test_dots_of_many_methods_go_on_on_other_slides(tmp_path, pages, layers):
     assert dashed == [1.05] * len(axes), "V-Mean stands beside all"
 
 
+def test_slides_of_dots_without_a_method_far_off_have_one_axis_and_say_which_part_they_are(tmp_path, pages):
+    records = [cell("vmean", None, [1.0, 1.1])]
+    records += [cell(name, 16, [0.01 * 1.1**place]) for place, name in enumerate(METHODS) if name != "vmean"]
+    error_figure(*summarise(records), Drawing(style="slide"), tmp_path)
+    assert len(pages) > 1 and len({axis.get_xlim() for page in pages for axis in page.axes}) == 1
+    for number, page in enumerate(pages, 1):
+        assert f", part {number} of {len(pages)}" in " ".join(page.get_suptitle().split())
+
+
 def test_few_methods_have_lines_and_bounds_of_dots_have_the_colours_of_their_budgets(tmp_path, pages):
     for count in (MOST_LINES, MOST_LINES + 1):
         names = [*METHODS][:count]

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from error_records import cell
+from error_records import cell, legend_of
 from matplotlib.figure import Figure
 
+from attnprobe.experiments.error.heat_maps import MISSING
 from attnprobe.experiments.error.positions import positions_figure
 from attnprobe.experiments.error.view import summarise
 from attnprobe.figures.drawing import Drawing
@@ -136,20 +137,19 @@ def test_many_methods_are_lines_of_a_map_ranked_by_their_last_errors():
     axis = drawn(figure, 1)
     assert [text.get_text() for text in axis.get_yticklabels()] == RANKED
     assert [text.get_text() for text in axis.get_yticklabels() if text.get_fontweight() == "bold"] == RANKED[3:5]
-    assert [text.get_text() for text in axis.texts] == ["!"] and axis.texts[0].get_position()[1] // 1 == 3
+    assert [text.get_text() for text in axis.texts] == ["·"] * 8, "errors of rounding, and no ! at a position"
     (cells,) = axis.collections
     values = np.asarray(cells.get_array()).reshape(len(RANKED), -1)
-    low, high = figure.scale.low, figure.scale.high
+    low = figure.scale.low
     for line, (factor, exact) in enumerate(
         [(0.1, 1), (0.2, 2), (0.3, 0), (0.4, 0), (0.45, 0), (0.5, 2), (0.7, 1), (0.8, 2), (0.9, 0)]
     ):
-        expected = [max(2 * one, low) for one in errors_of(factor)[exact:-1]]
-        assert values[line, exact:].tolist() == pytest.approx(expected) and all(values[line, :exact] < 1e-5)
-    assert high == pytest.approx(2 * errors_of(0.45)[-2]) and figure.scale.extend == "max", "V-Mean's"
-    assert cells.cmap(cells.norm(1e-6)) == (1.0, 1.0, 1.0, 1.0) and "at most rounding" in figure.legend
+        expected = [low] * exact + [2 * one for one in errors_of(factor)[exact:-1]]
+        assert values[line].tolist() == pytest.approx(expected)
+    assert [*legend_of(figure)] == ["! bad rows (normaliser ≤ 0 or lost)", "· at most 1e-5"]
 
 
-@pytest.mark.parametrize("count, pages", [(30, 1), (45, 2)])
+@pytest.mark.parametrize("count, pages", [(30, 2), (45, 3)])
 def test_a_slide_has_as_many_methods_as_can_be_read(count, pages):
     records = [
         rows(f"m{number}", errors_of(0.01 * number), layer=layer) for number in range(1, count) for layer in (0, 1)
@@ -162,19 +162,35 @@ def test_a_slide_has_as_many_methods_as_can_be_read(count, pages):
     assert [len(sheet.figure.axes) for sheet in sheets] == [3] * pages, "two layers and a scale"
     for figure in figures:
         names = [text.get_text() for text in drawn(figure, 0).get_yticklabels()]
-        assert "V-Mean" in names and len(names) <= 31
+        assert "V-Mean" in names and len(names) <= 16
 
 
 def test_a_method_that_is_missing_at_one_place_is_grey_there():
     (figure,) = figures_of([one for one in MANY if (one["method"], one["d"]) != ("m5", 32)])
     (cells,) = drawn(figure, 1).collections
     values = np.ma.asarray(cells.get_array()).reshape(len(RANKED), -1)
-    assert values.mask.sum() == 6 and values.mask[5].all() and "not measured" in figure.legend
+    assert values.mask.sum() == 6 and values.mask[5].all() and MISSING in legend_of(figure)
 
 
-def test_errors_below_the_scale_have_its_lowest_colour_and_no_white_arrow():
-    (figure,) = figures_of([*MANY, *(rows("small", errors_of(1e-4), d) for d in (16, 32))])
-    assert figure.scale.extend == "max" and "Errors below the scale have its lowest colour." in figure.caption
-    (cells,) = drawn(figure, 0).collections
-    values = np.asarray(cells.get_array()).reshape(len(RANKED) + 1, -1)
-    assert values[0].tolist() == [figure.scale.low] * 6 and figure.scale.low > 1e-3
+def test_errors_beyond_the_scale_have_the_colour_of_its_end_and_a_sign():
+    far = [rows(name, errors_of(size), d) for name, size in (("small", 1e-4), ("large", 1e4)) for d in (16, 32)]
+    (figure,) = figures_of([*MANY, *far])
+    axis = drawn(figure, 0)
+    low, high = figure.scale.low, figure.scale.high
+    assert figure.scale.extend == "both" and low > 1e-3 and high < 1e3
+    (cells,) = axis.collections
+    assert np.asarray(cells.get_array()).reshape(len(RANKED) + 2, -1)[0].tolist() == [low] * 6
+    signs = {(int(text.get_position()[1]), text.get_text()) for text in axis.texts}
+    assert {(0, "−"), (len(RANKED) + 1, "+")} <= signs
+    assert {"− below the scale", "+ above the scale"} <= {*legend_of(figure)}
+
+
+def test_a_method_that_used_more_than_d_is_the_last_line():
+    more = [rows("moba", errors_of(1e-3), d) for d in (16, 32)]
+    for one in more:
+        one["metrics"]["realised_d"] = [64, 64]
+    (figure,) = figures_of([*MANY, *more])
+    assert [text.get_text() for text in drawn(figure, 0).get_yticklabels()] == [*RANKED, "moba (used 64)"]
+    assert "Methods stand by rising errors at the last positions at the largest d; last are those that used more" in (
+        " ".join(figure.caption)
+    )
