@@ -348,19 +348,24 @@ def scale_of(values: Any, label: str) -> Scale:
 
 
 def heat_map(
-    axis: Any, values: Any, lines: Sequence[int | str], heads: Sequence[int], aspect: Any = "equal", **look: Any
+    axis: Any,
+    values: Any,
+    lines: Sequence[int | str],
+    columns: Sequence[int | str],
+    aspect: Any = "equal",
+    **look: Any,
 ) -> None:
-    """Draw values, (lines, heads), as square cells with a look of `Scale`; NaN is no cell.
+    """Draw values, (lines, columns), as square cells with a look of `Scale`; NaN is no cell.
 
     Args:
         values: of the first lines; the others are empty. lines: layers, or names, of which each has a tick.
-        aspect: of matplotlib's ``set_aspect``.
+        columns: heads, or names. aspect: of matplotlib's ``set_aspect``.
     """
     axis.pcolormesh(np.ma.masked_invalid(values), edgecolors="white", **look)
-    axis.set_xlim(0, len(heads))
+    axis.set_xlim(0, len(columns))
     axis.set_ylim(len(lines), 0)
     axis.set_aspect(aspect)
-    for names, set_ticks in ((heads, axis.set_xticks), (lines, axis.set_yticks)):
+    for names, set_ticks in ((columns, axis.set_xticks), (lines, axis.set_yticks)):
         step = 1 if isinstance(names[0], str) else -(-len(names) // 8)  # at most about eight numbers
         set_ticks([place + 0.5 for place in range(0, len(names), step)], [str(one) for one in names[::step]])
     axis.tick_params(length=0, pad=2, labelsize="small")

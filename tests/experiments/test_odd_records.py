@@ -513,8 +513,9 @@ def test_error_heads_have_signs_where_rows_are_bad_or_values_beyond_the_scale():
     assert signs(**steady, bad_rows=[2.0] * heads, guarded_rows=[2.0] * heads)[:2] == ([], []), (
         "the method replaced them"
     )
-    wide = {"output_spectral_relative": [1e9, *[0.4] * (heads - 2), 1e-9]}
-    assert signs(**wide) == (["+", "−"] * 2, ["+ above the scale", "− below the scale"], "both")
+    wide = {"output_spectral_relative": [1e9, 1e-9, *[0.4] * (heads - 3), 1e-4]}
+    below = ["− below the scale", "· at most 1e-5"]
+    assert signs(**wide) == (["+", "·", "−"] * 2, ["+ above the scale", *below], "both")
     assert signs(output_spectral_relative=[1e9, *[0.4] * (heads - 1)])[2] == "max"
 
 
