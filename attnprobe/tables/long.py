@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from ..records.file import STATUSES
@@ -25,6 +26,7 @@ STATISTICS = ("mean", "se", "median", "p10", "p90", "min", "max", "count")
 NORMED = ("output_", "matrix_")  # norms of E, also the ends of their certified intervals
 OF_NORM = Metric("norm")
 LEAST_RANKED = 6  # pairs of a rank correlation that is shown
+MOST_ORDERS = 8  # pairs, all of whose orders are counted
 DOUBTFUL = "doubtful"  # how many values rounding decides, beside the fragile statistics of a metric
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
@@ -173,6 +175,26 @@ def rank_correlation(x: Sequence[float], y: Sequence[float], *, least: int = LEA
     import numpy as np
 
     return round(float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]), 12)
+
+
+def rank_p_value(x: Sequence[float], y: Sequence[float]) -> float:
+    """The two-sided p-value of no `rank_correlation`: of all orders of up to 8 pairs, of more by Student's t.
+
+    >>> rank_p_value(range(6), range(6)) == 2 / math.factorial(6)
+    True
+    >>> round(rank_p_value(range(12), [3, 0, 1, 2, 7, 4, 11, 5, 6, 9, 8, 10]), 4)
+    0.0022
+    """
+    import numpy as np
+    from scipy.special import stdtr
+
+    first, second = (np.array(ranks) - np.mean(ranks) for ranks in (_ranks(x), _ranks(y)))
+    if len(x) <= MOST_ORDERS:
+        orders = np.array([*permutations(second)]) @ first
+        return float(np.mean(np.abs(orders) > abs(first @ second) - 1e-9))
+    rho = first @ second / math.sqrt((first @ first) * (second @ second))
+    degrees = len(x) - 2
+    return 2 * float(stdtr(degrees, -abs(rho) * math.sqrt(degrees / max(1 - rho**2, 1e-15))))
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

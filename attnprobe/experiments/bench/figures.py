@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import STEPS, Point, cloud, coloured, frontier, names, others_legend
+from ...figures.costs import DIM, STEPS, Point, cloud, coloured, frontier, names, others_legend
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -23,6 +23,7 @@ from ...figures.methods import (
     where,
 )
 from ...figures.panels import Panels, draw_figures
+from ...figures.texts import Texts
 from ...tables.labels import file_tag
 from ...tables.long import Row
 from ...tables.methods import mark
@@ -36,25 +37,25 @@ COSTS = {  # heading, factor, label
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
 SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
-EXACT_LABEL = "exact attention"
+EXACT_LABEL = "exact attention, fused kernel"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
-GUIDE: Mapping[str, Any] = {"color": "#777777", "alpha": 0.8, "linewidth": 0.9, "zorder": 1}
-GUIDES = {1: ("∝ n", {**GUIDE, "linestyle": (0, (1, 1.5))}), 2: ("∝ n²", {**GUIDE, "linestyle": (0, (4, 2))})}
+GUIDE: Mapping[str, Any] = {"color": "#b0b0b0", "linewidth": 0.8, "zorder": 0.9}
+GUIDES = {1: "∝ n", 2: "∝ n²"}
 
 
 def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw costs and errors, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, if there are several n. Every panel
-    shows exact attention in black, and dotted guides of slopes 1 and 2 through its last point. The legend has each
+    shows exact attention in black, and thin guides of slopes 1 and 2 through its last point. The legend has each
     method's exponent. More than 6 methods have panels by family, of at most four methods each. ``bench-pareto-nN``:
     error against time, memory, products, and the keys that a row reads, if errors and these costs were
     measured. A point is a budget, larger for larger ones; steps are the frontier.
 
     Args:
-        warnings: of disturbed times, for captions.
+        warnings: of disturbed times, for captions; the first stands above the panels too.
 
     Returns:
         The files' paths.
@@ -72,7 +73,7 @@ def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing
                 if len({row["n"] for row in priced}) > 1:
                     figures.append(_growth(methods, priced, cost, d, tag, warnings))
         for of_length in grouped_by(timed, "n"):
-            figures += [_pareto(methods, of_length, tag)] if sum(map(_is_drawn, of_length)) > 1 else []
+            figures += [_pareto(methods, of_length, tag, warnings)] if sum(map(_is_drawn, of_length)) > 1 else []
     return draw_figures(figures, drawing, out_dir)
 
 
@@ -110,7 +111,6 @@ def _growth(
         return factor * last[cost] * (n / last["n"]) ** power
 
     low = min(ends) / 1.5  # a guide that leaves the axis is not drawn
-    middle = math.sqrt(math.prod(lengths[:2]))  # where no value is
     guides = {power: one for power, one in GUIDES.items() if exact and guide(first["n"], power) >= low}
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any], place: int, count: int) -> Any:
@@ -130,10 +130,8 @@ def _growth(
         count = len(curves) + bool(exact) + bool(vmean)
         if exact:
             curve(axis, exact, BLACK, count - 1, count)
-        for power, (name, look) in guides.items():
-            axis.plot([first["n"], last["n"]], [guide(first["n"], power), guide(last["n"], power)], **look)
-            side = {"ha": "right", "va": "bottom"} if power == 1 else {"va": "top"}  # exact attention is between
-            axis.text(middle, guide(middle, power), name, fontsize="small", color=look["color"], **side)
+        for power in guides:
+            axis.plot([first["n"], last["n"]], [guide(first["n"], power), guide(last["n"], power)], **GUIDE)
         if vmean:
             curve(axis, vmean, VMEAN, len(curves), count)
         for place, group in enumerate(curves):
@@ -143,9 +141,15 @@ def _growth(
         axis.set_ylim(low, max(ends) * 1.5)
         return own if len(panels) > 1 else {}
 
+    def finish(axis: Any, panel: Sequence[Row]) -> None:
+        texts = Texts(axis)
+        for power, name in guides.items():
+            between = [first["n"] * (last["n"] / first["n"]) ** (part / 8) for part in range(1, 8)]
+            texts.write(name, [(n, guide(n, power)) for n in between], DIM["color"])
+
     what = label.rpartition(",")[0].replace("\n", " ")
     title = f"{sentence(what)} against n"
-    place = panel_title({**rows[0], "n": None}, [] if d is None else [d])
+    place = panel_title({**rows[0], "n": None}, [] if d is None else [d]) + _reserved(warnings, cost)
     fitted = any(labels[name] != name for name in labels)
     legend = {} if len(panels) > 1 else {labels[name]: style for name, style in styles.items()}
     legend |= {EXACT_LABEL: BLACK} if exact else {}
@@ -159,7 +163,7 @@ def _growth(
             + ("" if d is None else f" at d = {d}")
             + ", on logarithmic axes. Exact attention is the framework's fused kernel.",
             *(["Bars run from p25 to p75 of the rounds, side by side at each n."] * (cost == "seconds")),
-            *([f"Guides through its last point: {', '.join(dict(guides.values()))}."] * bool(guides)),
+            *([f"Guides through its last point: {', '.join(guides.values())}."] * bool(guides)),
             *(f"{sentence(line)}." for line in warnings if cost == "seconds"),
             *([f"In brackets: exponents fitted for n ≥ {FIT_FROM}."] * fitted),
             _where(rows),
@@ -170,7 +174,13 @@ def _growth(
         label,
         legend,
         height=2.3,
+        finish=finish,
     )
+
+
+def _reserved(warnings: Sequence[str], cost: str = "seconds") -> str:
+    """What titles of times say of disturbed ones: the first warning without its reasons."""
+    return f", unreliable times: {warnings[0].partition(':')[0]}" if warnings and cost == "seconds" else ""
 
 
 def _length(row: Row) -> int:
@@ -186,7 +196,7 @@ def _is_drawn(row: Row) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
+def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequence[str] = ()) -> Panels:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
@@ -200,7 +210,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str) -> Panels:
     best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), begin)) for cost in COSTS}
     budgets = {row["d"] for row in points} - {None}
     styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in COSTS])
-    place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else [])
+    place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else []) + _reserved(warnings)
 
     def draw(axis: Any, cost: str) -> None:
         cloud(axis, clouds[cost], styles, best[cost], begin)

@@ -29,12 +29,12 @@ from ...figures.methods import (
 )
 from ...figures.panels import Panels, draw_figures, panels_of
 from ...tables.labels import file_tag
-from ...tables.long import LEAST_RANKED, Row, quantiles, unbounded
+from ...tables.long import LEAST_RANKED, Row, quantiles, rank_correlation, rank_p_value, unbounded
 from ...tables.methods import mark
 from ...tables.numbers import method_label
 from ...tables.table import gathered, grouped_by
 from .record import ERROR
-from .view import regular_rank
+from .view import regular_pairs
 
 Place = Callable[[Row], str]  # the title of a row's panel
 
@@ -61,7 +61,7 @@ MARKERS = dict(zip(ORDER[len(EXACT) :], ("s", "d", "v", "o", "<", "^"), strict=T
 OTHER = "X"  # marker of a core that is not in `NAMES`
 DOT: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.2}  # of a head
 NOT_INVERTED = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
-BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
+BAND = (1.05, 1.08, 1.19, 1.30)  # of the axis's logarithm: edge, median, middle, end of the band of singular ones
 BROWN = "#7a5c3a"  # words on that band
 WORD = 0.1  # of a panel's height: a line of text
 ON_RANGE = "A cross is σ₁ over the least singular value above rounding (on its range)."
@@ -112,7 +112,7 @@ def _conditions(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> 
     caption = [
         "Condition number of each matrix: a dot for each head and window, a bar at their median.",
         "Full dots: exact, or inverted by the method. Empty: not inverted.",
-        *([f"The band counts singular matrices. {ON_RANGE}"] * singular),
+        *([f"The band counts singular matrices, which have no dot. {ON_RANGE}"] * singular),
         *_meanings(rows),
         where(rows),
     ]
@@ -144,17 +144,16 @@ def _strip(axis: Any, line: int, group: Sequence[Row], top: float, colour: str) 
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
     face = colour if group[0].get("inverted") or group[0]["matrix"] in EXACT else "white"
     heights = [line + 0.42 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
-    x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
+    x = [math.nan if row["cond"] is None else max(row["cond"], 1.0) for row in group]
     axis.plot(x, heights, color=colour, alpha=0.75, markeredgewidth=0.9, **{**DOT, "markerfacecolor": face})
-    infinite = top ** ((BAND[0] + BAND[1]) / 2)  # beside the dots of singular matrices
-    middle = min(quantiles(unbounded(row["cond"] for row in group))["median"], infinite)
+    middle = min(quantiles(unbounded(row["cond"] for row in group))["median"], top ** BAND[1])
     axis.plot([middle] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")
     ranges = [(row["cond_eff"], height) for row, height in zip(group, heights, strict=True) if row["cond"] is None]
     for value, height in ranges:
         if value:
             axis.plot([value], [height], linestyle="", marker="x", markersize=4, color=colour, alpha=0.55)
     if ranges:
-        look = {"fontsize": "x-small", "va": "center", "ha": "left", "color": BROWN}
+        look = {"fontsize": "x-small", "va": "center", "ha": "center", "color": BROWN}
         axis.text(top ** BAND[2], line, f"{len(ranges)}/{len(group)}", **look)
 
 
@@ -168,7 +167,8 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
     caption = [
         "Condition number of the core that a method inverts against the method's relative output error, a dot for "
         "each head and window.",
-        f"ρ is Spearman's rank correlation over the regular heads, of which there are {LEAST_RANKED} or more.",
+        f"ρ is Spearman's rank correlation over the regular heads, of which there are {LEAST_RANKED} or more; p counts "
+        "all orders of up to 8 heads, and is by Student's t of more.",
         *_meanings(rows),
         where(rows),
         *marks(rows, ERROR),
@@ -181,14 +181,15 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
     def draw(axis: Any, panel: Sequence[Row]) -> Mapping[str, Any]:
         own = {}
         for group in gathered(panel, _key):
-            label, (rho, heads) = _label(group[0], True), regular_rank(group)
+            label, regular = _label(group[0], True), regular_pairs(group)
+            rho = rank_correlation(*regular)
             if rho is not None:
-                text = f"ρ = {rho:+.2f} of {heads} heads".replace("-", "−")
+                text = f"ρ = {rho:+.2f}, p = {rank_p_value(*regular):.2g} ({len(regular[0])} heads)".replace("-", "−")
                 look = {"va": "top", "fontsize": "small", "color": looks[label]["color"], "transform": axis.transAxes}
                 axis.text(0.02, 0.985 - WORD * len(axis.texts), text, **look)
             for sign, look in (("!", HOLLOW), ("", {})):
                 dots = [row for row in group if mark(row) == sign]
-                x, y = [row["cond"] or top ** BAND[1] for row in dots], [row["error"] for row in dots]
+                x, y = [row["cond"] or top ** BAND[2] for row in dots], [row["error"] for row in dots]
                 (own[label + " !" * bool(flagged(group))],) = axis.plot(x, y, **{**looks[label], **look})
         logarithmic(axis, "y")
         axis.set_ylim(low / 1.5, 1.5 * high * (2.25 * high / low) ** (words / (1 - words)))

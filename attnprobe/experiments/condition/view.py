@@ -104,7 +104,7 @@ def conditions_summary(rows: Sequence[Row]) -> list[Row]:
     """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
     The condition number of a flagged matrix counts as infinite. A quantile that reaches one is infinite (``"inf"`` in
-    JSON). ``spearman`` is `regular_rank` of the errors, with the number of its heads.
+    JSON). ``spearman`` is the rank correlation of `regular_pairs`, with the number of its heads.
     """
     entries = summarised(rows, ("source", "layer", "n", "matrix", "method", "options", "d"), _statistics)
     sources = list(dict.fromkeys(row["source"] for row in entries))
@@ -129,7 +129,7 @@ def _statistics(group: list[Row]) -> Row:
     if not measured:
         return entry
     half = str(max(1, measured[0]["size"] // 2))
-    spearman, regular = regular_rank(measured)
+    regular = regular_pairs(measured)
     entry |= {
         "count": len(measured),
         "flagged": len(known(measured, "flag")),
@@ -138,8 +138,8 @@ def _statistics(group: list[Row]) -> Row:
         "rank": median(known(measured, "rank")),
         "cond_eff": median(unbounded(row["cond_eff"] for row in measured)),
         "duplicates": median(unbounded(row["duplicates"] for row in measured)),
-        "spearman": spearman,
-        "spearman_count": regular,
+        "spearman": rank_correlation(*regular),
+        "spearman_count": len(regular[0]),
     }
     for name in ("gradient", "gradient_six"):
         if all(name in row for row in measured):
@@ -154,13 +154,13 @@ def _statistics(group: list[Row]) -> Row:
     return entry
 
 
-def regular_rank(rows: Iterable[Row]) -> tuple[float | None, int]:
-    """The rank correlation of condition numbers and errors over the heads with both, and the number of these heads.
+def regular_pairs(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
+    """The condition numbers and errors of the heads with both, for their rank correlation.
 
     Singular matrices have no order, so they do not count.
     """
     pairs = [(row["cond"], row["error"]) for row in rows if None not in (row["cond"], row.get("error"))]
-    return rank_correlation([cond for cond, _ in pairs], [error for _, error in pairs]), len(pairs)
+    return [cond for cond, _ in pairs], [error for _, error in pairs]
 
 
 def _tables(group: Sequence[Row]) -> list[Table]:

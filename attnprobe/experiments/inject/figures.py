@@ -133,7 +133,7 @@ def _bytes(rows: Sequence[Row], styles: Styles, stem: str) -> Panels:
     """KL divergence and change of the loss against bytes: means over windows with 95 % intervals, or their values."""
     groups = family_panels(rows)
     budgets = {row["d"] for row in rows} - {None}
-    place = ", ".join([f"n = {rows[0]['n']}", *(f"d = {d}" for d in budgets if len(budgets) == 1)])
+    place = ", ".join([_size(rows), *(f"d = {d}" for d in budgets if len(budgets) == 1)])
     low, high = min(map(_read, rows)), max(map(_read, rows))
     divergences = [mean(row, "kl") or 0.0 for row in rows]
     notes = outside(rows, lambda row: [mean(row, "kl")], lowest(divergences))
@@ -294,9 +294,14 @@ def _panels(groups: Sequence[tuple[str, Sequence[Row]]]) -> list[tuple[str, Sequ
     panels = []
     for name, rows in groups:
         for d in _budgets(rows):
-            title = ", ".join(filter(None, [name, f"n = {rows[0]['n']}", "" if d is None else f"d = {d}"]))
+            title = ", ".join(filter(None, [name, _size(rows), "" if d is None else f"d = {d}"]))
             panels.append((title, [row for row in rows if row["d"] in (None, d)]))
     return panels
+
+
+def _size(rows: Sequence[Row]) -> str:
+    """What titles say of all rows: n, and that they are of one window."""
+    return f"n = {rows[0]['n']}" + ", 1 window" * (max(row["windows"] for row in rows) == 1)
 
 
 def _columns(groups: Sequence[tuple[str, Sequence[Row]]]) -> int | None:

@@ -738,12 +738,12 @@ def test_guides_lie_within_the_axis(n, names):
     figure = figures._growth(rows, rows, "seconds", 8, "", ["load average 9 exceeds the 2 cores"])
     assert "Load average 9 exceeds the 2 cores." in figure.caption
     axis = Figure().subplots()
-    figure.draw(axis, figure.panels[0][1])
+    assert ", unreliable times: load average 9 exceeds the 2 cores" in figure.panels[0][0]
+    figure.on(axis, *figure.panels[0], with_legend=False)
     assert [text.get_text() for text in axis.texts] == names and not any("∝" in name for name in figure.legend)
     guides = [line.get_data() for line in axis.lines[1 : 1 + len(names)]]
     for text, (x, y), power in zip(axis.texts, guides, (1, 2), strict=False):
-        middle = (n[0] * n[1]) ** 0.5
-        assert text.get_position() == pytest.approx((middle, y[0] * (middle / x[0]) ** power)), "on its guide"
+        assert text.xy[1] == pytest.approx(y[0] * (text.xy[0] / x[0]) ** power), "beside its guide"
     low, high = axis.get_ylim()
     assert all(low <= y <= high for line in axis.lines for y in line.get_ydata())
 

@@ -536,7 +536,7 @@ def test_a_figure_of_errors_has_the_rank_correlation_of_regular_heads():
     (figure,) = [one for one in drawing.collected if one.stem.startswith("condition-error")]
     sheet = figure.sheet(figure.panels, Drawing())
     for axis in sheet.figure.axes:
-        assert [text.get_text() for text in axis.texts] == ["ρ = −1.00 of 7 heads", "singular"]
+        assert [text.get_text() for text in axis.texts] == ["ρ = −1.00, p = 0.0004 (7 heads)", "singular"]
         assert axis.get_legend() is None
     (legend,) = sheet.figure.legends
     assert [text.get_text().split()[-1] for text in legend.get_texts()] == ["skyformer", "nystromformer"]
