@@ -596,7 +596,7 @@ def test_inject_of_many_methods_without_budgets():
     _, figures, _ = shown("inject", records)
     for stem, rho in (("inject-layers-n16", ""), ("inject-local-n16", ", Spearman's ρ = +1.00")):
         figure = figures[stem]
-        assert [title for title, _ in figure.panels] == [f"family {number}, n = 16" for number in range(3)]
+        assert [title for title, _ in figure.panels] == [f"family {number}, n = 16, 1 window" for number in range(3)]
         last = figure.draw(Figure().add_subplot(), figure.panels[2][1])
         assert list(last) == [f"method2{rho}", f"method5{rho}", f"method8{rho} (below: ≤ 2e-10)"]
     middle = figures["inject-local-n16"].panels[1][1]
