@@ -229,7 +229,7 @@ def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_
         ends = sorted(input_statistics(qkv)[name].tolist())
         assert f" [heads {ends[0]:#.3g} – {ends[1]:#.3g}]" in line
     assert "[heads" not in input_lines(rows[:1])[0]
-    for layers, named in (((1, 2, 3), "layers 1-3"), ((1, 2), "layers 1, 2"), ((0, 2, 3), "layers 0, 2, 3")):
+    for layers, named in (((1, 2, 3), "layers 1-3"), ((1, 2), "layers 1-2"), ((0, 2, 3), "layers 0, 2-3")):
         [line] = input_lines([row | {"layer": layer} for layer in layers for row in rows])
         assert line.startswith(f"inputs, medians of heads: {named}, n = 24: ")
     [table] = input_tables(rows)
