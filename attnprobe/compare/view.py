@@ -226,7 +226,7 @@ def _caption(row: Row) -> str:
 def _layers(row: Row) -> str:
     """The layer of a row; of a whole model those that were replaced, and the prompt before decoding."""
     if together := row.get("layers_together"):
-        return f"layers {spans(together)} together" if len(together) > 1 else layer_in_words(together[0])
+        return layer_in_words(spans(together)) + " together" * (len(together) > 1)
     if "layers" not in row:
         return f"layer {row['layer']}"
     layers = "all replaced layers" if row["layer"] is None else f"layer {row['layer']} alone"

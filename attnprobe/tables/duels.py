@@ -124,9 +124,26 @@ DUELS: tuple[Column, ...] = (
 )
 
 
-def duels_table(caption: str, found: Sequence[Row], doubts: Sequence[str]) -> list[Table]:
-    """The table of duels; none without a duel."""
-    return [table_of(caption, found, DUELS, doubts)] if found else []
+def best_methods(
+    groups: Iterable[Sequence[Any]],
+    best: Best,
+    tested: Tested | None,
+    words: Callable[[Any], str],
+    place: Callable[[Any], Hashable],
+    said: Callable[[Any], bool] = lambda row: True,
+) -> tuple[list[Row], list[Table]]:
+    """The best method against the next one in each group of rows (see `duels`), as rows and as tables.
+
+    Args:
+        words: the caption of a group's table, from its first row.
+    """
+    every: list[Row] = []
+    tables = []
+    for group in groups:
+        found, doubts = duels(group, best, tested, place, said)
+        every += found
+        tables += [table_of(f"best against next, by mean {words(group[0])}", found, DUELS, doubts)] if found else []
+    return every, tables
 
 
 def unproven(compared: Iterable[Fields]) -> list[str]:

@@ -17,7 +17,7 @@ from attnprobe.compare.runs import compare_runs
 from attnprobe.compare.view import comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.columns import MEAN
-from attnprobe.experiments.error.view import best_methods, error_tables, summarise
+from attnprobe.experiments.error.view import best_errors, error_tables, summarise
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.tables.console import Header
 
@@ -587,7 +587,7 @@ def best_of(cells):
     contest = Contest(cells, "error")
     [table] = error_tables(rows, bounds, contest)
     bold = {table.lines[line][0] for line, column in table.best if table.columns[column].best is MEAN}
-    return best_methods(rows, contest)[0], bold
+    return best_errors(rows, contest)[0], bold
 
 
 def test_a_method_of_a_user_with_unknown_draws_is_named_wherever_pairs_test_it(command, write):

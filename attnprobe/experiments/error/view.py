@@ -13,7 +13,7 @@ from ...figures.methods import OWN
 from ...grammar.lists import spans
 from ...records.file import LOWER_BOUND
 from ...tables.console import Header
-from ...tables.duels import DUELS, duels, duels_table
+from ...tables.duels import DUELS, best_methods
 from ...tables.labels import source_heading
 from ...tables.long import (
     CELL,
@@ -94,8 +94,8 @@ def view(recorded: Recorded[ErrorRecord]) -> View:
     rows, bounds = summarise(recorded.records)
     references = reference_rows(rows, recorded.references)
     papers = [flat_view("papers", references, recorded.header)] if references else []
-    figures = _figures(recorded, rows, bounds)
     over_layers = pooled(recorded.records)
+    figures = _figures(recorded, rows, bounds, over_layers)
     made = errors_view(rows, bounds, recorded.header, figures, papers, recorded.tested, over_layers)
     unbeaten = frontiers(over_layers, recorded.records)
     tables = [*made.tables, *frontier_tables(unbeaten, is_causal(recorded.records))]
@@ -258,7 +258,7 @@ def errors_view(
         tested: the test behind bold cells, the table of the best and the result.
     """
     together = at_no_layer(rows, over_layers)
-    best, best_tables = best_methods([*rows, *together], tested)
+    best, best_tables = best_errors([*rows, *together], tested)
     return View(
         "error",
         header,
@@ -277,7 +277,9 @@ def errors_view(
     )
 
 
-def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Sequence[Row]) -> dict[str, Figure]:
+def _figures(
+    recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Sequence[Row], over_layers: Sequence[Row]
+) -> dict[str, Figure]:
     drawing, records, metric = recorded.drawing, recorded.records, recorded.metric
 
     def errors(folder: Path) -> list[Path]:
@@ -294,7 +296,6 @@ def _figures(recorded: Recorded[ErrorRecord], rows: Sequence[Row], bounds: Seque
     heads = partial(head_figures, records, rows, drawing, metric=metric or RELATIVE)
 
     def cost(folder: Path) -> list[Path]:
-        over_layers = pooled(records)
         judge = metric or judged_by(over_layers)
         return cost_figure(over_layers, drawing, folder, judge, is_causal(records))
 
@@ -338,16 +339,14 @@ def at_no_layer(rows: Sequence[Row], over_layers: Sequence[Row]) -> list[Row]:
     return [{**row, "layer": None} for row in over_layers if several and row["method"] != LOWER_BOUND]
 
 
-def best_methods(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], list[Table]]:
+def best_errors(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], list[Table]]:
     """The best method against the next one in each layer at each d, as rows and as tables."""
-    every, tables = [], []
-    for group in grouped_by(rows, "source", "n", "target"):
-        first = group[0]
-        best, doubts = duels(group, MEAN, tested, lambda row: row["layer"])
+
+    def words(first: Row) -> str:
         where = joined(source_heading(first), f"n = {first['n']}", f"target {first['target']}")
-        every += best
-        tables += duels_table(f"best against next, by mean ‖E‖₂ / ‖BV‖₂ · {where}", best, doubts)
-    return every, tables
+        return f"‖E‖₂ / ‖BV‖₂ · {where}"
+
+    return best_methods(grouped_by(rows, "source", "n", "target"), MEAN, tested, words, lambda row: row["layer"])
 
 
 def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...records.file import SCHEMA
-from ...tables.duels import DUELS, duels, duels_table, left_out
+from ...tables.duels import DUELS, best_methods, left_out
 from ...tables.labels import file_tag, source_heading
 from ...tables.long import STATE, STATISTICS, Row
 from ...tables.methods import budget, budget_used, marked, mean_of, reach, rivals, smallest
@@ -20,7 +20,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from . import GATED, LAVA, SHUFFLED
 from .record import InjectRecord
-from .rows import KINDS, SHARED, inject_cells, inject_row, inject_summary, mean, of_layers, plan_rows, predictors
+from .rows import KINDS, SHARED, inject_cells, inject_rows, inject_summary, mean, of_layers, plan_rows, predictors
 
 NOTHING = "no layer replaced alone (add --per-layer) and no step of decoding (add --phase decode) has a drift to draw"
 COUNTS = ("heads", "windows", "repeats", "tokens", "cells", "values")
@@ -243,12 +243,11 @@ def view(recorded: Recorded[InjectRecord]) -> View:
     """The view of the records of ``attnprobe inject``."""
     from .figures import inject_figures
 
-    cells = inject_cells(recorded.records)
-    rows = list(map(inject_row, cells))
+    rows = inject_rows(recorded.records)
     best, best_tables = _best(rows, recorded.tested)
 
     def draw(folder: Path) -> list[Path]:
-        drawn = [{**row, "of_windows": group} for row, group in zip(rows, cells, strict=True)]
+        drawn = [{**row, "of_windows": group} for row, group in zip(rows, inject_cells(recorded.records), strict=True)]
         return inject_figures(of_layers(drawn), recorded.drawing, folder)
 
     return View(
@@ -333,13 +332,13 @@ def _tables(rows: Sequence[Row], tested: Tested | None) -> list[Table]:
 
 def _best(rows: Sequence[Row], tested: Tested | None) -> tuple[list[Row], list[Table]]:
     """The method that moves the last hidden states least, in all replaced layers, against the next one, at each d."""
-    every, tables = [], []
-    for group in grouped_by(of_layers(rows), *PLACE):
-        best, doubts = duels(group, DRIFT, tested, _place, lambda row: row["layer"] is None)
-        where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]))
-        every += best
-        tables += duels_table(f"best against next, by mean drift · {where}", best, doubts)
-    return every, tables
+
+    def words(first: Row) -> str:
+        where = joined(source_heading(first), f"n = {first['n']}", _decoding(first))
+        return f"drift · {where}"
+
+    groups = grouped_by(of_layers(rows), *PLACE)
+    return best_methods(groups, DRIFT, tested, words, _place, lambda row: row["layer"] is None)
 
 
 def _measured(group: Sequence[Row]) -> str:
