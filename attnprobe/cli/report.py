@@ -10,7 +10,7 @@ import click
 
 from ..experiments import plot_kinds
 from ..run.topics.showing import ALL
-from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
+from .options import check_shown, drawing_options, kinds_from, names_of, output_of, renaming, shown_options
 
 if TYPE_CHECKING:
     from ..report import Report, Run
@@ -48,13 +48,7 @@ In Python:
     help="A paper's values, drawn as hollow markers in the figure papers. Columns: init, n, d, method, value, "
     "digitisation_uncertainty. Repeatable.",
 )
-@click.option(
-    "--rename",
-    "names",
-    multiple=True,
-    metavar="METHOD=NAME",
-    help="The name of a method in tables and figures, in place of the one that they have; repeatable.",
-)
+@renaming
 @click.option(
     "--plot",
     "plots",
@@ -107,7 +101,6 @@ def report(
     errors = [one.name for one in ERROR]
     if metric is not None and metric not in errors:
         raise unknown("metric", metric, errors)
-    wanted = dict(map(_renaming, names))
     check_style(style)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
@@ -119,10 +112,7 @@ def report(
         )
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
-    methods = {name: None for run in opened for name in run.methods}
-    for name in wanted.keys() - methods.keys():
-        raise unknown("method of --rename", name, methods)
-    opened = [run.renamed({name: wanted[name] for name in run.methods if name in wanted}) for run in opened]
+    opened = [run.renamed(of) for run, of in zip(opened, names_of(names, [run.methods for run in opened]), strict=True)]
     if len({run.path.resolve() for run in opened}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
@@ -155,17 +145,6 @@ def report(
         note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
         raise click.exceptions.Exit(4)
-
-
-def _renaming(text: str) -> tuple[str, str]:
-    """The method and its name of ``--rename``."""
-    from ..errors import UsageError
-    from ..grammar.lists import short_name
-
-    method, equals, name = text.partition("=")
-    if not equals:
-        raise UsageError(f"--rename {text}: the form is METHOD=NAME, as mine.py:mine=Ours")
-    return short_name(method.strip()), name.strip()
 
 
 def _folders(runs: Sequence[Run], page: Path) -> list[Path]:

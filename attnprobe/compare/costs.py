@@ -10,7 +10,6 @@ from ..files import Fields
 from ..tables.long import Row
 from ..tables.methods import NEAR_COST
 from .cells import Key, per_head
-from .pairs import ARROW
 
 CHOOSING = "scored"  # which few methods state: those that choose keys by scores
 COSTS = ("visited_fraction", CHOOSING, "kv_read", "cache_bytes")
@@ -86,7 +85,7 @@ def nearer(key: Key, a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapp
     if apart > max(NEARER * here, math.log(NEAR_COST)):
         return NONE
     names = left[0]["at_budget"], right[0]["at_budget"]
-    return None if ARROW.join(names) in {at[1] for at in a} else "=".join(names)
+    return None if names in {cell["sides"] for cells in a.values() for cell in cells.values()} else "=".join(names)
 
 
 def _elsewhere(key: Key) -> Key:

@@ -11,6 +11,7 @@ from ..experiments import defaults_of, is_method
 from ..files import Fields
 from ..grammar.lists import parts, short_name, with_commas
 from ..records.file import LOWER_BOUND
+from ..tables.methods import renamed
 from ..tables.numbers import method_label
 
 ARROW = " → "  # between the methods of a pair in the name of a row
@@ -19,7 +20,9 @@ DEMAND = re.compile(r"\s*d\s*=")  # of a budget, among options
 Related = list[dict[str, Any]]
 
 
-def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> tuple[Related, Related, list[str]]:
+def related(
+    a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str], methods: Sequence[Mapping[str, str]] = ({},)
+) -> tuple[Related, Related, list[str]]:
     """The cells of the left method of each pair in A, and of the right one in B, under the name of their pair.
 
     A pair is ``LEFT=RIGHT``, each as in ``--method``; options that are not written may have any value, if one method of
@@ -29,12 +32,13 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
     the same in reverse.
 
     Args:
-        a, b: records or rows, with ``method``, ``options`` and ``d``.
+        a, b: records or rows, with ``method``, ``options`` and ``d``. methods: of A and of B, their names in the name
+            of a pair where they are others.
 
     Returns:
-        the cells of A and those of B: copies with the name ``pair``, requested, with the budget of their pair, their
-        own one in ``own_d``, and their side of a pair in ``at_budget``; and the pairs of which an earlier one has a
-        budget.
+        the cells of A and those of B: copies with the name ``pair`` that is shown, with both ``sides`` as ``--pair``
+        takes them, requested, with the budget of their pair, their own one in ``own_d``, and in ``at_budget`` their
+        side at that; and the pairs of which an earlier one has a budget.
 
     Raises:
         UsageError: a pair that names no method of the run, several, or twice the same cells.
@@ -48,7 +52,8 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
         if a is b and left == right:
             raise UsageError(f"--pair {text}: both sides are the same cells")
         taken = [_cells(rows, side) for rows, side in ((a, left), (b, right))]
-        name = f"{left[0]}{ARROW}{right[0]}"
+        shown = zip(taken, (left, right), (methods[0], methods[-1]), strict=True)
+        name = ARROW.join(_side(renamed(rows[:1], names)[0], side[1])[0] for rows, side, names in shown)
         budgets = [{row["d"] for row in rows} for rows in taken]
         free = left[1] is not None or right[1] is not None
         again = []
@@ -62,7 +67,7 @@ def related(a: Sequence[Fields], b: Sequence[Fields], pairs: Iterable[str]) -> t
             for into, rows in zip((ours, others), taken, strict=True):
                 for row in rows:
                     if free or row["d"] in (None, d):
-                        of_pair = {"pair": name, "requested": True, "d": d}
+                        of_pair = {"pair": name, "sides": (left[0], right[0]), "requested": True, "d": d}
                         into.append({**row, **of_pair, "own_d": row["d"], "at_budget": _side(row, row["d"])[0]})
         named = ", ".join(str(d) for d in again if d is not None)
         repeated += [f"{text} at d={named}" if named else text] if again else []

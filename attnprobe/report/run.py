@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..experiments import EXPERIMENTS, shape_of, subjects_of
 from ..files import path_of
 from ..records.file import LOWER_BOUND, STATUSES, missing_maps, strict_json
@@ -27,7 +27,7 @@ from ..records.shapes import flat
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import identity, measured_words, scale_of, source_labels
-from ..tables.methods import YARDSTICKS
+from ..tables.methods import check_names, nameable, renamed
 from ..tables.numbers import method_label
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..records.shapes import InputsRecord, Manifest, Record, Source
 
-FIXED = frozenset((*YARDSTICKS, "vmean", "exact", LOWER_BOUND))  # names that tables and figures know methods by
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -118,8 +117,7 @@ class Run:
     @property
     def methods(self) -> list[str]:
         """The names, without options, of the methods that `renamed` takes: all but yardsticks."""
-        names = dict.fromkeys(record.get("method") for record in self.everything)
-        return [name for name in names if name is not None and name not in FIXED]
+        return nameable(self.everything)
 
     def renamed(self, names: Mapping[str, str]) -> Run:
         """The run with other names of methods in its tables, figures and frame; options stay behind the names.
@@ -133,22 +131,10 @@ class Run:
             UsageError: no such method, a yardstick, a name with a sign of options or that another method has, or a run
                 of ``budget``, whose files load methods by their names.
         """
-        kept = {*(_name(record) for record in self.everything), *FIXED} - names.keys()
-        for name, other in names.items():
-            if name not in self.methods:
-                raise unknown("method", name, self.methods)
-            if not other.strip() or set(other) & set(":=,→\n"):
-                raise UsageError(f"'{other}' cannot name {name}: write a name without : = , which options have")
-            if other in kept or list(names.values()).count(other) > 1:
-                raise UsageError(f"'{other}' cannot name {name}: another method has that name")
+        check_names(self.everything, names)
         if names and "budget" in self.records:
             raise UsageError("a run of budget keeps the names of its methods: its files load methods by them")
-
-        def named(record: Mapping[str, Any]) -> Record:
-            fields = {field: names.get(record[field], record[field]) for field in ("method", "of") if field in record}
-            return {**record, **fields}  # type: ignore[return-value]
-
-        return replace(self, records={command: [*map(named, group)] for command, group in self.records.items()})
+        return replace(self, records={command: renamed(group, names) for command, group in self.records.items()})
 
     def header(self, records: Sequence[Record]) -> Header:
         """The header of tables and figures: facts that all sources share once, the others for each source."""

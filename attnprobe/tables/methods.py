@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..errors import UsageError, unknown
 from ..files import Fields
 from ..records.file import LOWER_BOUND
 from .labels import layer_in_words, source_heading
@@ -22,6 +23,8 @@ YARDSTICKS = frozenset(
         *("amm", "linformer-jlt", "prototype", "spectral-shift"),
     )
 )
+
+FIXED = frozenset((*YARDSTICKS, "vmean", "exact", LOWER_BOUND))  # names that tables and figures know methods by
 
 FRAGILE = "rounding decides the sum that divides some rows; without a causal mask, guard=sampled replaces them"
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
@@ -90,6 +93,38 @@ def label(row: Fields) -> str:
     if row["method"] == LOWER_BOUND:
         return "lower bound"
     return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
+
+
+def nameable(records: Iterable[Fields]) -> list[str]:
+    """The names, without options, of the methods that `renamed` takes: all but yardsticks."""
+    names = dict.fromkeys(record.get("method") for record in records)
+    return [name for name in names if name is not None and name not in FIXED]
+
+
+def check_names(records: Sequence[Fields], names: Mapping[str, str]) -> None:
+    """Refuse other names of a run's methods that would mislead.
+
+    Raises:
+        UsageError: no such method, a yardstick, or a name with a sign of options or that another method has.
+    """
+    kept = {*(record.get("of", record.get("method")) for record in records), *FIXED} - names.keys()
+    known = nameable(records)
+    for name, other in names.items():
+        if name not in known:
+            raise unknown("method", name, known)
+        if not other.strip() or set(other) & set(":=,→\n"):
+            raise UsageError(f"'{other}' cannot name {name}: write a name without : = , which options have")
+        if other in kept or list(names.values()).count(other) > 1:
+            raise UsageError(f"'{other}' cannot name {name}: another method has that name")
+
+
+def renamed(records: Iterable[R], names: Mapping[str, str]) -> list[R]:
+    """The records with other names of methods, without options, such as ``{"mine.py:mine": "Ours"}``."""
+    fields = [
+        {field: names.get(record[field], record[field]) for field in ("method", "of") if field in record}
+        for record in records
+    ]
+    return [{**record, **named} for record, named in zip(records, fields, strict=True)]  # type: ignore[misc]
 
 
 def mark(row: Fields) -> str:
