@@ -83,6 +83,15 @@ def others_legend(labels: Collection[str]) -> dict[str, Look]:
     return {f"{len(labels)} other method{'s' * (len(labels) > 1)}": OTHERS} if labels else {}
 
 
+def no_panel(stating: Mapping[str, Collection[str]]) -> list[str]:
+    """The sentences of a caption on costs without a panel, of the methods that state each.
+
+    >>> no_panel({"time": [], "keys read": ["topk"]})
+    ['No panel of keys read: only topk states their number.']
+    """
+    return [f"No panel of {name}: only {', '.join(who)} states their number." for name, who in stating.items() if who]
+
+
 def coloured(
     run: Sequence[Fields], rows: Sequence[Fields], panels: Sequence[tuple[Sequence[Point], Sequence[Point]]]
 ) -> tuple[dict[str, Look], set[str], list[str]]:
@@ -102,6 +111,7 @@ def coloured(
         *([LINES] * several),
         *([RULE] * stepped),
         *([f"Grey: methods {'without a point on a frontier' if stepped else 'of larger errors'}."] * bool(others)),
+        *(["They have names where there is room."] * bool(others)),
         *(["Black edges: the user's own methods."] * bool(own and others)),
     ]
     return styles, others, words
@@ -155,11 +165,11 @@ def names(
 ) -> None:
     """Write the names of methods with a style at the ends of their lines, and d at both ends of lines.
 
-    Of lines with the same budgets, the first that has room has them. The lines of the panel are drawn, and the layout
-    is final.
+    Of lines with the same budgets, the first that has room has them. Other methods have names where there is room,
+    those of the least errors first. The lines of the panel are drawn, and the layout is final.
 
     Args:
-        several: whether points have d. outside: of `beyond`, whose methods have names where there is room.
+        several: whether points have d. outside: of `beyond`.
     """
     lines = gathered([point for point in points if point.label in styles], lambda point: point.label)
     texts = Texts(axis)
@@ -176,9 +186,11 @@ def names(
                 break
     named = {line[0].label for line in lines}
     low, high = axis.get_ylim()
-    for *_, point in gathered([one for one in outside if one.label not in named], lambda point: point.label):
-        place = point.cost, min(max(point.error, low), high)
-        texts.write(point.label, [place], styles.get(point.label, DIM)["color"])
+    for some in (outside, points):
+        others = gathered([one for one in some if one.label not in named], lambda point: point.label)
+        for *_, point in sorted(others, key=lambda group: group[-1].error):
+            place = point.cost, min(max(point.error, low), high)
+            texts.write(point.label, [place], styles.get(point.label, DIM)["color"])
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:

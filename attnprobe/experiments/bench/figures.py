@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import DIM, STEPS, Point, cloud, coloured, frontier, names, others_legend
+from ...figures.costs import DIM, STEPS, Point, cloud, coloured, frontier, names, no_panel, others_legend
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -43,6 +43,7 @@ LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact
 VMEAN = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
 GUIDE: Mapping[str, Any] = {"color": "#b0b0b0", "linewidth": 0.8, "zorder": 0.9}
 GUIDES = {1: "∝ n", 2: "∝ n²"}
+APART = 1.25  # from exact attention to a guide at the least n, as a ratio
 
 
 def bench_figures(rows: Sequence[Row], warnings: Sequence[str], drawing: Drawing, out_dir: str | Path) -> list[Path]:
@@ -110,8 +111,14 @@ def _growth(
         """A cost that grows with this power of n, and is that of exact attention at its largest."""
         return factor * last[cost] * (n / last["n"]) ** power
 
-    low = min(ends) / 1.5  # a guide that leaves the axis is not drawn
-    guides = {power: one for power, one in GUIDES.items() if exact and guide(first["n"], power) >= low}
+    low = min(ends) / 1.5
+
+    def is_clear(power: int) -> bool:
+        """Whether a guide stays on the axis and apart from exact attention."""
+        start = guide(first["n"], power)
+        return start >= low and abs(math.log(start / (factor * first[cost]))) > math.log(APART)
+
+    guides = {power: one for power, one in GUIDES.items() if exact and is_clear(power)}
 
     def curve(axis: Any, group: Sequence[Row], look: Mapping[str, Any], place: int, count: int) -> Any:
         """The line of some rows, one of so many; times have bars."""
@@ -208,8 +215,11 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     begin = vmean or math.inf
     best = {cost: frontier(clouds[cost], (prices.get(cost, math.inf), begin)) for cost in COSTS}
+    stating = {cost: {point.label for point in clouds[cost]} for cost in COSTS}
+    most = max(map(len, stating.values()))
+    costs = [cost for cost in COSTS if len(clouds[cost]) > 1 and len(stating[cost]) >= min(2, most)]
     budgets = {row["d"] for row in points} - {None}
-    styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in COSTS])
+    styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in costs])
     place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else []) + _reserved(warnings)
 
     def draw(axis: Any, cost: str) -> None:
@@ -233,14 +243,15 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
             *words,
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
             *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
+            *no_panel({COSTS[cost][0]: stating[cost] for cost in COSTS if cost not in costs}),
             *marks(rows, ERROR),
             _where(rows),
         ],
-        [(place, cost) for cost in COSTS if len(clouds[cost]) > 1],
+        [(place, cost) for cost in costs],
         draw,
         y=f"{symbol(ERROR)}, median",
         legend=others_legend(others)
-        | (STEPS if any(best.values()) else {})
+        | (STEPS if any(best[cost] for cost in costs) else {})
         | hollow_legend(points)
         | ({EXACT_LABEL: LINE} if prices else {})
         | ({"V-Mean": VMEAN} if vmean else {}),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import STEPS, Point, beyond, cloud, coloured, frontier, names, others_legend
+from ...figures.costs import STEPS, Point, beyond, cloud, coloured, frontier, names, no_panel, others_legend
 from ...figures.drawing import Drawing
 from ...figures.ends import lowest, off_axis, outside, scale
 from ...figures.kit import logarithmic
@@ -133,11 +133,7 @@ def cost_figure(
         for price, labels in unstated(shown, costs).items()
         if labels
     ]
-    unpriced += [
-        f"No panel of {COSTS[name].partition(',')[0]}: only {', '.join(stating[name])} states their number."
-        for name in AXES
-        if stating[name] and name not in costs
-    ]
+    unpriced += no_panel({COSTS[name].partition(",")[0]: stating[name] for name in AXES if name not in costs})
     caption = [
         f"Median of the {in_words(metric)}{f', {formula(metric)}' if metric in SYMBOLS else ''}, against the entries "
         "of the n x n matrix that a method visits, without scores that only choose keys, and against other costs that "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -58,12 +59,12 @@ def stability_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path
     for task, group in zip(tasks, places, strict=True):
         stem = f"stability-{task}" + (file_tag(group[0]["source"]) if tasks.count(task) > 1 else "")
         trained = [row for row in group if row["per_step"]]
-        figures += [_figure(rows, trained, stem)] if trained else []
+        figures += _figures(rows, trained, stem) if trained else []
     return draw_figures(figures, drawing, out_dir)
 
 
-def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
-    """A panel for each quantity, a line for each method; of many methods, τ is small multiples."""
+def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]:
+    """A panel for each quantity, a line for each method; of many methods, τ has a figure of small multiples."""
     from matplotlib.lines import Line2D
 
     first, styles, seeds = rows[0], styles_of(run, rows), len({row["seed"] for row in rows})
@@ -109,7 +110,8 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
         smooth = [value for _, _, values in means.values() for value in _smooth(values, width, geometric)]
         if own and smooth:  # single steps may lie beyond
             axis.set_ylim(min(smooth) / SPARE, max(smooth) * SPARE)
-        axis.set_ylabel(UNITS[quantity])
+        if not own:
+            axis.set_ylabel(UNITS[quantity])
         axis.xaxis.get_major_locator().set_params(integer=True)
         return {words: Line2D([], [], linestyle="") for words in notes} if quantity == CONDITION else {}
 
@@ -126,20 +128,22 @@ def _figure(run: Sequence[Row], rows: Sequence[Row], stem: str) -> Panels:
             | lost.legend
         )
 
-    return Panels(
+    multiples = Panels(
         stem,
         f"First steps of training on {first['task']}: "
         + (f"mean{' and range' * banded} over {seeds} seeds" if seeds > 1 else "one seed"),
         caption,
-        [(f"{PANELS['tau']}\n{name}", ("tau", name)) for name in alone]
-        + [(PANELS.get(name, name), (name, "")) for name in names if name != "tau" or not alone],
+        [(f"{PANELS['tau']}\n{name}", ("tau", name)) for name in alone],
         draw,
         "step",
+        UNITS["tau"],
         legend=legend,
-        width=3.0 if banded else 2.1,
-        columns=2 if banded else 3,
-        sharing={},
+        width=2.1,
+        columns=3,
     )
+    panels = [(PANELS.get(name, name), (name, "")) for name in names if name != "tau" or not alone]
+    look = {"width": 3.0, "columns": 2} if banded else {}
+    return [*([multiples] * bool(alone)), replace(multiples, panels=panels, y="", sharing={}, **look)]
 
 
 def _name(row: Row) -> str:

@@ -710,13 +710,25 @@ def test_a_point_with_bad_rows_is_hollow_and_on_no_frontier():
     assert axis.texts[0].get_text() == "performer !" and "hollow, !: bad rows (normaliser ≤ 0 or lost)" in figure.legend
 
 
+def test_a_cost_that_one_of_several_methods_states_has_no_panel():
+    performer, exact = benched(ratio=0.5)
+    performer["metrics"][ERROR] = [0.4, 0.4]
+    reader = {**performer, "method": "topk", "metrics": {**performer["metrics"], "kv_read": [8.0, 8.0]}}
+    rows = timed_rows([performer, {**performer, "d": 16}, reader, {**reader, "d": 16}, exact])
+    figure = figures._pareto(rows, rows, "")
+    assert "kv_read" not in [cost for _, cost in figure.panels]
+    assert "No panel of keys read: only topk states their number." in figure.caption
+    alone = [row for row in rows if row["method"] != "performer"]
+    assert "kv_read" in [cost for _, cost in figures._pareto(alone, alone, "").panels]
+
+
 @pytest.mark.parametrize("error, expected", [(0.9, []), (0.4, [0.5, 0.4])])
 def test_no_frontier_is_above_v_mean(error, expected):
     """V-Mean states no keys that it reads; there the frontier began at 0.9."""
     performer, exact = benched(ratio=0.5)
     performer["metrics"] |= {ERROR: [error, error], "kv_read": [8.0, 8.0]}
     vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5]}}
-    rows = timed_rows([performer, exact, vmean])
+    rows = timed_rows([performer, {**performer, "d": 16}, exact, vmean])
     figure = figures._pareto(rows, rows, "")
     for name in ("seconds", "kv_read"):
         axis = Figure().subplots()
@@ -726,12 +738,14 @@ def test_no_frontier_is_above_v_mean(error, expected):
     assert any("V-Mean and all cheaper" in words for words in figure.caption) == bool(expected)
 
 
-@pytest.mark.parametrize("n, names", [((64, 80), ["∝ n", "∝ n²"]), ((64, 4096), ["∝ n"])])
-def test_guides_lie_within_the_axis(n, names):
-    """Times of exact attention grow as n here, so that the square leaves the axis."""
+@pytest.mark.parametrize(
+    "n, power, names", [((64, 128), 1.5, ["∝ n", "∝ n²"]), ((64, 4096), 1.5, ["∝ n"]), ((64, 128), 1.1, [])]
+)
+def test_guides_lie_within_the_axis_and_apart_from_exact_attention(n, power, names):
+    """Times of exact attention grow as n^1.5 here, so that the square leaves the axis; those of n^1.1 hid ∝ n."""
     records = [one for length in n for one in benched(n=length)]
     for one in records:
-        one["metrics"]["seconds"] = [one["n"] * 1e-3 for _ in one["metrics"]["seconds"]]
+        one["metrics"]["seconds"] = [one["n"] ** power * 1e-3 for _ in one["metrics"]["seconds"]]
         if "exact_seconds" in one["metrics"]:
             one["metrics"]["exact_seconds"] = one["metrics"]["seconds"]
     rows = timed_rows(records)
@@ -742,8 +756,8 @@ def test_guides_lie_within_the_axis(n, names):
     figure.on(axis, *figure.panels[0], with_legend=False)
     assert [text.get_text() for text in axis.texts] == names and not any("∝" in name for name in figure.legend)
     guides = [line.get_data() for line in axis.lines[1 : 1 + len(names)]]
-    for text, (x, y), power in zip(axis.texts, guides, (1, 2), strict=False):
-        assert text.xy[1] == pytest.approx(y[0] * (text.xy[0] / x[0]) ** power), "beside its guide"
+    for text, (x, y), steep in zip(axis.texts, guides, (1, 2), strict=False):
+        assert text.xy[1] == pytest.approx(y[0] * (text.xy[0] / x[0]) ** steep), "beside its guide"
     low, high = axis.get_ylim()
     assert all(low <= y <= high for line in axis.lines for y in line.get_ydata())
 

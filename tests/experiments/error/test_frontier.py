@@ -330,7 +330,7 @@ def test_of_many_methods_those_of_the_frontier_and_the_users_own_have_colours(mo
     own = cells("mine.py:mine", 0.8, 0.95, family="user")
     figure = figure_of([*FIVE, *many, *own, *VMEAN], monkeypatch, tmp_path)
     legend = legend_of(figure)
-    assert {*names_of(figure)} == {"cheap", "dear", "mine.py:mine"} and "11 other methods" in legend
+    assert {*names_of(figure)[:3]} == {"cheap", "dear", "mine.py:mine"} and "11 other methods" in legend
     assert sorted(edges_of(figure)) == ["black", "white", "white"]
     assert "Black edges: the user's own methods." in figure.caption
     few = figure_of([*own, *FIVE[:4], *VMEAN], monkeypatch, tmp_path)
@@ -343,7 +343,7 @@ def test_grey_methods_far_above_v_mean_are_named_in_the_caption_and_do_not_stret
     axis = Figure().subplots()
     figure.draw(axis, figure.panels[0][1])
     assert axis.get_ylim()[1] < 100 and "Not on the axis: far (above: ≥ 1000)." in figure.caption
-    assert "11 other methods" in legend_of(figure) and names_of(figure)[-1] == "far", "an arrow has its name"
+    assert "11 other methods" in legend_of(figure) and "far" in names_of(figure), "an arrow has its name"
 
 
 def test_without_steps_no_legend_or_caption_has_a_frontier(monkeypatch, tmp_path):
@@ -352,7 +352,7 @@ def test_without_steps_no_legend_or_caption_has_a_frontier(monkeypatch, tmp_path
     figure = figure_of([*records, *VMEAN], monkeypatch, tmp_path)
     words = " ".join([*figure.caption, *legend_of(figure)])
     assert "frontier" not in words and "Grey: methods of larger errors." in words
-    assert names_of(figure) == [f"m{number}" for number in range(1, 7)]
+    assert names_of(figure) == [f"m{number}" for number in range(1, 10)], "the last three are grey"
 
 
 def test_half_of_a_slide_is_its_panels(monkeypatch, tmp_path):
