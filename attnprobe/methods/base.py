@@ -88,15 +88,6 @@ def row_sums(low_rank: LowRank) -> Tensor:
     return (low_rank.left @ columns)[..., 0]
 
 
-def with_rows(log_sums: Callable[[], Tensor], rows: Tensor, of_rows: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """A function that computes the normalisers (h, n_q) of an operator with replaced ``rows`` (u,).
-
-    Args:
-        log_sums: computes those of the operator, (h, n_q). of_rows: computes those of the replaced rows, (h, u).
-    """
-    return lambda: log_sums().index_copy(1, rows, of_rows())
-
-
 def with_exact_rows(
     qkv: QKV, operator: Operator, log_sums: Callable[[], Tensor], exact: Tensor
 ) -> tuple[Operator, Callable[[], Tensor], int]:
@@ -111,7 +102,7 @@ def with_exact_rows(
     some = qkv.queries(rows)
     every = SoftmaxAttention(some.q, some.shared_k, some.scale, some.visible)
     replaced = RowOverride(operator, rows.expand(qkv.h, -1), every)
-    return replaced, with_rows(log_sums, rows, every.log_normalizer), some.entries
+    return replaced, lambda: log_sums().index_copy(1, rows, every.log_normalizer()), some.entries
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:

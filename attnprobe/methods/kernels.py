@@ -32,7 +32,6 @@ ROWS = 256  # query rows of a head whose scores are in memory at a time
 FACTS = {
     "family": "kernel",
     "kind": "kernel",
-    "targets": ("softmax",),
     "tags": ("deterministic", "causal", "diagnostic"),
     "budget": None,
     "cost": "2 n² p",

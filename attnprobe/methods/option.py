@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Union
@@ -81,3 +82,14 @@ def option_of(name: str, default: Any, hint: Any) -> Option:
 def word(value: Any) -> str:
     """A value as it is written on a command line."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def at_least(method: str, least: int, *names: str) -> Callable[..., None]:
+    """A `Method.validate` that refuses these options below ``least``, 0 or 1, with a `UsageError`."""
+
+    def check(target: str, **options: Any) -> None:
+        for name in names:
+            if options[name] < least:
+                raise UsageError(f"{method}: {name}={options[name]} is {'not positive' if least else 'negative'}")
+
+    return check

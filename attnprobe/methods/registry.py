@@ -40,6 +40,9 @@ FAMILIES = (
     "user",
 )
 KINDS = ("method", "reference", "kernel", "user")
+KEYS = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}  # largest budgets, as facts of `Method`
+TWICE_KEYS = {"limit": lambda n_q, n_k: 2 * n_k, "limit_name": "2 n_k"}
+TOKENS = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k"}
 TAGS = {
     "deterministic": "the same result for every seed",
     "row_sums_one": "every row of B~ sums to 1",
@@ -111,12 +114,12 @@ class Method:
     paper: str
     year: int
     family: str
-    targets: tuple[str, ...]
-    kind: str
     tags: tuple[str, ...]
     budget: str | None
     cost: str
     oracle: str
+    targets: tuple[str, ...] = ("softmax",)
+    kind: str = "method"
     limit: Callable[[int, int], int] | None = None
     limit_name: str = "n"
     least: int = 1

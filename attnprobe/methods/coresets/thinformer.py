@@ -20,7 +20,7 @@ from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import KEYS, register
 from ..summary import Summary, dyadic
 
 
@@ -34,14 +34,11 @@ def _check(target: str, *, delta: float) -> None:
     paper="Carrell et al., Thinformer: low-rank thinning",
     year=2025,
     family="sampling",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "uses_values", "causal", "decodes"),
     budget="d keys, rounded down to a power of two",
     cost="2 n d p + O(d² p)",
     oracle="unbiased normalisers for n a power of four; inclusion frequencies; the authors' steps",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     validate=_check,
 )
 def thinformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", delta: float = 0.5) -> Approximation:

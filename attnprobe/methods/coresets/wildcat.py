@@ -19,7 +19,7 @@ from ...operators import Scaled
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import KEYS, register
 from ..summary import Summary, dyadic
 
 
@@ -35,14 +35,11 @@ def _check(target: str, *, tau: float | None, temperature: str) -> None:
     paper="Schröder & Mackey, WildCat",
     year=2026,
     family="Nyström",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "shift_invariant", "exact_at_full_budget", "vanishing_normaliser", "causal", "decodes"),
     budget="d keys, drawn by randomly pivoted Cholesky",
     cost="5 n d p + O(n d²)",
     oracle="the residual bound on the largest entry; exact at n keys",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     validate=_check,
     exact_at=lambda n: (n, {}),
 )

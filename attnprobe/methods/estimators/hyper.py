@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from ..registry import register
+from ..registry import KEYS, register
 from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
-
-
-def _check(target: str, *, bits: int, block: float, **options: Any) -> None:
-    check_blocks("hyper", bits=bits, block=block)
 
 
 @register(
@@ -22,16 +18,13 @@ def _check(target: str, *, bits: int, block: float, **options: Any) -> None:
     paper="Han et al., HyperAttention",
     year=2024,
     family="LSH",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
     cost="2 n d p + 14 n p",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     least=2,
-    validate=_check,
+    validate=partial(check_blocks, "hyper"),
     exact_at=lambda n: (n, {"block": 1.0}),
 )
 def hyper(

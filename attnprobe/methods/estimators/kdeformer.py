@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -9,12 +11,8 @@ from ...linalg.sampling import weighted_with_replacement
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from ..registry import register
+from ..registry import KEYS, register
 from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
-
-
-def _check(target: str, *, bits: int, block: float) -> None:
-    check_blocks("kdeformer", bits=bits, block=block)
 
 
 @register(
@@ -22,16 +20,13 @@ def _check(target: str, *, bits: int, block: float) -> None:
     paper="Zandieh et al., KDEformer",
     year=2023,
     family="LSH",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
     cost="2 n d p + 14 n p + n p²",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     least=2,
-    validate=_check,
+    validate=partial(check_blocks, "kdeformer"),
     exact_at=lambda n: (n, {"block": 1.0}),
 )
 def kdeformer(

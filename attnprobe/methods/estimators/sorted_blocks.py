@@ -20,7 +20,7 @@ from ...rng import Streams
 from ..sparse_softmax import sparse_softmax
 
 
-def check_blocks(method: str, *, bits: int, block: float) -> None:
+def check_blocks(method: str, target: str, *, bits: int, block: float, **others: object) -> None:
     """Refuse options out of their ranges.
 
     Raises:

@@ -21,7 +21,7 @@ from ...linalg.order import largest_scores
 from ...qkv import QKV
 from ...rng import Streams, hashed_integers, mixed
 from ..base import Approximation
-from ..registry import register
+from ..registry import KEYS, register
 from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 PLACES = 40  # bits of a place in the text
@@ -50,8 +50,6 @@ def _check(target: str, **options: object) -> None:
     paper="Desai et al., vAttention: verified sparse attention",
     year=2025,
     family="sampling",
-    targets=("softmax",),
-    kind="method",
     tags=(
         "row_sums_one",
         "nonnegative",
@@ -65,8 +63,7 @@ def _check(target: str, **options: object) -> None:
     budget="d keys a row: heavy ones, and a sample of the others",
     cost="n² p + n d p",
     oracle="unbiased normalisers and numerators; inclusion frequencies; coverage of (ε, δ) on rows with known moments",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     least=2,
     validate=_check,
     exact_at=lambda n: (n, {}),

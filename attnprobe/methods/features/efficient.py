@@ -19,8 +19,6 @@ from ..registry import register
     paper="Shen et al., Efficient Attention",
     year=2021,
     family="features",
-    targets=("softmax",),
-    kind="method",
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant", "own_scale"),
     budget=None,
     cost="2 n p²",

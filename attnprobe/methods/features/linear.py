@@ -19,8 +19,6 @@ from ..registry import register
     paper="Katharopoulos et al., Linear Transformer",
     year=2020,
     family="features",
-    targets=("softmax",),
-    kind="method",
     tags=(
         "deterministic",
         "row_sums_one",

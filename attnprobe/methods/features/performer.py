@@ -6,7 +6,6 @@ W is the paper's matrix of random rows ω, φ its feature map, and x' = √scale
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -27,8 +26,6 @@ FACTS: dict[str, Any] = {
     "paper": "Choromanski et al., Performer",
     "year": 2021,
     "family": "features",
-    "targets": ("softmax",),
-    "kind": "method",
     "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes", "local"),
     "budget": "d random features",
     "cost": "4 n d p",
@@ -38,17 +35,14 @@ FACTS: dict[str, Any] = {
 }
 
 
-def _check(name: str) -> Callable[..., None]:
-    def check(target: str, **o: Any) -> None:
-        if o["eps"] < 0:
-            raise UsageError(f"{name}: eps={o['eps']} is negative")
-        if not o["orthogonal"] and (o["qr"], o["scaling"]) != ("haar", "chi"):
-            raise UsageError(f"{name}: qr and scaling belong to orthogonal=true, not to orthogonal=false")
-
-    return check
+def _check(name: str, target: str, **o: Any) -> None:
+    if o["eps"] < 0:
+        raise UsageError(f"{name}: eps={o['eps']} is negative")
+    if not o["orthogonal"] and (o["qr"], o["scaling"]) != ("haar", "chi"):
+        raise UsageError(f"{name}: qr and scaling belong to orthogonal=true, not to orthogonal=false")
 
 
-@register(name="performer", validate=_check("performer"), **FACTS)
+@register(name="performer", validate=partial(_check, "performer"), **FACTS)
 def performer(
     qkv: QKV,
     d: int,
@@ -113,7 +107,7 @@ def performer(
     return replace(approx, log_normalizer=log_normalizer)
 
 
-@register(name="performer-relu", validate=_check("performer-relu"), **FACTS)
+@register(name="performer-relu", validate=partial(_check, "performer-relu"), **FACTS)
 def performer_relu(
     qkv: QKV,
     d: int,

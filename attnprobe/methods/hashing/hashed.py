@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,24 +13,21 @@ from ...qkv import QKV
 from ...rng import Streams
 
 
-def options_of(name: str) -> Callable[..., None]:
-    """A `Method.validate` for the options ``rounds`` and ``buckets``, and ``eps`` or ``hash`` if the method has them.
+def check_hash(method: str, target: str, *, rounds: int, buckets: int | None, **options: Any) -> None:
+    """Refuse ``rounds`` and ``buckets`` out of range, and ``eps`` or ``hash`` if the method has them.
 
-    It raises a `UsageError` for an option that is out of range.
+    Raises:
+        UsageError: an option out of range.
     """
-
-    def check(target: str, **options: Any) -> None:
-        rounds, buckets, eps = options["rounds"], options["buckets"], options.get("eps", 0.0)
-        if rounds < 1:
-            raise UsageError(f"{name}: rounds={rounds} is not positive")
-        if buckets is not None and (buckets < 2 or buckets % 2):
-            raise UsageError(f"{name}: buckets={buckets} is not a positive even number")
-        if buckets is not None and options.get("hash") == "smyrf":
-            raise UsageError(f"{name}: buckets={buckets} belongs to hash=angular, not to hash=smyrf")
-        if eps < 0:
-            raise UsageError(f"{name}: eps={eps} is negative")
-
-    return check
+    eps = options.get("eps", 0.0)
+    if rounds < 1:
+        raise UsageError(f"{method}: rounds={rounds} is not positive")
+    if buckets is not None and (buckets < 2 or buckets % 2):
+        raise UsageError(f"{method}: buckets={buckets} is not a positive even number")
+    if buckets is not None and options.get("hash") == "smyrf":
+        raise UsageError(f"{method}: buckets={buckets} belongs to hash=angular, not to hash=smyrf")
+    if eps < 0:
+        raise UsageError(f"{method}: eps={eps} is negative")
 
 
 def chunk_length(name: str, d: int, rounds: int, n: int) -> int:

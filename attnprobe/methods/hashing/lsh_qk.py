@@ -6,6 +6,7 @@ S = scale · Q Kᵀ and B = softmax(S) as in the glossary. R, n_b, c, ``rounds``
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Literal
 
@@ -21,7 +22,7 @@ from ...rng import Streams
 from ..base import Approximation, softmax_in_place
 from ..registry import register
 from ..sparse_softmax import sparse_softmax
-from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations
+from .hashed import block_product, block_scores, check_hash, chunk_length, repeats, rotations
 
 
 @register(
@@ -29,8 +30,6 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     paper="after Kitaev, Kaiser & Levskaya, Reformer",
     year=2020,
     family="LSH",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal", "local"),
     budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
     cost="2 n d p + O(n √n p)",
@@ -38,7 +37,7 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     limit=lambda n_q, n_k: 4 * n_k,
     limit_name="4 n_k",
     least=4,
-    validate=options_of("lsh-qk"),
+    validate=partial(check_hash, "lsh-qk"),
     exact_at=lambda n: (4 * n, {}),
 )
 def lsh_qk(

@@ -6,6 +6,7 @@ its number of buckets, c the chunk length. ``rounds`` is the paper's n_rounds, a
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Literal
 
@@ -20,7 +21,7 @@ from ...rng import Streams
 from ..base import Approximation, softmax_in_place
 from ..registry import register
 from ..sparse_softmax import sparse_softmax
-from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations
+from .hashed import block_product, block_scores, check_hash, chunk_length, repeats, rotations
 
 
 @register(
@@ -28,8 +29,6 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     paper="Kitaev, Kaiser & Levskaya, Reformer",
     year=2020,
     family="LSH",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "causal", "local", "own_scale"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
     cost="2 n d p + O(n √n p)",
@@ -38,7 +37,7 @@ from .hashed import block_product, block_scores, chunk_length, options_of, repea
     limit_name="4 n",
     least=4,
     square=True,
-    validate=options_of("reformer"),
+    validate=partial(check_hash, "reformer"),
 )
 def reformer(
     qkv: QKV,

@@ -20,7 +20,7 @@ from ..base import Approximation, per_head, row_sums, segment_means, softmax_in_
 from ..summary import Summary
 
 
-def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
+def check_inverse(method: str, target: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
     """Refuse options of the inverse that are out of range or contradict each other.
 
     Raises:

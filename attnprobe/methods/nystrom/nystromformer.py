@@ -18,12 +18,8 @@ from ..summary import dyadic
 from .landmark_attention import check_inverse, landmark_attention, summarised_landmarks
 
 
-def _check(target: str, **options: Any) -> None:
-    check_inverse("nystromformer", **options)
-
-
 def _check_kmeans(target: str, *, steps: int, **options: Any) -> None:
-    check_inverse("nystromformer-kmeans", **options)
+    check_inverse("nystromformer-kmeans", target, **options)
     if steps < 0:
         raise UsageError(f"nystromformer-kmeans: steps={steps} is negative")
 
@@ -33,14 +29,12 @@ def _check_kmeans(target: str, *, steps: int, **options: Any) -> None:
     paper="Xiong et al., Nyströmformer",
     year=2021,
     family="Nyström",
-    targets=("softmax",),
-    kind="method",
     tags=("deterministic", "shift_invariant", "exact_at_full_budget", "causal"),
     budget="d landmarks: means of d consecutive segments of Q and of K",
     cost="4 n d p + O(d³)",
     oracle="transformers NystromformerSelfAttention; nystrom-attention NystromAttention",
     limit=lambda n_q, n_k: min(n_q, n_k),
-    validate=_check,
+    validate=partial(check_inverse, "nystromformer"),
     exact_at=lambda n: (n, {"inverse": "pinv"}),
 )
 def nystromformer(
@@ -98,8 +92,6 @@ def nystromformer(
     paper="Xiong et al., Nyströmformer, with the landmarks of Zhang, Tsang & Kwok",
     year=2021,
     family="Nyström",
-    targets=("softmax",),
-    kind="method",
     tags=("permutation_equivariant", "shift_invariant", "exact_at_full_budget"),
     budget="d landmarks: centroids of Q and of K",
     cost="24 n d p + O(d³)",

@@ -22,7 +22,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums
-from ..registry import register
+from ..registry import TOKENS, register
 from ..summary import Summary, dyadic
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
@@ -69,7 +69,6 @@ def _check(target: str, **o: Any) -> None:
     year=2021,
     family="Nyström",
     targets=("softmax", "gaussian"),
-    kind="method",
     tags=(
         "row_sums_one@softmax",
         "permutation_equivariant",
@@ -81,8 +80,7 @@ def _check(target: str, **o: Any) -> None:
     budget="d landmarks among the n_q + n_k rows of [Q; K]",
     cost="4 n d p + O(d³)",
     oracle="raw form = Gaussian form; exact at 2n landmarks; Loewner order",
-    limit=lambda n_q, n_k: n_q + n_k,
-    limit_name="n_q + n_k",
+    **TOKENS,
     validate=_check,
     exact_at=lambda n: (2 * n, {"sampler": "wor", "inverse": "pinv"}),
 )

@@ -18,7 +18,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import TOKENS, register
 
 
 @register(
@@ -27,7 +27,6 @@ from ..registry import register
     year=2013,
     family="Nyström",
     targets=("softmax", "gaussian"),
-    kind="method",
     tags=("permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget@softmax", "diagnostic"),
     budget="d columns and d rows of B; d columns of the lifted C̄ for gaussian",
     cost="O(n² p + n² d)",
@@ -85,13 +84,11 @@ def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") ->
     year=2014,
     family="Nyström",
     targets=("gaussian",),
-    kind="method",
     tags=("permutation_equivariant", "exact_at_full_budget", "diagnostic"),
     budget="d columns of the lifted C̄",
     cost="O(n³)",
     oracle="exact on θI + rank d; no (U, δ) fits better: tr E = 0 and C~ᵀ E C~ = 0",
-    limit=lambda n_q, n_k: n_q + n_k,
-    limit_name="n_q + n_k",
+    **TOKENS,
     max_n=1024,
     exact_at=lambda n: (2 * n, {}),
 )

@@ -18,7 +18,6 @@ from ..registry import register
     paper="Vaswani et al., Attention Is All You Need",
     year=2017,
     family="exact",
-    targets=("softmax",),
     kind="reference",
     tags=(
         "deterministic",
@@ -54,7 +53,6 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     year=2021,
     family="exact",
     targets=("softmax", "gaussian"),
-    kind="method",
     tags=(
         "deterministic",
         "nonnegative",

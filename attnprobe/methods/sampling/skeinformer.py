@@ -23,7 +23,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged
-from ..registry import register
+from ..registry import KEYS, register
 from ..summary import Summary, dyadic
 
 EXACT_NORM = ("no-norm", "no-norm-weighted")  # ablations that divide by the exact D
@@ -40,8 +40,6 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
     paper="Chen et al., Skeinformer",
     year=2022,
     family="sampling",
-    targets=("softmax",),
-    kind="method",
     tags=(
         "row_sums_one",
         "nonnegative",
@@ -54,8 +52,7 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
     budget="d pilot rows and d columns",
     cost="4 n d p",
     oracle="steps of Algorithm 1; laws of its draws",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     validate=_check,
     exact_at=lambda n: (n, {}),
 )

@@ -14,13 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...errors import UsageError
 from ...linalg.order import largest_scores
 from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ..base import Approximation, Counted, per_head
-from ..registry import register
+from ..registry import KEYS, register
 from ..sparse_softmax import key_costs, sparse_softmax
 
 ROWS = 64  # of one head, whose scores are in memory at a time on a CPU
@@ -53,21 +52,9 @@ def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
     """
     common = COMMON_TAGS if facts.pop("deterministic", True) else COMMON_TAGS[1:]
     tags = common + tuple(facts.pop("tags"))
-    shared = {"family": "selection", "targets": ("softmax",), "kind": "method", "exact_at": lambda n: (n, {})}
-    limits = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}
+    shared = {"family": "selection", **KEYS, "exact_at": lambda n: (n, {})}
     oracle = "torch scaled_dot_product_attention under its mask"
-    return register(**{**shared, **limits, "oracle": oracle, **facts, "tags": tags})
-
-
-def check_positive(method: str, **values: int) -> None:
-    """Refuse options that are not positive.
-
-    Raises:
-        UsageError: an option below 1.
-    """
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"{method}: {name}={value} is not positive")
+    return register(**{**shared, "oracle": oracle, **facts, "tags": tags})
 
 
 def attend(qkv: QKV, selection: Selection) -> Approximation:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from ..option import at_least
 from .base import (
     Selection,
     attend,
-    check_positive,
     last_of_blocks,
     observed,
     of_block_rows,
@@ -26,7 +26,7 @@ from .base import (
     tags=("shift_invariant", "prefill"),
     budget="at most d keys of each row, in blocks: its own block, and those of the largest mean scores",
     cost="2 n d p + O(n² p)",
-    validate=lambda target, *, block: check_positive("block-topk", block=block),
+    validate=at_least("block-topk", 1, "block"),
     small={"block": 3},
 )
 def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 64) -> Approximation:

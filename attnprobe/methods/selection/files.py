@@ -72,7 +72,6 @@ def from_selection(name: str) -> Method:
         paper="sets of keys from a file",
         year=0,
         family="user",
-        targets=("softmax",),
         kind="user",
         tags=("deterministic", "nonnegative", "causal", "local"),
         budget=None,

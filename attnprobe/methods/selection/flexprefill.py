@@ -16,10 +16,11 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
+from ..option import at_least
+from ..registry import TWICE_KEYS
 from .base import (
     Selection,
     attend,
-    check_positive,
     keys_of_pages,
     last_of_blocks,
     last_queries,
@@ -32,7 +33,7 @@ from .diagonals import columns_and_diagonals
 
 
 def _check(target: str, *, mass: float, tau: float, block: int) -> None:
-    check_positive("flexprefill", block=block)
+    at_least("flexprefill", 1, "block")(target, block=block)
     if not 0 < mass <= 1:
         raise UsageError(f"flexprefill: mass={mass} is not in (0, 1]")
     if tau < 0:
@@ -47,8 +48,7 @@ def _check(target: str, *, mass: float, tau: float, block: int) -> None:
     budget="at most d keys of each row: the fewest columns and diagonals, or blocks, that hold the mass",
     cost="2 n d p + O(n² p)",
     oracle="identity: blocks of one key and one probe row have the distance 0",
-    limit=lambda n_q, n_k: 2 * n_k,
-    limit_name="2 n_k",
+    **TWICE_KEYS,
     exact_at=lambda n: (2 * n, {"mass": 1.0}),
     validate=_check,
     small={"block": 3},

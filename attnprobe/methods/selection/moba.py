@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import Selection, attend, check_positive, keys_of_pages, page_means, pages_seen, row_pages, selector, working
+from ..option import at_least
+from .base import Selection, attend, keys_of_pages, page_means, pages_seen, row_pages, selector, working
 
 
 def _caution(d: int, *, block: int) -> str | None:
@@ -22,7 +23,7 @@ def _caution(d: int, *, block: int) -> str | None:
     budget="at most d keys of each row, in blocks: its own block, and those of the largest gates",
     cost="2 n d p + O(n² p)",
     oracle="identity: blocks of one key are top-k with the own key",
-    validate=lambda target, *, block: check_positive("moba", block=block),
+    validate=at_least("moba", 1, "block"),
     small={"block": 3},
     caution=_caution,
 )

@@ -15,11 +15,12 @@ from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from ..option import at_least
+from ..registry import TWICE_KEYS
 from .base import (
     Selection,
     Share,
     attend,
-    check_positive,
     keys_of_pages,
     page_means,
     selector,
@@ -40,10 +41,9 @@ Branch = Literal["merge", "selected", "window", "compressed"]
     budget="at most d exact keys of each row: a window, its own block, and those of the largest weights of means",
     cost="2 n d p + O(n² p)",
     oracle="identity: the merge with blocks of one key is exact",
-    limit=lambda n_q, n_k: 2 * n_k,
-    limit_name="2 n_k",
+    **TWICE_KEYS,
     exact_at=lambda n: (2 * n, {"branch": "selected"}),
-    validate=lambda target, *, block, window, branch, share: check_positive("nsa", block=block, window=window),
+    validate=at_least("nsa", 1, "block", "window"),
     small={"block": 3},
 )
 def nsa(

@@ -11,11 +11,11 @@ from torch import Tensor
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from ..option import at_least
 from .base import (
     Selection,
     Share,
     attend,
-    check_positive,
     keys_of_pages,
     pages_seen,
     row_pages,
@@ -34,7 +34,7 @@ from .base import (
     budget="at most d keys of each row, in pages: its own page, and those of the largest bounds",
     cost="2 n d p + O(n² p)",
     oracle="identity: the bound of a page is at least its largest score",
-    validate=lambda target, *, page, share: check_positive("quest", page=page),
+    validate=at_least("quest", 1, "page"),
     small={"page": 3},
 )
 def quest(

@@ -21,6 +21,7 @@ from ...linalg.order import largest_scores
 from ...operators.precision import full_precision
 from ...qkv import QKV
 from ..base import Approximation, ragged
+from ..registry import TOKENS
 from .base import AnySets, Selection, attend, fills_blocks, joint, selector
 
 Allocation = Literal["uniform", "ada", "pyramid"]
@@ -103,7 +104,7 @@ def subset_selector(**facts: Any) -> Callable[[Callable[..., Selection]], Callab
 
     It is exact at d = 2n, because a segment then has all tokens.
     """
-    limits = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k", "exact_at": lambda n: (2 * n, {})}
+    limits = {**TOKENS, "exact_at": lambda n: (2 * n, {})}
     budget = "at most d keys of each row: recent ones, and selected ones before them"
 
     def put(choose: Callable[..., Selection]) -> Callable[..., Approximation]:

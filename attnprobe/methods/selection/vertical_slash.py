@@ -10,6 +10,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation
+from ..registry import TWICE_KEYS
 from .base import Selection, attend, last_queries, observed, selector
 from .diagonals import columns_and_diagonals
 
@@ -38,8 +39,7 @@ def _caution(d: int, *, vertical: float, probe: int, first: int, near: int) -> s
     tags=("shift_invariant", "prefill"),
     budget="at most d keys of each row: d · vertical columns, and diagonals",
     cost="2 n d p",
-    limit=lambda n_q, n_k: 2 * n_k,
-    limit_name="2 n_k",
+    **TWICE_KEYS,
     exact_at=lambda n: (2 * n, {}),
     validate=_check,
     small={"probe": 3, "first": 1, "near": 1},

@@ -15,11 +15,13 @@ from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from .base import ROWS, Selection, attend, check_positive, observed, of_block_rows, pages_seen, selector
+from ..option import at_least
+from ..registry import TWICE_KEYS
+from .base import ROWS, Selection, attend, observed, of_block_rows, pages_seen, selector
 
 
 def _check(target: str, *, stride: int, block: int, mass: float) -> None:
-    check_positive("xattention", stride=stride, block=block)
+    at_least("xattention", 1, "stride", "block")(target, stride=stride, block=block)
     if block % stride:
         raise UsageError(f"xattention: block={block} is no multiple of stride={stride}")
     if not 0 < mass <= 1:
@@ -34,8 +36,7 @@ def _check(target: str, *, stride: int, block: int, mass: float) -> None:
     budget="at most d keys of each row, in blocks: the first, its own, and the fewest that hold the mass",
     cost="2 n d p + O(n² p)",
     oracle="identity: with stride 1 the estimate is the mass of a block",
-    limit=lambda n_q, n_k: 2 * n_k,
-    limit_name="2 n_k",
+    **TWICE_KEYS,
     exact_at=lambda n: (2 * n, {"mass": 1.0}),
     validate=_check,
     small={"block": 2, "stride": 2},

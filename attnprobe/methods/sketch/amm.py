@@ -21,7 +21,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head
-from ..registry import register
+from ..registry import KEYS, register
 
 ROWS = 64  # rows of B in memory at a time
 
@@ -31,14 +31,11 @@ ROWS = 64  # rows of B in memory at a time
     paper="Drineas, Kannan & Mahoney, Fast Monte Carlo algorithms for matrices I",
     year=2006,
     family="sketch",
-    targets=("softmax",),
-    kind="method",
     tags=("nonnegative", "permutation_equivariant", "shift_invariant", "diagnostic"),
     budget="d columns of B, drawn with replacement",
     cost="n² p + 2 n d p",
     oracle="variance identity of each choice of p",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
 )
 def amm(
     qkv: QKV,

@@ -17,7 +17,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, softmax_in_place
-from ..registry import register
+from ..registry import KEYS, register
 
 AUTHORS_STD = 0.02
 
@@ -27,14 +27,11 @@ AUTHORS_STD = 0.02
     paper="Wang et al., Linformer (untrained)",
     year=2020,
     family="sketch",
-    targets=("softmax",),
-    kind="method",
     tags=("permutation_equivariant",),
     budget="d random combinations of the keys and of the values",
     cost="4 n d p",
     oracle="linformer LinformerSelfAttention",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
 )
 def linformer(
     qkv: QKV,

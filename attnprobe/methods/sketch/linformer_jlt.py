@@ -17,7 +17,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import KEYS, register
 
 
 def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
@@ -36,14 +36,11 @@ def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
     paper="Wang et al., Linformer (theorem 1, unreduced)",
     year=2020,
     family="sketch",
-    targets=("softmax",),
-    kind="method",
     tags=("permutation_equivariant", "shift_invariant", "diagnostic"),
     budget="d columns of a random sketch",
     cost="n² (p + d)",
     oracle="variance identity of each sketch",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     validate=_check,
 )
 def linformer_jlt(

@@ -9,20 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported, UsageError
-from ...operators import RowOverride, SoftmaxAttention
+from ...errors import Unsupported
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, with_rows
+from ..base import Approximation, with_exact_rows
+from ..option import at_least
 from ..registry import register
 from ..sparse_softmax import seen_entries, sparse_softmax
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
-
-
-def _check(target: str, *, random_blocks: int) -> None:
-    if random_blocks < 0:
-        raise UsageError(f"bigbird: random_blocks={random_blocks} is negative")
 
 
 @register(
@@ -30,8 +25,6 @@ def _check(target: str, *, random_blocks: int) -> None:
     paper="Zaheer et al., BigBird",
     year=2020,
     family="sparse",
-    targets=("softmax",),
-    kind="method",
     tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal", "local"),
     budget="d n entries in blocks of ⌊d/10⌋ tokens: 8 blocks a row, and 2 blocks of full rows",
     cost="2 n d p",
@@ -39,7 +32,7 @@ def _check(target: str, *, random_blocks: int) -> None:
     limit=lambda n_q, n_k: 10 * max(n_q, n_k),
     limit_name="10 n",
     least=10,
-    validate=_check,
+    validate=at_least("bigbird", 0, "random_blocks"),
     exact_at=lambda n: (10 * n, {}),
 )
 def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", random_blocks: int = 3) -> Approximation:
@@ -86,15 +79,10 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     index[:, 1:last_q] = tokens
     if placed and not qkv.square:  # rows that follow one another may be of any blocks
         index, group = index[:, row_block.cpu()], 1
-    full_rows = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]
+    is_full = (row_block == 0) | (row_block == last_q)
     operator, log_normalizer = sparse_softmax(qkv, index, group)
-    entries = seen_entries(qkv, index, group)
-    if len(full_rows):
-        rows = qkv.queries(full_rows)
-        entries = entries + rows.entries
-        every = SoftmaxAttention(rows.q, rows.shared_k, rows.scale, rows.visible)
-        log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
-        operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
+    operator, log_normalizer, added = with_exact_rows(qkv, operator, log_normalizer, is_full)
+    entries = seen_entries(qkv, index, group) + added
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}
     return Approximation.of(
         operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics, log_normalizer=log_normalizer

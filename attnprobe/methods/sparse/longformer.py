@@ -5,17 +5,13 @@ w is the paper's window size, half of it on each side. g is its number of tokens
 
 from __future__ import annotations
 
-from ...errors import Unsupported, UsageError
+from ...errors import Unsupported
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, with_exact_rows
+from ..option import at_least
 from ..registry import register
 from ..sparse_softmax import banded_softmax
-
-
-def _check(target: str, *, global_tokens: int) -> None:
-    if global_tokens < 0:
-        raise UsageError(f"longformer: global_tokens={global_tokens} is negative")
 
 
 @register(
@@ -23,8 +19,6 @@ def _check(target: str, *, global_tokens: int) -> None:
     paper="Beltagy et al., Longformer",
     year=2020,
     family="sparse",
-    targets=("softmax",),
-    kind="method",
     tags=(
         "deterministic",
         "row_sums_one",
@@ -41,7 +35,7 @@ def _check(target: str, *, global_tokens: int) -> None:
     limit=lambda n_q, n_k: n_q + n_k + 1,
     limit_name="n_q + n_k + 1",
     least=3,
-    validate=_check,
+    validate=at_least("longformer", 0, "global_tokens"),
     exact_at=lambda n: (2 * n, {"global_tokens": 0}),
 )
 def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", global_tokens: int = 1) -> Approximation:

@@ -13,7 +13,7 @@ from ...operators.blocks import head_blocks, reach
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, Counted, per_head
-from ..registry import register
+from ..registry import KEYS, register
 from ..sparse_softmax import key_costs
 
 BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
@@ -24,7 +24,6 @@ BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
     paper="Gupta et al., Top-k Attention",
     year=2021,
     family="sparse",
-    targets=("softmax",),
     kind="reference",
     tags=(
         "deterministic",
@@ -41,8 +40,7 @@ BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
     oracle="torch scaled_dot_product_attention under its mask",
-    limit=lambda n_q, n_k: n_k,
-    limit_name="n_k",
+    **KEYS,
     exact_at=lambda n: (n, {}),
 )
 def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renormalize: bool = True) -> Approximation:

@@ -5,18 +5,13 @@ L is the number of last tokens whose rows are full. Without them the pattern is 
 
 from __future__ import annotations
 
-from ...errors import Unsupported, UsageError
+from ...errors import Unsupported
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, with_exact_rows
-from ..registry import register
+from ..option import at_least
+from ..registry import TOKENS, register
 from ..sparse_softmax import banded_softmax
-
-
-def _check(target: str, *, first: int, last: int) -> None:
-    for name, value in (("first", first), ("last", last)):
-        if value < 0:
-            raise UsageError(f"tri-shape: {name}={value} is negative")
 
 
 @register(
@@ -24,16 +19,13 @@ def _check(target: str, *, first: int, last: int) -> None:
     paper="Li et al., SCBench (Tri-shape)",
     year=2024,
     family="sparse",
-    targets=("softmax",),
-    kind="method",
     tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal", "local"),
     budget="d n entries: first keys and a window of each row, and the last rows as full rows",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
-    limit=lambda n_q, n_k: n_q + n_k,
-    limit_name="n_q + n_k",
+    **TOKENS,
     least=3,
-    validate=_check,
+    validate=at_least("tri-shape", 0, "first", "last"),
     exact_at=lambda n: (2 * n, {"first": 0, "last": 1}),
     small={"first": 1, "last": 1},
 )

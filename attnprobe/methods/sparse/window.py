@@ -5,17 +5,13 @@ s is the paper's number of attention sinks, w the width of its window. ``d = s +
 
 from __future__ import annotations
 
-from ...errors import Unsupported, UsageError
+from ...errors import Unsupported
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
+from ..option import at_least
 from ..registry import register
 from ..sparse_softmax import banded_softmax
-
-
-def _check(target: str, *, sinks: int, causal: bool) -> None:
-    if sinks < 0:
-        raise UsageError(f"window: sinks={sinks} is negative")
 
 
 @register(
@@ -23,8 +19,6 @@ def _check(target: str, *, sinks: int, causal: bool) -> None:
     paper="Xiao et al., StreamingLLM",
     year=2024,
     family="sparse",
-    targets=("softmax",),
-    kind="method",
     tags=(
         "deterministic",
         "row_sums_one",
@@ -41,7 +35,7 @@ def _check(target: str, *, sinks: int, causal: bool) -> None:
     limit=lambda n_q, n_k: n_q + n_k + 4,
     limit_name="n_q + n_k + 4",
     least=5,
-    validate=_check,
+    validate=at_least("window", 0, "sinks"),
     exact_at=lambda n: (2 * n, {"sinks": 0}),
 )
 def window(
