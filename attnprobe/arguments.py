@@ -68,9 +68,6 @@ def check_fields(value: Any, called: str | None = None) -> None:
 
     Args:
         called: the name in messages; None is that of the class.
-
-    Raises:
-        UsageError: the line names the class and the field.
     """
     for name, kind in _fields_of(type(value)).items():
         if (problem := fault(vars(value)[name], kind)) is not None:

@@ -61,11 +61,7 @@ def open_regular(path: str | os.PathLike[str], limit: int | None) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The bytes of a file. At most ``limit`` bytes are read, for any size that the system states.
-
-    Raises:
-        OSError: see `open_regular`.
-    """
+    """The bytes of a file. At most ``limit`` bytes are read, for any size that the system states."""
     with open_regular(path, limit) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -84,9 +80,6 @@ def read_json(path: str | os.PathLike[str], limit: int) -> Any:
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, or has more than 64 levels, which recursive readers could not take.
 
     >>> parse_json("[" * 500 + "]" * 500)
     Traceback (most recent call last):
@@ -125,11 +118,7 @@ FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"  # the names of a file
 
 
 def text_file(name: str) -> Path:
-    """The path of a text file.
-
-    Raises:
-        SourceError: no such file, or a directory; the line names the nearest text that there is.
-    """
+    """The path of a text file."""
     path = path_of(name, SourceError)
     if path.is_dir():
         raise SourceError(f"text {name} is a directory: name a text file")
@@ -141,11 +130,7 @@ def text_file(name: str) -> Path:
 
 
 def qkv_file(name: str) -> Path:
-    """The path of a file with Q, K and V.
-
-    Raises:
-        SourceError: no such file, a directory, or a file of `torch.save`; the line says how to write one.
-    """
+    """The path of a file with Q, K and V."""
     path = path_of(name, SourceError)
     if not path.is_file():
         fault = "is a directory" if path.is_dir() else "does not exist"
@@ -206,9 +191,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     """Write a safetensors file. A new file gets the usual permissions, an old one keeps its own.
 
     `safetensors.torch.save_file` alone would set 0600.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file

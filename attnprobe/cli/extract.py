@@ -71,11 +71,7 @@ def _check(source: sources.Source, n: int, windows: int, layers: Sequence[int], 
 
 
 def check_out(out: str, force: bool, qkv: str | os.PathLike[str] | None) -> None:
-    """Refuse to write over a file that exists without ``force``, over the ``--qkv`` file, or through a link.
-
-    Raises:
-        UsageError: it names the file.
-    """
+    """Refuse to write over a file that exists without ``force``, over the ``--qkv`` file, or through a link."""
     from ..errors import UsageError
 
     if os.path.islink(os.path.expanduser(out)):

@@ -172,11 +172,7 @@ def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: b
 
 
 def gates_of(request: Any, command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
-    """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates.
-
-    Raises:
-        UsageError: as `parse_gate`; a gate that no run of the request can pass; an invalid file name for ``--junit``.
-    """
+    """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates."""
     from ..experiments import experiment
     from ..gates.junit import check_report
     from ..gates.parse import parse_gate, parse_gates

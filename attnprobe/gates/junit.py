@@ -35,11 +35,7 @@ class Case:
 
 
 def check_report(path: str) -> None:
-    """Refuse to replace a file other than a report of `write_junit` or an empty one.
-
-    Raises:
-        UsageError: no file name, a symbolic link, or a file of something else.
-    """
+    """Refuse to replace a file other than a report of `write_junit` or an empty one."""
     if not path.strip() or os.path.isdir(path):
         raise UsageError(f"--junit '{path}' is not a file name; write one such as gates.xml")
     if not os.path.lexists(path):

@@ -79,10 +79,6 @@ def parse_gates(entries: Sequence[Fields], gated: Gated, names: Sequence[str] | 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
 
-    Raises:
-        UsageError: no list of mappings, an unknown key, metric or statistic (with the nearest one), a value of another
-            type, no limit, limits that no value can keep.
-
     >>> from attnprobe.tables.metrics import Metric
     >>> gated = Gated((Metric("bad_rows"),))
     >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "max": 0, "d": [64, 128]}], gated)]

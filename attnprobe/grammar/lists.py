@@ -41,11 +41,7 @@ def with_commas(text: str) -> str:
 
 
 def refuse_colons(item: str) -> None:
-    """Refuse colons between the options of an item, which has no comma itself.
-
-    Raises:
-        UsageError: it has the item with commas.
-    """
+    """Refuse colons between the options of an item, which has no comma itself."""
     if "," in (joined := with_commas(item)):
         raise UsageError(f"{item}: join options by commas: {joined}")
 
@@ -145,11 +141,7 @@ def numbers(text: str, what: str, least: int = 0) -> tuple[int, ...]:
 
 
 def positive_numbers(text: str, what: str) -> tuple[int, ...]:
-    """A list of whole numbers and ranges above 0, such as budgets.
-
-    Raises:
-        UsageError: as `numbers`, or 0.
-    """
+    """A list of whole numbers and ranges above 0, such as budgets."""
     values = numbers(text, what, least=1)
     if 0 in values:
         raise UsageError(f"{what}: 0 is below 1; write a whole number from 1 on")
@@ -157,11 +149,7 @@ def positive_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def lengths(text: str, what: str) -> tuple[int, ...]:
-    """A list of numbers of tokens, at least 2 each.
-
-    Raises:
-        UsageError: as `numbers`, or a number below 2.
-    """
+    """A list of numbers of tokens, at least 2 each."""
     values = numbers(text, what, least=2)
     if min(values) < 2:
         raise UsageError(f"{what}={min(values)}: attention needs at least 2 tokens")
@@ -170,9 +158,6 @@ def lengths(text: str, what: str) -> tuple[int, ...]:
 
 def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
     """The requested numbers, if they are available; ``all`` is everything ``available``.
-
-    Raises:
-        UsageError: one that is not available.
 
     >>> available_ones("all", "head", range(3))
     (0, 1, 2)
@@ -188,9 +173,6 @@ def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[
 def positives(text: str, what: str) -> tuple[float, ...]:
     """A list of numbers above 0, in rising order. Repeats count once.
 
-    Raises:
-        UsageError: as `positive`.
-
     >>> positives("0.5,0.1", "epsilon")
     (0.1, 0.5)
     """
@@ -199,9 +181,6 @@ def positives(text: str, what: str) -> tuple[float, ...]:
 
 def positive(text: str, what: str) -> float:
     """A number above 0.
-
-    Raises:
-        UsageError: not a number, or not above 0 and up to `LARGEST`.
 
     >>> positive("1e301", "epsilon")
     Traceback (most recent call last):
@@ -220,11 +199,7 @@ def positive(text: str, what: str) -> float:
 
 
 def words(text: str, what: str) -> tuple[str, ...]:
-    """A list of words.
-
-    Raises:
-        UsageError: an empty word.
-    """
+    """A list of words."""
     parts = tuple(word.strip() for word in text.split(","))
     if not all(parts):
         raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")

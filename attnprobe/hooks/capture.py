@@ -83,9 +83,6 @@ def captured_forward(
 
     Args:
         first: the first token whose attention is needed exactly. Those of earlier blocks of rows are not verified.
-
-    Raises:
-        SourceError, UsageError: see `capture`.
     """
     recorder = _Recorder(type(model).__name__, Selection(layers), _names(model), exact=True, first=first)
     result, calls = _captured(recorder, model, forward, blocks=True)
@@ -115,9 +112,6 @@ def capture_all(
 
     The distance is relative, the largest over the output tensors. It reveals a mask that never arrived at the
     interface. The verification of a single call cannot reveal it, because it uses the mask of that call.
-
-    Raises:
-        SourceError: see `capture`.
     """
     recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
     with torch.no_grad():

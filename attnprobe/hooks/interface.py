@@ -84,11 +84,7 @@ def bypassing(model: nn.Module, called: Iterable[str]) -> list[tuple[str, nn.Mod
 
 
 def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
-    """The eager attention function of the file that defines a module.
-
-    Raises:
-        SourceError: the file has no such function.
-    """
+    """The eager attention function of the file that defines a module."""
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         raise SourceError(

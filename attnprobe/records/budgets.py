@@ -36,9 +36,6 @@ def duo_attention_heads(budgets: Budgets) -> str:
 
     The number is the head's share of the prompt. DuoAttention keeps all keys of the heads of the largest numbers, and
     sinks and recent keys of the others; its ``config.json`` names how many.
-
-    Raises:
-        UsageError: as `kvpress_ratios`.
     """
     lines = ["\t".join(f"{share:.6f}" for share in of_layer) for of_layer in _shares(budgets)]
     return "\n".join(lines) + "\n"
@@ -47,9 +44,6 @@ def duo_attention_heads(budgets: Budgets) -> str:
 def minference_pattern(budgets: Budgets) -> list[dict[str, list[object]]]:
     """The ``best_pattern`` file of MInference, for JSON: by layer and query head
     ``["vertical_and_slash", columns, diagonals, 1.0]``, with half of the head's keys for each, at least one.
-
-    Raises:
-        UsageError: as `kvpress_ratios`.
     """
     layers = len(_shares(budgets))
     heads = 1 + max(head for _, head in budgets.d)
@@ -141,9 +135,6 @@ def read_budgets(path: str | Path) -> Budgets:
     """Read a file of budgets: ``{"schema": 1, "method": …, "options": {…}, "budgets": [{"layer", "head", "d"}, …]}``.
 
     ``about`` has all other keys.
-
-    Raises:
-        UsageError: no such file, no JSON, or an invalid entry; the message names the file and the entry.
     """
     with reading(path):
         contents = read_json(path_of(path), LARGEST)

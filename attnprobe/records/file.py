@@ -257,11 +257,7 @@ class Shard:
 
 
 def parse_shard(text: str | None) -> Shard | None:
-    """``I/N``, part I of N; None is no shard.
-
-    Raises:
-        UsageError: not two whole numbers, or an I outside 1 to N.
-    """
+    """``I/N``, part I of N; None is no shard."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip(), re.ASCII)

@@ -90,11 +90,7 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A new empty folder in ``folder`` for the length of a block.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
+    """A new empty folder in ``folder`` for the length of a block."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = TemporaryDirectory(prefix=".scratch-", dir=folder)

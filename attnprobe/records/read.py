@@ -62,11 +62,7 @@ class ReadRecords(Generic[R]):
     left_out: int = 0
 
     def required(self) -> list[R]:
-        """The records.
-
-        Raises:
-            UsageError: all lines are malformed; the message names the first.
-        """
+        """The records."""
         if self.malformed and not self.records:
             raise UsageError(f"{self.malformed[0]}; the run has no valid record")
         return self.records

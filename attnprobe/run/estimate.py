@@ -48,11 +48,7 @@ def estimate_cells(
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[CellEstimate]:
-    """The cells of a request in their order. ``progress`` gets the cells done, their number and a place.
-
-    Raises:
-        UsageError, SourceError: as a run would.
-    """
+    """The cells of a request in their order. ``progress`` gets the cells done, their number and a place."""
     if request.out is not None:
         named_folder(request.out)
     cells = open_cells(request, notify, Timings())

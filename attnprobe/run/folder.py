@@ -148,11 +148,7 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
 
 
 def named_folder(out: str) -> Path:
-    """The folder of ``--out``, which may not be there yet.
-
-    Raises:
-        UsageError: no name, a file, or a folder with other files than those of a run.
-    """
+    """The folder of ``--out``, which may not be there yet."""
     if not out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
     path = path_of(out)

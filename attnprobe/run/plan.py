@@ -266,11 +266,7 @@ class ErrorPlan:
 
 
 def refuse_endless(cells: int, notify: Callable[[str], None] = lambda line: None) -> None:
-    """Refuse more cells than can be listed. A line says so if the listing takes long.
-
-    Raises:
-        UsageError: more than `MOST_CELLS`.
-    """
+    """Refuse more cells than can be listed. A line says so if the listing takes long."""
     if cells > MOST_CELLS:
         raise UsageError(
             f"{cells:,} cells are more than {MOST_CELLS:,}; choose fewer lengths, windows, layers, budgets or seeds"

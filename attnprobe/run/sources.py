@@ -50,9 +50,6 @@ def layers_of(layer: Layers, source: Source, *, whole_model: bool = False) -> tu
 
     None is layer 0, or a file's first layer. For a ``whole_model`` None is every layer, or the global ones beside local
     ones: a local layer keeps few keys as it is, and every method can act on a global one.
-
-    Raises:
-        UsageError: a layer that does not exist, or a word for layers of which there is none.
     """
     if layer is None and whole_model:
         return source.global_layers or source.available

@@ -49,11 +49,7 @@ def looks_like_a_path(name: str) -> bool:
 
 
 def directory(name: str) -> Path:
-    """The directory that a path-like argument names.
-
-    Raises:
-        SourceError: it does not exist (the message has the most similar name) or is a file.
-    """
+    """The directory that a path-like argument names."""
     path = path_of(name, SourceError)
     if path.is_dir():
         return path
@@ -88,11 +84,7 @@ class Seal:
         self.sha256 = combined_sha256(self.files)
 
     def hold(self) -> None:
-        """Refuse files that changed since they were hashed.
-
-        Raises:
-            SourceError: the files changed. The message names the file, or the folder of several.
-        """
+        """Refuse files that changed since they were hashed."""
         if self._now() == self._stamps:
             return
         try:
@@ -143,20 +135,12 @@ class ModelFolder:
         return replace(self, seals=(*others, *(of_tensors or [Seal(files)])))
 
     def hold(self) -> None:
-        """Refuse a directory whose files changed since they were hashed. Call it after reading them.
-
-        Raises:
-            SourceError: see `Seal.hold`.
-        """
+        """Refuse a directory whose files changed since they were hashed. Call it after reading them."""
         for seal in self.seals:
             seal.hold()
 
     def settings(self) -> dict[str, Any]:
-        """The contents of config.json.
-
-        Raises:
-            SourceError: the file is missing or is not JSON.
-        """
+        """The contents of config.json."""
         file = self.path / "config.json"
         if not file.is_file():
             raise SourceError(f"{self.name} has no config.json: name a directory written by save_pretrained")

@@ -81,11 +81,7 @@ def _connects(endpoint: str, timeout: float) -> bool:
 
 
 def cached_folder(name: str, *files: str) -> Path | None:
-    """The cached snapshot of hub id ``name`` that holds all ``files``; never touches the network.
-
-    Raises:
-        SourceError: ``name`` cannot be a hub id.
-    """
+    """The cached snapshot of hub id ``name`` that holds all ``files``; never touches the network."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -55,11 +55,7 @@ class Queries:
 
     @cached_property
     def count(self) -> int:
-        """The number of ``last:``, ``every:`` or ``random:``.
-
-        Raises:
-            UsageError: it is not a positive integer.
-        """
+        """The number of ``last:``, ``every:`` or ``random:``."""
         text = self.text.partition(":")[2]
         if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) == 0:
             raise UsageError(f"queries: {self.kind}:{text} needs a positive number, as in {self.kind}:64")
@@ -67,11 +63,7 @@ class Queries:
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the selected tokens, sorted, for numbers and files.
-
-        Raises:
-            SourceError: the file is missing, cannot be read, or has other contents.
-        """
+        """The numbers of the selected tokens, sorted, for numbers and files."""
         if self.kind == "numbers":
             return tuple(sorted(set(numbers(self.text, "queries"))))
         path = path_of(self.text, SourceError)
@@ -95,11 +87,7 @@ class Queries:
         return self.text.replace(" ", "") if self.kind == "numbers" else f"{len(self.numbers)} tokens, sha256 {digest}"
 
     def positions(self, n: int) -> Tensor:
-        """The numbers of the selected ones of ``n`` tokens, ascending, (n_q,) int64.
-
-        Raises:
-            UsageError: ``n`` tokens are too few for the selection.
-        """
+        """The numbers of the selected ones of ``n`` tokens, ascending, (n_q,) int64."""
         if self.kind == "every":
             selected = torch.arange(self.count - 1, n, self.count)
         elif self.kind in ("last", "random"):

@@ -184,11 +184,7 @@ def attention_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def check_sizes(n: int, windows: int) -> None:
-    """The part of `Source.check` that is common to all sources.
-
-    Raises:
-        UsageError: fewer than 2 tokens, or fewer than 1 window.
-    """
+    """The part of `Source.check` that is common to all sources."""
     if n < 2:
         raise UsageError(f"n={n}: attention needs at least 2 tokens")
     if windows < 1:
@@ -199,9 +195,6 @@ def check_memory(numbers: int, what: str) -> None:
     """Refuse float32 tensors larger than this machine's memory, before they are allocated.
 
     Nothing is refused on systems that do not report their memory.
-
-    Raises:
-        UsageError: they are too large. The message has both sizes.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

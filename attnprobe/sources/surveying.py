@@ -46,11 +46,7 @@ def survey(name: str, weights: str = "pretrained") -> list[str]:
 
 
 def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
-    """The inputs of a short forward, from a fixed seed.
-
-    Raises:
-        SourceError: the model reads neither text nor images.
-    """
+    """The inputs of a short forward, from a fixed seed."""
     draws = generator(0, "survey")
     config, main = model.config, model.main_input_name
     if main == "pixel_values":

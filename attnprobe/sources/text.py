@@ -65,11 +65,7 @@ def open_text(name: str, split: str = "test") -> Text:
 
 
 def embedded() -> Text:
-    """The prose in the package: 42,626 English words, frozen, one paragraph per line.
-
-    Raises:
-        SourceError: the file is not the published one.
-    """
+    """The prose in the package: 42,626 English words, frozen, one paragraph per line."""
     data = EMBEDDED_FILE.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if digest != EMBEDDED_SHA256:

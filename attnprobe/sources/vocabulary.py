@@ -139,9 +139,6 @@ def open_tokenizer(name: str, *, cache: bool = True) -> Vocabulary:
 
     Args:
         cache: see `local_model`.
-
-    Raises:
-        SourceError: it is missing, unreachable, or of an unknown format.
     """
     path = path_of(name, SourceError)
     if path.is_file() and not is_gguf(name):

@@ -46,11 +46,7 @@ def bert_base() -> PreTrainedConfig:
 
 
 def configuration(folder: ModelFolder) -> PreTrainedConfig:
-    """The configuration in a model's directory.
-
-    Raises:
-        SourceError: it is missing, or transformers does not know the model (remote code is never run).
-    """
+    """The configuration in a model's directory."""
     from transformers import AutoConfig
 
     kind = folder.settings().get("model_type")
@@ -101,9 +97,6 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
 
     Returns:
         The model and None. If the weights have no such head: the model without a head, and the reason.
-
-    Raises:
-        SourceError: see `pretrained`.
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -200,11 +193,7 @@ def initialized(
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
-    """Replace W_Q, W_K and W_V of every layer by N(0, 0.02²) and their biases by 0, in place.
-
-    Raises:
-        UsageError: the model has them under other names, or fused into one matrix.
-    """
+    """Replace W_Q, W_K and W_V of every layer by N(0, 0.02²) and their biases by 0, in place."""
     redrawn = {word: 0 for word in PROJECTIONS}
     for path, module in model.named_modules():
         word = path.rpartition(".")[2]

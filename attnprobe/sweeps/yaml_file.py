@@ -237,11 +237,7 @@ def packaged_sweeps() -> dict[str, str]:
 
 
 def sweep_file(name: str) -> Path:
-    """The file that a sweep names: a path, else the packaged sweep of this name.
-
-    Raises:
-        UsageError: there is neither; the message offers the nearest name.
-    """
+    """The file that a sweep names: a path, else the packaged sweep of this name."""
     path = path_of(name)
     if path.exists() and not path.is_dir():
         return path

@@ -173,11 +173,7 @@ class View:
 
 
 def check_format(format: str, columns: Sequence[str] = ()) -> None:
-    """Refuse an unknown format, and columns of a format that has none.
-
-    Raises:
-        UsageError: it names the formats.
-    """
+    """Refuse an unknown format, and columns of a format that has none."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if columns and format in ("json", "jsonl"):
@@ -229,11 +225,7 @@ def is_called(column: Column, name: str) -> bool:
 
 
 def check_columns(columns: Iterable[Column], names: Iterable[str]) -> None:
-    """Refuse an unknown column.
-
-    Raises:
-        UsageError: it lists the names that there are.
-    """
+    """Refuse an unknown column."""
     columns = list(columns)
     known = list(dict.fromkeys(column.name for column in columns if column.name))
     for name in names:

@@ -68,11 +68,7 @@ class Skip(Exception):
 
 
 def demand(holds: Any, otherwise: str) -> None:
-    """Check that ``holds`` is true.
-
-    Raises:
-        Fault: it is false; the message is ``otherwise``.
-    """
+    """Check that ``holds`` is true."""
     if not bool(holds):
         raise Fault(otherwise)
 

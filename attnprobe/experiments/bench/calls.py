@@ -66,22 +66,14 @@ class Work:
 
 
 def gradients(output: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradient of the output's sum; None for leaves that the output does not depend on.
-
-    Raises:
-        Unsupported: autograd sees no leaf that the output depends on.
-    """
+    """The gradient of the output's sum; None for leaves that the output does not depend on."""
     if not output.requires_grad:
         raise Unsupported("does not differentiate: no gradient reaches its output")
     return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
 
 
 def differentiated(work: Work, qkv: QKV) -> str:
-    """The names of those of Q, K and V that a gradient reaches.
-
-    Raises:
-        Unsupported: a gradient reaches none of them, or autograd refuses a step, which the message names.
-    """
+    """The names of those of Q, K and V that a gradient reaches."""
     try:
         grads = work.call(qkv)()
     except RuntimeError as error:

@@ -68,11 +68,7 @@ class Question:
         return self.seeds[:1] if "deterministic" in get(method).tags else self.seeds
 
     def range_of(self, method: str | Method, n_q: int, n_k: int) -> tuple[int, int]:
-        """The smallest and the largest budget that a method is tried with.
-
-        Raises:
-            Unsupported: no such budget, another target, or a sequence that the method does not support.
-        """
+        """The smallest and the largest budget that a method is tried with."""
         entry = get(method)
         if self.target not in entry.targets:
             raise Unsupported(f"{entry.name} does not take target={self.target}; it takes {', '.join(entry.targets)}")

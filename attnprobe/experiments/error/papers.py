@@ -74,11 +74,7 @@ class Reference:
 
 
 def read_reference(path: str | Path) -> Reference:
-    """The points of a CSV file with the columns init, n, d, method, value and digitisation_uncertainty.
-
-    Raises:
-        UsageError: no such file, a missing column, or a line that is not a point; the message names file and line.
-    """
+    """The points of a CSV file with the columns init, n, d, method, value and digitisation_uncertainty."""
     path = path_of(path)
     with reading(f"--reference {path}"):
         lines = csv.DictReader(io.StringIO(read_regular(path, LARGEST).decode("utf-8-sig")))

@@ -214,11 +214,7 @@ def batch_of(rows: Sequence[Sequence[int]], model: LanguageModel) -> Reading:
 
 
 def rows_of(source: ModelSource, n: int, windows: int, lines: bool) -> list[list[int]]:
-    """The token ids of each window of a text, or of each line.
-
-    Raises:
-        UsageError: ``n`` exceeds the model's positions, so no forward is possible.
-    """
+    """The token ids of each window of a text, or of each line."""
     most = source.layout.positions
     if most is not None and n > most:
         raise UsageError(

@@ -250,11 +250,7 @@ def _refuse_prompts(request: InjectRequest, lengths: Iterable[int]) -> None:
 
 
 def _fault(request: InjectRequest, one: MethodRequest, n: int, prompt: int) -> str | None:
-    """Why a method that compresses can keep no number of keys of a prompt; None of others.
-
-    Raises:
-        UsageError: a number of keys above the prompt.
-    """
+    """Why a method that compresses can keep no number of keys of a prompt; None of others."""
     if one.entry.compress is None:
         return None
     faults = []
@@ -266,11 +262,7 @@ def _fault(request: InjectRequest, one: MethodRequest, n: int, prompt: int) -> s
 
 
 def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:
-    """The method of a file of budgets, as `ErrorRequest` takes it.
-
-    Raises:
-        UsageError: the method is neither built in nor named in the request, or its file has changed.
-    """
+    """The method of a file of budgets, as `ErrorRequest` takes it."""
     path, name = request.budgets, budgets.method
     if request.origin.get("methods", "default") == "default" and request.methods == InjectRequest.methods:
         if name not in METHODS:

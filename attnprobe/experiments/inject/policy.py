@@ -43,11 +43,7 @@ class Steps:
 
     @classmethod
     def of(cls, call: AttentionCall, row: int, prompt: int) -> Steps:
-        """The steps of one row.
-
-        Raises:
-            Unsupported: a layer with a sliding window, or a mask that no `QKV` describes.
-        """
+        """The steps of one row."""
         if call.local:
             raise Unsupported(f"{call.module}: a layer with a sliding window has no cache beyond its window")
         qkv = call.qkv(row)
@@ -236,9 +232,6 @@ def kept_keys(
     Args:
         text: the prompt by `prompt_text`.
         options: of the method. Those that cut a text into segments are given by `Method.compress`.
-
-    Raises:
-        Unsupported: d is not in 1..prompt, or an option does not suit the prompt.
     """
     chosen = dict(options or {})
     assert method.compress is not None  # what is kept is asked of no others

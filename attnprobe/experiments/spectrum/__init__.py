@@ -18,9 +18,6 @@ __all__ = ["EXPERIMENT", "SpectrumOutput", "SpectrumRequest", "measure_spectra"]
 def shares(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors between 0 and 1.
 
-    Raises:
-        UsageError: an entry that is not a number between 0 and 1.
-
     >>> shares("0.1, 0.01", "epsilon")
     (0.1, 0.01)
     """

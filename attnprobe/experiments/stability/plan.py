@@ -38,11 +38,7 @@ def own_target(one: MethodRequest) -> str:
 
 
 def check_condition_tokens(number: int) -> None:
-    """Refuse a number of tokens that no condition number is of.
-
-    Raises:
-        UsageError: negative, or 1.
-    """
+    """Refuse a number of tokens that no condition number is of."""
     if number < 0 or number == 1:
         raise UsageError(f"condition-tokens={number}: choose 0, or at least 2 tokens")
 

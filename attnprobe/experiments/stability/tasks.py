@@ -206,11 +206,7 @@ def open_task(
 
 
 def check_setting(n: int | None, batch: int | None, rate: float | None) -> None:
-    """Refuse a setting that no task can have.
-
-    Raises:
-        UsageError: an impossible number.
-    """
+    """Refuse a setting that no task can have."""
     if n is not None and not 16 <= n <= MOST_N:
         raise UsageError(f"n={n}: choose a number of tokens from 16 to {MOST_N}")
     if batch is not None and not 1 <= batch <= MOST_BATCH:

@@ -93,11 +93,7 @@ def _several(values: int | float | Iterable[Any]) -> tuple[Any, ...]:
 def question_of(
     theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None
 ) -> Question:
-    """The question of names with commas, or of ``all``.
-
-    Raises:
-        UsageError: an unknown or empty name, a probability out of its range.
-    """
+    """The question of names with commas, or of ``all``."""
     names = [name.strip() for text in theorems for name in text.split(",")]
     if not all(names):
         raise UsageError("an empty theorem name; write --theorem NAME or NAME,NAME, or all")
@@ -112,11 +108,7 @@ def question_of(
 
 
 def checked_budgets(budgets: Iterable[int]) -> tuple[int, ...]:
-    """The budgets, each at least 1.
-
-    Raises:
-        UsageError: no budget, or one outside of 1 … `MOST`.
-    """
+    """The budgets, each at least 1."""
     budgets = tuple(budgets)
     if wrong := [d for d in budgets if not 1 <= d <= MOST]:
         raise UsageError(f"d={wrong[0]}: choose a budget from 1 to {MOST}")

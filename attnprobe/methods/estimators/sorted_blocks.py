@@ -21,11 +21,7 @@ from ..sparse_softmax import sparse_softmax
 
 
 def check_blocks(method: str, target: str, *, bits: int, block: float, **others: object) -> None:
-    """Refuse options out of their ranges.
-
-    Raises:
-        UsageError: an option out of its range. The message names it.
-    """
+    """Refuse options out of their ranges."""
     if not 1 <= bits <= 16:
         raise UsageError(f"{method}: bits={bits} is not between 1 and 16")
     if not 0 < block <= 1:

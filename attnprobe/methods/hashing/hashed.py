@@ -14,11 +14,7 @@ from ...rng import Streams
 
 
 def check_hash(method: str, target: str, *, rounds: int, buckets: int | None, **options: Any) -> None:
-    """Refuse ``rounds`` and ``buckets`` out of range, and ``eps`` or ``hash`` if the method has them.
-
-    Raises:
-        UsageError: an option out of range.
-    """
+    """Refuse ``rounds`` and ``buckets`` out of range, and ``eps`` or ``hash`` if the method has them."""
     eps = options.get("eps", 0.0)
     if rounds < 1:
         raise UsageError(f"{method}: rounds={rounds} is not positive")
@@ -31,11 +27,7 @@ def check_hash(method: str, target: str, *, rounds: int, buckets: int | None, **
 
 
 def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
-    """The chunk length ``c = ⌊d/(2 rounds)⌋``, at most n: two chunks in each round make d slots.
-
-    Raises:
-        Unsupported: d is too small for one token a chunk.
-    """
+    """The chunk length ``c = ⌊d/(2 rounds)⌋``, at most n: two chunks in each round make d slots."""
     if d < 2 * rounds:
         raise Unsupported(f"{name}: d={d} leaves no chunk for rounds={rounds}; use at most {d // 2}")
     return min(d // (2 * rounds), n)

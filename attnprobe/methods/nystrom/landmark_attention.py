@@ -21,11 +21,7 @@ from ..summary import Summary
 
 
 def check_inverse(method: str, target: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
-    """Refuse options of the inverse that are out of range or contradict each other.
-
-    Raises:
-        UsageError: an option out of range, or an option of the other inverse.
-    """
+    """Refuse options of the inverse that are out of range or contradict each other."""
     if n_iter < 0:
         raise UsageError(f"{method}: n_iter={n_iter} is negative")
     if inverse == "schulz" and rtol is not None:

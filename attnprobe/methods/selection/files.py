@@ -112,9 +112,6 @@ def selected_keys(approx: Approximation) -> Tensor:
     """The keys of each row, (h, n_q, k) int64 with -1 in empty slots.
 
     A method that selects keys states them. The keys of another sparse operator are those with a weight that is not 0.
-
-    Raises:
-        Unsupported: the approximation has no sets of keys.
     """
     if approx.keys is not None:
         return approx.keys()

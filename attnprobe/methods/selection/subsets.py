@@ -30,11 +30,7 @@ STEEPNESS = 20  # the room divided by that of the last layer
 
 
 def check_allocation(method: str, allocation: str, layers: int | None) -> None:
-    """Refuse a number of layers without a pyramid, a pyramid without it, and a number below 1.
-
-    Raises:
-        UsageError: one of these.
-    """
+    """Refuse a number of layers without a pyramid, a pyramid without it, and a number below 1."""
     if (allocation == "pyramid") != (layers is not None):
         raise UsageError(f"{method}: allocation=pyramid and layers, the number of the model's layers, belong together")
     if layers is not None and layers < 1:
@@ -45,9 +41,6 @@ def room_of_layer(room: int, layer: int | str, layers: int) -> int:
     """The room of a layer in a pyramid: it falls linearly from ``2 room - room/20`` to ``room/20``.
 
     The mean over layers is ``room`` up to rounding. Source: Cai et al. 2024 (PyramidKV), section 3.2, with β = 20.
-
-    Raises:
-        UsageError: a layer that is not among ``layers``.
 
     >>> [room_of_layer(100, layer, 6) for layer in range(6)]
     [195, 157, 119, 81, 43, 5]

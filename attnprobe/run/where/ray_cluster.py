@@ -124,11 +124,7 @@ def _imported(address: str | None) -> ModuleType:
 
 
 def _this_cluster() -> str:
-    """The address of this node's cluster, from RAY_ADDRESS or from `ray start`.
-
-    Raises:
-        SourceError: it is of none.
-    """
+    """The address of this node's cluster, from RAY_ADDRESS or from `ray start`."""
     left = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     address = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
     if ":" not in address:
