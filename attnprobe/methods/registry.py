@@ -257,17 +257,10 @@ class Method:
 
     def row(self) -> dict[str, Any]:
         """The facts of the method, as a row of ``attnprobe methods``."""
+        names = ("name", "paper", "year", "family", "targets", "kind", "budget", "cost", "oracle", "tags")
+        facts = {name: getattr(self, name) for name in names}
         return {
-            "name": self.name,
-            "paper": self.paper,
-            "year": self.year,
-            "family": self.family,
-            "targets": list(self.targets),
-            "kind": self.kind,
-            "budget": self.budget,
-            "cost": self.cost,
-            "oracle": self.oracle,
-            "tags": list(self.tags),
+            **{name: list(fact) if isinstance(fact, tuple) else fact for name, fact in facts.items()},
             "options": {name: option.default for name, option in self.options.items()},
         }
 

@@ -238,16 +238,7 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
     count = LEADING if k is None and size > FULL else k
     if count is not None and (size > FULL or count <= size // 8):
         leading = leading_singular_values(op, count, seed=seed)
-        return Spectrum(
-            values=leading.values,
-            complete=False,
-            frobenius2=leading.frobenius2,
-            error=leading.error,
-            upper=leading.upper,
-            passes=leading.passes,
-            closed=leading.closed,
-            **facts,
-        )
+        return Spectrum(complete=False, **vars(leading), **facts)
     matrix = held(op)
     if kind == "eigen":
         return Spectrum(values=eigenvalues(matrix, symmetric), **facts)

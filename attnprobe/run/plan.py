@@ -239,16 +239,7 @@ class ErrorPlan:
         """The plan as the manifest shows it."""
         return {
             "methods": [method_entry(m) for m in self.methods],
-            "n": self.n,
-            "d": self.d,
-            "layers": self.layers,
-            "heads": self.heads,
-            "windows": self.windows,
-            "seed": self.seed,
-            "repeats": self.repeats,
-            "target": self.target,
-            "tol": self.tol,
-            "row_tolerance": self.row_tolerance,
+            **{name: value for name, value in vars(self).items() if name not in ("methods", "rows")},
             **({"rows": True} if self.rows else {}),
         }
 
@@ -338,9 +329,9 @@ class Cell:
 
     key: str
     request: MethodRequest
-    d: int | None
-    repeat: int
-    seed: int
+    d: int | None = None
+    repeat: int = 0
+    seed: int = 0
 
     @property
     def name(self) -> str:

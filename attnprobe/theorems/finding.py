@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, lgamma, log, log1p
+from math import inf
 from typing import Any
 
 import torch
@@ -166,26 +166,6 @@ def frequency(
     return Frequency(happened.double().mean(0).cpu(), lower, upper)
 
 
-def binomial_tail(k: int, n: int, p: float) -> float:
-    """``P(X ≥ k)`` for a binomial X with n trials of probability p.
-
-    >>> round(binomial_tail(2, 3, 0.5), 12)
-    0.5
-    """
-    if k <= 0:
-        return 1.0
-    if k > n or p <= 0:
-        return 0.0
-    if p >= 1:
-        return 1.0
-
-    def ways(i: int) -> float:
-        return lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1)
-
-    terms = [exp(ways(i) + i * log(p) + (n - i) * log1p(-p)) for i in range(k, n + 1)]
-    return min(1.0, sum(sorted(terms)))  # small ones first
-
-
 def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDENCE) -> tuple[float, float]:
     """An interval that contains the q-quantile of the distribution of the values with probability at least ``level``.
 
@@ -195,9 +175,12 @@ def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDEN
     >>> quantile_interval(range(1, 21), 0.5)
     (6, 15)
     """
+    from scipy.special import bdtrc
+
     ordered, n, alpha = sorted(values), len(values), (1 - level) / 2
-    low = max((j for j in range(1, n + 1) if binomial_tail(j, n, q) >= 1 - alpha), default=0)
-    high = min((j for j in range(1, n + 1) if binomial_tail(j, n, q) <= alpha), default=0)
+    tails = {j: bdtrc(j - 1, n, q) for j in range(1, n + 1)}  # P(j or more successes)
+    low = max((j for j, tail in tails.items() if tail >= 1 - alpha), default=0)
+    high = min((j for j, tail in tails.items() if tail <= alpha), default=0)
     return ordered[low - 1] if low else -inf, ordered[high - 1] if high else inf
 
 

@@ -12,7 +12,7 @@ from theory_settings import check
 
 from attnprobe import QKV
 from attnprobe.theorems import THEOREMS, Finding
-from attnprobe.theorems.finding import binomial_tail, clopper_pearson, frequency, quantile_interval
+from attnprobe.theorems.finding import clopper_pearson, frequency, quantile_interval
 
 
 def of(met, vacuous, measured, bound, sense="at most", **more):
@@ -157,13 +157,6 @@ def test_scipy_finds_the_same_interval(trials, level):
     for successes in {0, 1, trials // 3, trials - 1, trials}:
         expected = binomtest(successes, trials).proportion_ci(level, "exact")
         assert clopper_pearson(successes, trials, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
-def test_the_tail_of_the_binomial_distribution():
-    for n in (1, 9, 400):
-        for k in range(-1, n + 2, max(1, n // 7)):
-            for p in (0.0, 1e-6, 0.3, 0.9, 1.0):
-                assert binomial_tail(k, n, p) == pytest.approx(float(binom.sf(k - 1, n, p)), rel=1e-10, abs=1e-300)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...errors import Unsupported, UsageError
 from ...qkv import QKV
 from ...run.cells import Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_method
-from ...run.plan import ErrorPlan, Group, MethodRequest, key_of, method_facts, parse_methods
+from ...run.plan import Cell, ErrorPlan, Group, MethodRequest, key_of, method_facts, parse_methods
 from ...run.sources import draft_plan, prepared
 from ...timings import Timings
 from . import BudgetRequest
@@ -23,20 +23,7 @@ from .record import SHAPE
 from .search import RESIDUAL, BudgetSearch, Question, search_budgets
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """The search of one method on one layer of one window."""
-
-    key: str
-    request: MethodRequest
-    d: None = None
-
-    @property
-    def name(self) -> str:
-        return self.request.label
-
-
-class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
+class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
     """Searches for the least budget, one of each method."""
 
     command = "budget"
@@ -61,18 +48,11 @@ class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
             if request.metric == RESIDUAL and "model" not in source.facts:
                 raise UsageError("metric=residual_error: Q, K and V without their model have no residual stream")
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
-        searched = {
-            "epsilons": question.epsilons,
-            "metric": question.metric,
-            "delta": question.delta,
-            "d_min": question.d_min,
-            "d_max": question.d_max,
-            "resolution": question.resolution,
-            "scan": question.scan,
-        }
+        names = ("epsilons", "metric", "delta", "d_min", "d_max", "resolution", "scan")
+        searched = {name: getattr(question, name) for name in names}
         super().__init__(request, parts, partial(_cells, question), searched)
 
-    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+    def head(self, place: Place, cell: Cell) -> dict[str, Any]:
         question = self.question
         seeds = question.seeds_of(cell.request.entry)
         return {
@@ -90,27 +70,27 @@ class BudgetCells(PlannedCells[BudgetRequest, _Cell, QKV]):
             "requested": True,
         }
 
-    def work(self, place: Place, cell: _Cell) -> Cost:
+    def work(self, place: Place, cell: Cell) -> Cost:
         """The runs of the coarse budgets, and half as much for the budgets between them, of fewer heads."""
         heads = len(self.head_numbers(place))
         works = [self._run(place, cell, d, heads) for d in self._coarse(place, cell)]
         return 1.5 * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
 
-    def _run(self, place: Place, cell: _Cell, d: int, heads: int) -> Cost:
+    def _run(self, place: Place, cell: Cell, d: int, heads: int) -> Cost:
         """A budget of some heads with every seed."""
         question, entry = self.question, cell.request.entry
         matrix, queries = question.metric.startswith("matrix_"), self.queries(place)
         work, size = work_of_method(place.group.n, d, heads, entry.cost, matrix, queries=queries)
         return len(question.seeds_of(entry)) * work, size
 
-    def _coarse(self, place: Place, cell: _Cell) -> list[int]:
+    def _coarse(self, place: Place, cell: Cell) -> list[int]:
         """The budgets that a search begins with; none if the method has no budget."""
         try:
             return coarse_budgets(*self.question.range_of(cell.request.entry, place.group.n, place.group.n))
         except Unsupported:
             return []
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+    def one(self, place: Place, cell: Cell, inputs: QKV, result: Result) -> None:
         at, done = "", 0.0
         usual = self.work(place, cell)[0]
 
@@ -162,7 +142,7 @@ def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], len
     raise reasons[0]
 
 
-def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]) -> Iterator[_Cell]:
+def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]) -> Iterator[Cell]:
     for method in plan.methods:
         seeds = question.seeds_of(method.entry)
         matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
@@ -185,7 +165,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
             scan=question.scan,
             **matrix,
         )
-        yield _Cell(key, method)
+        yield Cell(key, method)
 
 
 def _record(search: BudgetSearch, qkv: QKV) -> Result:

@@ -110,11 +110,7 @@ class SpectrumCells(Cells[SpectrumRequest, _Cell, QKV]):
         }
         return {
             "of": [one if isinstance(one, str) else method_entry(one) for one in self.of],
-            "kind": self.request.kind,
-            "k": self.request.k,
-            "epsilon": self.request.epsilon,
-            "d": self.request.d,
-            "seed": self.request.seed,
+            **{name: getattr(self.request, name) for name in ("kind", "k", "epsilon", "d", "seed")},
             "layers": layers,
             "n": list(dict.fromkeys(place.group.n for place in self.places)),
             "heads": list(dict.fromkeys(head for heads in self.chosen for head in heads)),

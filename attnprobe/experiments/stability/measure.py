@@ -42,18 +42,14 @@ class StabilityCells(Cells[StabilityRequest, StabilityCell, TaskSource]):
 
     def plan(self) -> dict[str, Any]:
         request, tasks = self.request, self.sources
+        names = ("steps", "seed", "seeds", "target", "eps", "condition_tokens")
         return {
             "methods": [{"name": one.name, "options": dict(one.options)} for one in self.methods],
             "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
             "n": list(dict.fromkeys(one.n for one in tasks)),
             "d": self.budgets,
             "layers": [LAYERS],
-            "steps": request.steps,
-            "seed": request.seed,
-            "seeds": request.seeds,
-            "target": request.target,
-            "eps": request.eps,
-            "condition_tokens": request.condition_tokens,
+            **{name: getattr(request, name) for name in names},
         }
 
     def ordered(self) -> list[StabilityCell]:

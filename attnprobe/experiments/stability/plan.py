@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...records.file import cell_key, identity_facts
-from ...run.plan import MethodRequest, budgets_of, fitting, method_identity, parse_methods, refuse_endless, refused
+from ...run.plan import (
+    Cell,
+    MethodRequest,
+    budgets_of,
+    fitting,
+    method_identity,
+    parse_methods,
+    refuse_endless,
+    refused,
+)
 from . import OWN, StabilityRequest
 from .naming import parse_tasks
 from .tasks import TaskSource, check_setting, open_task
@@ -17,19 +26,10 @@ LAYERS = 2
 
 
 @dataclass(frozen=True)
-class StabilityCell:
+class StabilityCell(Cell):
     """One training: a method at one budget, on one task with one seed."""
 
-    key: str
-    request: MethodRequest
-    target: str
-    d: int | None
-    repeat: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return self.request.label
+    target: str = SELF_ATTENTION
 
 
 def own_target(one: MethodRequest) -> str:
@@ -106,5 +106,5 @@ def stability_cells(
                 seed=seed,
                 condition_tokens=request.condition_tokens,
             )
-            cells.append(StabilityCell(key, one, target, d, repeat, seed))
+            cells.append(StabilityCell(key, one, d, repeat, seed, target))
     return cells
