@@ -87,6 +87,7 @@ AT_MOST_A_PAGE = r"\resizebox*{!}{\ifdim\totalheight>0.85\textheight 0.85\texthe
 MOST_IN_A_LINE = 50  # letters of a cell
 WORD = re.compile(r"[^\s,:;()\[\]]+")
 NAMES = re.compile(r"[^.:]{1,60}(?=: )")  # what a sentence of a legend explains
+UP_TO_N = re.compile(r".*?\bn = \d+|.*")  # of a caption: what comes behind is as in the other tables
 PLAIN = re.compile(r"[\d./ ]*")  # numbers that are the same in text
 
 
@@ -97,7 +98,7 @@ def latex(
     run: str | None,
     label: str,
     title: str = "",
-    whole: bool = False,
+    columns: Sequence[str] = (),
 ) -> str:
     """Tables as LaTeX to be pasted: a caption, the columns of an answer and a note on them and on marks.
 
@@ -106,23 +107,23 @@ def latex(
 
     Args:
         legend: sentences before those on columns; one that begins with names, ``A, B: …``, stands where they do.
-        label: what the tables' labels begin with, ``tab:LABEL-1`` and so on.
+        label: what the tables' labels begin with (see `_labels`).
         title: what is measured, in words; captions begin with it and with the source, whose layers, n and heads the
-            captions of the tables have. whole: whether all columns are shown.
+            captions of the tables have. columns: that the user chose, all of which are shown.
     """
     source = re.split(r", (?:layers? |n = |\d+ heads)", header.first)[0]
     above = ", ".join(filter(None, [title, source]))
     lines = [r"% needs \usepackage{booktabs,graphicx}"]
     facts = [*([f"run: {run}"] if run is not None else []), header.first]
     lines += [f"% {one_line(fact)}" for fact in facts if fact]
-    for number, table in enumerate(tables, 1):
-        shown = table if whole else table.needed
+    for name, table in zip(_labels(label, tables, columns), tables, strict=True):
+        shown = table if columns else table.needed
         caption = ": ".join(filter(None, [above, shown.caption]))
         lines += [
             r"\begin{table}",
             r"\centering\small\setlength{\belowcaptionskip}{4pt}",
             rf"\caption{{{tex(caption)}.}}",
-            rf"\label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}-{number}}}",
+            rf"\label{{tab:{name}}}",
             r"\setlength{\tabcolsep}{4pt}",
             rf"{AT_MOST_A_PAGE}{{\begin{{minipage}}{{\linewidth}}\centering",
             rf"{AT_MOST_A_LINE}{{%",
@@ -142,6 +143,19 @@ def latex(
             lines.append(f"% columns left out: {', '.join(hidden)}")
     entries = legend_of((column for table in tables for column in table.columns), full=True)
     return "\n".join([*lines, *(f"% {one_line(entry.text)}" for entry in entries)])
+
+
+def _labels(start: str, tables: Sequence[Table], columns: Sequence[str]) -> list[str]:
+    """The label of each table: what it is, up to n, and the chosen columns, so that two exports do not share it.
+
+    >>> _labels("my_run-error", [Table("layer 0 · n = 8 · target softmax", [], [])] * 2, ["p"])
+    ['my-run-error-layer-0-n-8-p', 'my-run-error-layer-0-n-8-p-2']
+    """
+    names: list[str] = []
+    for table in tables:
+        text = " ".join([start, *UP_TO_N.findall(table.caption)[:1], *columns])
+        names.append(re.sub("[^A-Za-z0-9]+", "-", text).strip("-"))
+    return [name + f"-{names[:place].count(name) + 1}" * (name in names[:place]) for place, name in enumerate(names)]
 
 
 def _note(table: Table, legend: Sequence[str]) -> list[str]:

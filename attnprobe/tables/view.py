@@ -141,7 +141,7 @@ class View:
             return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         if format == "latex":
             label = f"{Path(self.run or '').name or self.stem}-{self.command}"
-            return latex(chosen.tables, chosen.legend, chosen.header, chosen.run, label, self.title, bool(columns))
+            return latex(chosen.tables, chosen.legend, chosen.header, chosen.run, label, self.title, columns)
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:

@@ -262,7 +262,9 @@ def test_a_quantile_beside_an_infinite_value_is_infinite():
 
 def test_latex_tables_have_a_label_each_and_no_symbol_outside_of_mathematics():
     text = replace(a_view(), run="out/my run_2").text("latex")
-    assert re.findall(r"\\label{(.*)}", text) == [f"tab:my-run-2-x-{i}" for i in range(1, text.count(r"\caption") + 1)]
+    labels = re.findall(r"\\label{(.*)}", text)
+    assert all(label.startswith("tab:my-run-2-x") for label in labels)
+    assert len({*labels}) == len(labels) == text.count(r"\caption")
     symbols = "‖∂M⁻¹/∂M‖₂ ‖I − MZ_t‖_F/√d SᵀC̄S + γI Ā σ16 |D~/D − 1| ≤ 2 ± 3e-5 ⪯ λ½ ●∇η ∞ ✗ × – ≈"
     assert tex(symbols).isascii() and tex(symbols).count("$") % 2 == 0
     assert tex("".join(TEXT)) == r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbar{}{[}"
@@ -296,7 +298,18 @@ def test_latex_captions_name_the_quantity_and_the_source_and_labels_the_run():
         r"\caption{Errors of attention approximations, decoder, with its own weights, on words.txt: layer 0 $\cdot$ "
     )
     assert caption.startswith(start) and caption.count("$n = 16$") == 1
-    assert r"\label{tab:error-rows-inputs-1}" in view.inputs.text("latex")
+    assert r"\label{tab:error-rows-inputs-Inputs-n-16}" in view.inputs.text("latex")
+
+
+def test_exports_of_one_run_with_other_columns_share_no_label():
+    """Two tables in one paper had the label tab:RUN-error-1."""
+    [view] = views(open_run(RUNS / "error-rows"))
+    labels = [
+        re.findall(r"\\label{(.*)}", view.text("latex", columns=names)) for names in ((), ["mean"], ["next", "verdict"])
+    ]
+    assert labels[0][0] == "tab:error-rows-error-layer-0-n-16"
+    every = [label for of_one in labels for label in of_one]
+    assert len({*every}) == len(every) > len(labels[0])
 
 
 def test_latex_headings_have_the_lines_of_a_terminal_and_arrows_are_mathematics():
