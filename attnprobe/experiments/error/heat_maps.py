@@ -83,6 +83,7 @@ def heat_maps(
         columns=across,
         sharing={"sharex": True},
         scale=scale,
+        named=wide * max(len(columns), FEWEST),
         **words,
     )
 
