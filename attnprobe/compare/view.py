@@ -10,6 +10,7 @@ from typing import Any
 from ..gates.junit import Case
 from ..grammar.lists import spans
 from ..tables.console import Header
+from ..tables.duels import P_ALONE, P, with_interval
 from ..tables.labels import layer_in_words, sources_words
 from ..tables.long import Row
 from ..tables.methods import label
@@ -246,11 +247,6 @@ def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
     return [*sides, *VALUES[1 + len(SIDES) :]]
 
 
-def _interval(row: Row) -> str:
-    limits = "" if row["low"] is None else f" [{significant(row['low'], 3)} – {significant(row['high'], 3)}]"
-    return significant(row["difference"], 3) + limits
-
-
 def _test(row: Row) -> str:
     """The test behind p, with its degrees of freedom."""
     if row["p_adjusted"] is None or row["test"] is None:
@@ -271,11 +267,11 @@ VALUES: tuple[Column, ...] = (
     Column("B / A", lambda row: significant(row["ratio"]), spare=2),
 )
 TESTED: tuple[Column, ...] = (
-    Column("p of\none row", lambda row: significant(row["p"], 2), "not corrected", spare=5),
-    Column("p\n(Holm)", lambda row: significant(row["p_adjusted"], 2), short="p", spare=-1),
+    P_ALONE,
+    replace(P, spare=-1),
     Column("test", _test, spare=4),
 )
-DIFFERENCE = Column("B − A", _interval, short="difference", spare=-1)
+DIFFERENCE = Column("B − A", with_interval, short="difference", spare=-1)
 WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..files import Fields
@@ -72,8 +73,10 @@ def _side(row: Row, value: float) -> Row:
     return {"method": row["method"], "options": row["options"], "value": value, **costs}
 
 
-def _interval(duel: Row) -> str:
-    return "" if duel["low"] is None else f"[{significant(duel['low'], 3)} – {significant(duel['high'], 3)}]"
+def with_interval(row: Row) -> str:
+    """A difference with its interval, where it has one; a narrow terminal has it below."""
+    limits = "" if row["low"] is None else f" [{significant(row['low'], 3)} – {significant(row['high'], 3)}]"
+    return significant(row["difference"], 3) + limits
 
 
 def _test(duel: Row) -> str:
@@ -92,6 +95,8 @@ def _costs(name: str, form: str) -> Callable[[Row], str]:
 
 
 COSTS = {"visited_fraction": ("visited", "share"), "kv_read": ("keys read", "3")}  # their columns, and their form
+P_ALONE = Column("p of\none row", lambda row: significant(row["p"], 2), "not corrected", spare=5)
+P = Column("p by\nHolm", lambda row: significant(row["p_adjusted"], 2), short="p")
 DUELS: tuple[Column, ...] = (
     Column("layer", lambda duel: "all" if duel["layer"] is None else str(duel["layer"]), key=True),
     Column("d", "{d}", key=True),
@@ -103,17 +108,15 @@ DUELS: tuple[Column, ...] = (
         short="next method",
         key=True,
     ),
-    Column("verdict", "{verdict}", "on the best; of a pair chosen before you looked: compare --pair"),
-    Column("best\n− next", lambda duel: significant(duel["difference"], 3), "of their means"),
-    Column("interval\n95 %", _interval, "of best − next, of this pair alone", spare=2, short="interval"),
-    Column("p of\none row", lambda duel: significant(duel["p"], 2), "not corrected", spare=5),
+    Column("verdict", "{verdict}", "on the best; of a pair chosen before you looked: compare --pair", spare=-1),
     Column(
-        "p\n(Holm)",
-        lambda duel: significant(duel["p_adjusted"], 2),
-        "corrected over the pairs of the best methods with all others, of a layer",
-        short="p",
-        spare=-1,
+        "best − next\n[95 %]",
+        with_interval,
+        "the difference of their means, and the interval of this difference alone",
+        short="best − next",
     ),
+    P_ALONE,
+    replace(P, meaning="corrected over the pairs of the best methods with all others, of a layer"),
     Column("test", _test, "heads: sign flips of their differences; windows: Student's", spare=4),
     *(
         Column(

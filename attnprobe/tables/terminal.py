@@ -189,7 +189,8 @@ class Layout:
         folded = [min(widths[i], _longest_part(parts[i])) for i in every]
         words = [folded[i] if wordy[i] else widths[i] for i in every]
         spread = [any(INTERVAL in cell for cell in texts[i]) for i in every]
-        least = [folded[i] if spread[i] else words[i] for i in every]
+        below = [_longest_part([*headings[i], *texts[i]]) for i in every]  # numbers that are folded are not aligned
+        least = [min(words[i], below[i]) if spread[i] else words[i] for i in every]
         return cls(table, terminal, marks, names, wordy, headings, cells, widths, words, least)
 
     @property

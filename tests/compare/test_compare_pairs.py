@@ -114,7 +114,9 @@ def test_a_narrow_terminal_shows_the_verdict_the_effect_and_p(monkeypatch):
         lines = view.text("table").splitlines()
         text = "\n".join(lines)
         assert all(len(line) <= width for line in lines)
-        assert all(part in text for part in ("verdict", "better", "B − A", "[interval]", "(Holm)", "-0.812", "0.016"))
+        assert all(
+            part in text for part in ("verdict", "better", "B − A", "[interval]", "by", "Holm", "-0.812", "0.016")
+        )
         assert ("of A" in text and "of B" in text) == (width == 80)
 
 
@@ -608,6 +610,23 @@ def test_what_the_best_and_the_next_cost_stands_beside_them_and_their_names_stay
         one["metrics"]["visited_fraction"] = [0.25] * 8
     write("equal", x + y)
     assert "visited best, next" not in command("report", "equal", "--plot", "none", "--format", "md")[1]
+
+
+def test_the_best_against_the_next_has_its_size_in_80_columns(command, write, monkeypatch):
+    """The interval went first, and the difference after it: a verdict without a size."""
+    cells = [
+        cell(list(values), method=name, draws_hash=None, d=d, layer=layer)
+        for name, values in (("ideas.py:sorted_means", WORSE), ("nystromformer", [0.25, 1.5, 2.4, 2.4] * 2))
+        for d in (16, 128)
+        for layer in (0, 1)
+    ]
+    write("two", cells)
+    for width, parts in {80: ("best − next", "-0.863", "[-1.27 – -0.550]", "Holm"), 60: ("better",)}.items():
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = command("report", "two", "--plot", "none")[1].splitlines()
+        table = lines[lines.index(next(line for line in lines if line.startswith("best against"))) :]
+        assert all(len(line) <= width for line in table)
+        assert [part for part in parts if part not in "\n".join(table)] == [], "\n".join(table)
 
 
 def best_of(cells):
