@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -26,14 +27,6 @@ def _truth(value: Any) -> Any:
     if truth is None:
         raise ValueError("expected true or false")
     return truth
-
-
-def _whole(value: Any) -> Any:
-    return _number(value, int)
-
-
-def _real(value: Any) -> Any:
-    return _number(value, float)
 
 
 def _number(value: Any, kind: type) -> Any:
@@ -78,6 +71,7 @@ def _inside(facts: Any) -> Any:
     return facts
 
 
+_whole, _real = partial(_number, kind=int), partial(_number, kind=float)
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Whole = Annotated[Count, BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_whole)]

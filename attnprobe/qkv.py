@@ -441,12 +441,7 @@ PARTS = tuple(signature(QKV).parameters)
 
 
 def check_positions(positions: Tensor, n_q: int, n_k: int, causal: bool) -> Tensor:
-    """The positions of n_q queries among n_k keys, if they are an argument of `QKV`.
-
-    Raises:
-        UsageError: another shape or dtype than (n_q,) int64, a position that no key has, or one that two causal queries
-            share.
-    """
+    """The positions of n_q queries among n_k keys, if they are an argument of `QKV`."""
     _check_tensor("positions", positions)
     if positions.dtype != torch.int64 or positions.shape != (n_q,):
         raise UsageError(
@@ -462,9 +457,6 @@ def check_positions(positions: Tensor, n_q: int, n_k: int, causal: bool) -> Tens
 
 def whole(name: str, value: Any, least: int = 0) -> int:
     """An integer from ``least`` to `LARGEST`.
-
-    Raises:
-        UsageError: another number, or no integer, such as 1.5 or True.
 
     >>> whole("sinks", True)
     Traceback (most recent call last):

@@ -144,11 +144,7 @@ def replaced(
     target: str = "softmax",
     **options: Any,
 ) -> Tensor:
-    """A method's output for a captured call, (b, n_q, h, p_v) in the dtype of the call, as in `attnprobe.injected`.
-
-    Raises:
-        UsageError, Unsupported: as in `attnprobe.injected`.
-    """
+    """A method's output for a captured call, (b, n_q, h, p_v) in the dtype of the call, as in `attnprobe.injected`."""
     return Replacement(get(method), d, seed, target, options)(call)
 
 

@@ -47,9 +47,6 @@ MOST_STEPS = 400
 def threshold(delta: float, s: int) -> float:
     """``t`` with ``P(‖w‖ < t) = δ`` for w of N(0, I_s).
 
-    Raises:
-        UsageError: δ not in (0, 1).
-
     >>> round(threshold(1e-6, 16), 2)
     1.2
     """

@@ -64,19 +64,6 @@ class Leverage:
     upper: Tensor
 
 
-def exact_dimension(matrix: Tensor, lambdas: Tensor) -> Tensor:
-    """``d_stat`` of a symmetric matrix (N, N) at each λ (L,), from its eigenvalues in float64; (L,).
-
-    Eigenvalues below zero are rounding and count as zero. Cost O(N³), memory two matrices.
-
-    >>> exact_dimension(torch.diag(torch.tensor([3.0, 1.0, 0.0])), torch.tensor([1.0, 3.0]))
-    tensor([1.2500, 0.7500], dtype=torch.float64)
-    """
-    values = torch.linalg.eigvalsh(matrix.double()).clamp(min=0)
-    lambdas = _positive(lambdas).to(values)
-    return (values / (values + lambdas[:, None])).sum(-1)
-
-
 def exact_leverage(matrix: Tensor, lambdas: Tensor) -> Tensor:
     """Every ``ℓ_i = 1 - λ ((A + λI)⁻¹)_ii`` of a positive semidefinite matrix (N, N) at each λ (L,), (L, N) float64.
 
@@ -141,7 +128,7 @@ def statistical_dimension(
     >>> x = torch.randn(1, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> A, ridge = GaussianAttention(x, x, 0.5), torch.tensor([[0.5]])
     >>> low, high = statistical_dimension(A, ridge).band()
-    >>> bool(low < exact_dimension(A.dense()[0], ridge[0]) < high)
+    >>> bool(low < exact_leverage(A.dense()[0], ridge[0]).sum() < high)
     True
     """
     h, n, _ = _square(op, lambdas)

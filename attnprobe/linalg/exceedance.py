@@ -204,9 +204,6 @@ def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) 
     ``happened`` or fewer have it. Both ends are quantiles of beta distributions. The interval contains the true
     probability with probability at least ``confidence``.
 
-    Raises:
-        UsageError: impossible counts, or a confidence outside (0, 1).
-
     >>> [round(end, 4) for end in clopper_pearson(4, 20)]
     [0.0573, 0.4366]
     >>> [round(end, 4) for end in clopper_pearson(0, 10)]
@@ -227,9 +224,6 @@ def least_trials(probability: float, confidence: float = CONFIDENCE, statements:
 
     It is the least integer N with ``(1 - probability)^N ≤ (1 - confidence)/2``, a bound that is divided by the number
     of ``statements`` that are decided together.
-
-    Raises:
-        UsageError: a probability or a confidence outside (0, 1).
 
     >>> least_trials(0.1), clopper_pearson(0, 35)[1] > 0.1 >= clopper_pearson(0, 36)[1]
     (36, True)

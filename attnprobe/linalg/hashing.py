@@ -20,9 +20,6 @@ def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, 
     chunk)``, it is split into two hashes of ``2^⌊t/2⌋`` and ``2^⌈t/2⌉`` buckets. Then hashing costs ``n p √(n/chunk)``
     and not ``n² p / chunk``. (In transformers the root has the longest length of the model in place of n.)
 
-    Raises:
-        Unsupported: more than 2 n buckets, or 1024 if that is more.
-
     >>> bucket_counts(512, 32), bucket_counts(16384, 32), bucket_counts(512, 32, 6)
     ((32,), (32, 32), (6,))
     """

@@ -82,11 +82,7 @@ class GuaranteeReference:
 
     @cached_property
     def dense(self) -> Tensor:
-        """B as a dense matrix, (h, n_q, n_k) float64.
-
-        Raises:
-            Unsupported: more than 2048 queries and more than 2048 keys.
-        """
+        """B as a dense matrix, (h, n_q, n_k) float64."""
         if min(self.qkv.n_q, self.qkv.n_k) > LARGEST:
             raise Unsupported(f"the norm of a matrix of {self.qkv.n_q} rows in every repeat: choose some --queries")
         return exact(self.qkv, self.target).dense().double()

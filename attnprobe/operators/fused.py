@@ -98,9 +98,6 @@ def is_fused(op: Streamed, *operands: Tensor) -> bool:
 
     They do if they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window, where a
     tile fits the chip. With ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
-
-    Raises:
-        UsageError: as in `kernels`; Triton is chosen and not installed.
     """
     if kernels() != "triton":
         return False

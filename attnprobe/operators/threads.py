@@ -110,11 +110,7 @@ def in_spans(
 
 
 def located(devices: Sequence[torch.device | str] | None) -> tuple[torch.device, ...] | None:
-    """The devices with their numbers: ``cuda`` becomes ``cuda:0``, or the current CUDA device. None stays None.
-
-    Raises:
-        UsageError: an empty list, or a device that does not exist.
-    """
+    """The devices with their numbers: ``cuda`` becomes ``cuda:0``, or the current CUDA device. None stays None."""
     if devices is None:
         return None
     if isinstance(devices, (str, torch.device)) or not devices:

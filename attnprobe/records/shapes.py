@@ -168,10 +168,6 @@ def _nothing(record: object) -> Iterator[Never]:
     return iter(())
 
 
-def _as_it_is(row: JsonObject) -> JsonObject:
-    return row
-
-
 @dataclass(frozen=True)
 class Shape(Generic[R]):
     """A type of records: it checks them, and lays them out as rows of a frame.
@@ -187,7 +183,7 @@ class Shape(Generic[R]):
     problems: Callable[[R], Iterable[str]] = _nothing
     rows: Callable[[R], Iterable[JsonObject]] = _nothing
     columns: Mapping[str, str] = field(default_factory=dict)
-    tidied: Callable[[JsonObject], JsonObject] = _as_it_is
+    tidied: Callable[[JsonObject], JsonObject] = lambda row: row
 
     @cached_property
     def _adapter(self) -> TypeAdapter[R]:

@@ -113,10 +113,8 @@ class Finding:
         return self._end(self.upper if self.sense == "at most" else self.lower)
 
     def _end(self, end: Tensor | None) -> Tensor:
-        return self._eased(self.measured if end is None else end)
-
-    def _eased(self, value: Tensor) -> Tensor:
-        """A measured value (h,), moved towards the promise by its rounding."""
+        """An end of the measured interval (h,), moved towards the promise by its rounding."""
+        value = self.measured if end is None else end
         return value - self.rounding if self.sense == "at most" else value + self.rounding
 
     def _beyond(self, value: Tensor) -> Tensor:

@@ -9,13 +9,7 @@ from inputs import make
 
 from attnprobe.errors import UsageError
 from attnprobe.linalg import dimension
-from attnprobe.linalg.dimension import (
-    exact_dimension,
-    exact_leverage,
-    largest_leverage,
-    leverage,
-    statistical_dimension,
-)
+from attnprobe.linalg.dimension import exact_leverage, largest_leverage, leverage, statistical_dimension
 from attnprobe.linalg.lanczos import quadratic_forms
 from attnprobe.operators import GaussianAttention
 from attnprobe.rng import generator
@@ -50,14 +44,14 @@ def filtered(matrix: torch.Tensor, ridge: float) -> np.ndarray:
 @pytest.mark.parametrize("name", SPECTRA)
 def test_exact_values_against_an_inverse(name):
     matrix = with_eigenvalues(SPECTRA[name])
-    d_stat, scores = exact_dimension(matrix, RIDGES), exact_leverage(matrix, RIDGES)
+    scores = exact_leverage(matrix, RIDGES)
     for j, ridge in enumerate(RIDGES.tolist()):
         inverse = np.linalg.inv(matrix.numpy() + ridge * np.eye(N))
         expected = [sum(matrix[i, k].item() * inverse[k, i] for k in range(N)) for i in range(N)]
         band = 1e-13 * N * float(SPECTRA[name].max()) / ridge
         assert np.abs(scores[j].numpy() - expected).max() < band
-        assert abs(float(d_stat[j]) - sum(expected)) < N * band
-        assert float(d_stat[j]) == pytest.approx(float((SPECTRA[name] / (SPECTRA[name] + ridge)).sum()), abs=N * band)
+        d_stat = float(scores[j].sum())
+        assert d_stat == pytest.approx(float((SPECTRA[name] / (SPECTRA[name] + ridge)).sum()), abs=N * band)
 
 
 def test_blocks_of_columns_do_not_show(monkeypatch):
@@ -134,7 +128,7 @@ def test_the_standard_error_is_that_of_random_signs():
     """``Var zᵀFz = 2 Σ_{i≠j} F_ij²``; over 200 seeds the estimates scatter as said, and 5 errors hold them all."""
     op = kernel(h=1, n=80)
     ridge = torch.tensor([[1.0]], dtype=torch.float64)
-    true = float(exact_dimension(op.dense()[0], ridge[0]))
+    true = float(exact_leverage(op.dense()[0], ridge[0]).sum())
     every = [statistical_dimension(op, ridge, seed=seed) for seed in range(200)]
     values, errors = (torch.stack([getattr(one, name)[0, 0] for one in every]) for name in ("value", "standard_error"))
     f = filtered(op.dense()[0], 1.0)
@@ -249,7 +243,7 @@ def test_what_is_refused():
         lambda: statistical_dimension(op, torch.ones(2, 1)),
         lambda: statistical_dimension(op, one, probes=1),
         lambda: statistical_dimension(op, 0 * one),
-        lambda: exact_dimension(op.dense()[0], torch.tensor([float("nan")])),
+        lambda: exact_leverage(op.dense()[0], torch.tensor([float("nan")])),
         lambda: exact_leverage(-op.dense()[0], torch.tensor([1e-3])),
     ):
         with pytest.raises(UsageError):

@@ -79,18 +79,10 @@ def _statistics(group: list[Row]) -> Row:
     return entry
 
 
-def _per_row(row: Row) -> str:
-    return "rows" if row["per"] == "row" else ""
-
-
 def _verdicts(row: Row) -> str:
     if row["status"] == "skipped" or not row["verdicts"]:
         return row["status"]
     return ", ".join(f"{word} {count}/{row['values']}" for word, count in row["verdicts"].items())
-
-
-def _trials(row: Row) -> str:
-    return " – ".join(map(str, dict.fromkeys(row["trials"])))
 
 
 def _biased(row: Row) -> str:
@@ -102,7 +94,7 @@ METHOD = (Column("method", method_label, key=True), Column("d", "{d}", key=True)
 PROMISES = (
     *METHOD,
     Column("error", lambda row: ERRORS.get(row["quantity"], ""), "the error that is promised", key=True),
-    Column("of", _per_row, "each row is judged by itself", key=True),
+    Column("of", lambda row: "rows" if row["per"] == "row" else "", "each row is judged by itself", key=True),
     Column("ε", "{epsilon:g}", "promised error", key=True),
     Column("δ", "{delta:g}", "promised probability of a larger error", key=True),
     Column(
@@ -134,7 +126,7 @@ PROMISES = (
         more="right for all heads and rows together, by Bonferroni's correction; verdicts are by Holm's, which "
         "decides more",
     ),
-    Column("repeats", _trials, "seeds that were measured", 3),
+    Column("repeats", lambda row: " – ".join(map(str, dict.fromkeys(row["trials"]))), "seeds that were measured", 3),
 )
 OVER = ", median over heads"
 NORMALISERS = (

@@ -169,7 +169,8 @@ def _tables(group: Sequence[Row]) -> list[Table]:
     conditioned, changed, iterated = (
         [row for row in group if name in row] for name in ("cond", "sensitivity", "residuals")
     )
-    notes = [*_lemma3_notes(group), *correlation_notes(conditioned), *_lost(group)]
+    scaled = [_lemma3(row) for row in group if "lemma3" in row]
+    notes = [*([LEMMA_3, *scaled] if scaled else []), *correlation_notes(conditioned), *_lost(group)]
     tables = [table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes)]
     if changed:
         directions = f"{changed[0]['sensitivity']['count']} directions"
@@ -204,11 +205,6 @@ def correlation_notes(conditioned: Sequence[Row]) -> list[str]:
     strong = sum(abs(one) >= STRONG for one in rho)
     rows = f"{len(rho)} row{'s' * (len(rho) != 1)}"
     return [f"ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {rows}"]
-
-
-def _lemma3_notes(group: Sequence[Row]) -> list[str]:
-    scaled = [row for row in group if "lemma3" in row]
-    return [LEMMA_3, *map(_lemma3, scaled)] if scaled else []
 
 
 def _lemma3(row: Row) -> str:

@@ -67,7 +67,8 @@ def frontiers(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Front
     errors of rounding alone do not compete.
     """
     found = []
-    for group in grouped_by(rows, "source", "n", "target") if are_many(records) else ():
+    requested = {method_key(record) for record in records if record.get("requested")}
+    for group in grouped_by(rows, "source", "n", "target") if len(requested) >= MANY else ():
         metric = judged_by(group)
         errors = errors_of(records, metric)
         for cost in COSTS:
@@ -85,7 +86,8 @@ def frontier_tables(found: Sequence[Frontier], causal: bool) -> list[Table]:
     """A table of each frontier. A note names the methods that do not state the cost."""
     tables = []
     for one in found:
-        names = few_or_number([*chain(*unstated(one.every, [one.cost]).values())])
+        absent = [*chain(*unstated(one.every, [one.cost]).values())]
+        names = ", ".join(absent) if len(absent) <= MOST_ABSENT else f"{len(absent)} methods"
         dear = [at_budget(row, label) for row in one.best if _chooses_dearly(row, causal)]
         notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
         notes += [f"left out, as they do not state this cost: {names}"] if names else []
@@ -114,10 +116,6 @@ def frontier_rows(found: Iterable[Frontier]) -> list[Row]:
 
 def _method(row: Row) -> Row:
     return {name: row[name] for name in ("method", "options", "d")}
-
-
-def are_many(records: Sequence[ErrorRecord]) -> bool:
-    return len({method_key(record) for record in records if record.get("requested")}) >= MANY
 
 
 def best_at(
@@ -250,11 +248,6 @@ def frontier_columns(metric: str) -> list[Column]:
             short="not told apart",
         ),
     ]
-
-
-def few_or_number(labels: Sequence[str]) -> str:
-    """Few names, or the number of many."""
-    return ", ".join(labels) if len(labels) <= MOST_ABSENT else f"{len(labels)} methods"
 
 
 def unstated(rows: Sequence[Fields], costs: Iterable[str]) -> dict[str, list[str]]:

@@ -132,11 +132,6 @@ def check_subset(method: str, *names: str) -> Callable[..., None]:
     return check
 
 
-def one_each(observed: QKV, end: int) -> float:
-    """One score for each key."""
-    return float(end)
-
-
 @full_precision()
 def subset(
     qkv: QKV,
@@ -144,7 +139,7 @@ def subset(
     score: Score,
     *,
     every: int,
-    scored: Callable[[QKV, int], float] = one_each,
+    scored: Callable[[QKV, int], float] = lambda observed, end: float(end),
     first: int = 0,
     last: int = 0,
     observe: int | None = 0,
@@ -160,7 +155,7 @@ def subset(
         score: ``(observed, end) -> (h, end)``, the scores of the keys ``0 … end - 1``; those with the largest are
             selected. ``observed`` are the inputs with the observed queries. ``end`` grows from call to call.
         every: the largest s. A segment has at most half of the budget: ``s = min(every, ⌈d/2⌉)``.
-        scored: the number of scores that ``score`` computes for a head, with the same arguments.
+        scored: the number of scores that ``score`` computes for a head, with the same arguments; one for each key.
         first, last: the numbers of first and of last keys before the segment that are selected for any scores. Last
             keys have at most half of the room.
         observe: the number of observed queries before the segment; None is all of them.

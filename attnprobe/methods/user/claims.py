@@ -90,16 +90,13 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     for name in claims:
         if name not in CLAIMS:
             raise UsageError(f"attnprobe.method: there is no claim '{cut(name)}'; it takes {', '.join(CLAIMS)}")
-    stated = Claims(**{name: _frozen(value) for name, value in claims.items()})
+    given: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in claims.items()}
+    stated = Claims(**given)
     try:
         function.attnprobe_claims = stated
     except (AttributeError, TypeError) as error:
         raise UsageError(f"attnprobe.method: {a_type(function)} takes no claims; wrap it in a function") from error
     return function
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if type(value) is list else value
 
 
 def claims_of(function: Callable[..., Any], name: str) -> Claims:

@@ -159,7 +159,8 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a file may raise anything, SystemExit too
-        raise UsageError(f"{_where(path, error)}: {_import_error(error)}") from error
+        why = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else reason(error)
+        raise UsageError(f"{_where(path, error)}: {why}") from error
     finally:
         sys.path[:] = before
 
@@ -188,10 +189,6 @@ def _where(path: Path | str, error: BaseException) -> str:
         return f"{path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
-
-
-def _import_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else reason(error)
 
 
 def _defined(text: bytes) -> str:
