@@ -25,8 +25,6 @@ from .options import unknown_variables
 from .stopping import INTERRUPTED, TERMINATED, Terminated, heed_termination
 from .streams import answer, answers_last, note, open_streams, unwritten
 
-__all__ = ["COMMANDS", "cli", "main"]
-
 COMMANDS = {
     **{name: experiment(name).summary for name in EXPERIMENTS},
     "sweep": "Run one of these commands from a YAML file; resumable.",

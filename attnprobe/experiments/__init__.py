@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..records.read import ReadRecords
     from ..records.shapes import Record, Shape
 
-__all__ = ["EXPERIMENTS", "defaults_of", "experiment", "is_method", "plot_kinds", "read_run", "shape_of", "subjects_of"]
 
 EXPERIMENTS = ("error", "spectrum", "condition", "theory", "audit", "budget", "bench", "inject", "stability")
 

@@ -40,6 +40,11 @@ def shallow(value: object, depth: int = 0) -> object:
     return value
 
 
+def said(text: str, **limits: Any) -> Any:
+    """What a field of a record is, and the limits of its value."""
+    return Field(description=text, **limits)
+
+
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Budget = Annotated[int, Field(ge=1, le=LARGEST)]
 Seed = Annotated[int, Field(ge=-WIDEST, le=WIDEST)]
@@ -76,50 +81,46 @@ class Source(TypedDict, total=False):
 class Record(TypedDict):
     """The fields of every command's records."""
 
-    schema: Annotated[int, Field(description="the version of this format")]
-    key: Annotated[Key, Field(description="hash of everything that determines the cell's result")]
-    command: Annotated[str, Field(description="the command that measured it")]
-    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], Field(description="the result of the cell")]
+    schema: Annotated[int, said("the version of this format")]
+    key: Annotated[Key, said("hash of everything that determines the cell's result")]
+    command: Annotated[str, said("the command that measured it")]
+    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], said("the result of the cell")]
     source: Annotated[
         Annotated[Source, BeforeValidator(shallow)],
-        Field(description="the origin of Q, K and V: names, hashes, seeds; it may have more fields than these"),
+        said("the origin of Q, K and V: names, hashes, seeds; it may have more fields than these"),
     ]
-    options: Annotated[Facts, Field(description="the method's options that differ from their defaults")]
-    window: Annotated[Count, Field(description="the number of the text window")]
-    heads: Annotated[
-        list[Count], Field(min_length=1, description="the numbers of the heads, in the order of all lists")
-    ]
-    n: Annotated[Count, Field(ge=1, description="tokens")]
-    run: NotRequired[Annotated[str, Field(description="the name of the run's folder")]]
-    reason: NotRequired[Annotated[str | None, Field(description="the reason if the status is not ok")]]
-    d: NotRequired[Annotated[Count | None, Field(description="the budget; null if there is none")]]
-    target: NotRequired[Annotated[str | None, Field(description="the exact matrix: softmax or gaussian")]]
-    repeat: NotRequired[Annotated[Count | None, Field(description="the number of the repeat, from 0")]]
-    seed: NotRequired[Annotated[Seed | None, Field(description="the seed of the method's draws")]]
-    requested: NotRequired[Annotated[bool, Field(description="false for rows that attnprobe added")]]
-    reference: NotRequired[Annotated[bool, Field(description="true for a yardstick such as V-Mean")]]
-    family: NotRequired[Annotated[str | None, Field(description="the method's family")]]
+    options: Annotated[Facts, said("the method's options that differ from their defaults")]
+    window: Annotated[Count, said("the number of the text window")]
+    heads: Annotated[list[Count], said("the numbers of the heads, in the order of all lists", min_length=1)]
+    n: Annotated[Count, said("tokens", ge=1)]
+    run: NotRequired[Annotated[str, said("the name of the run's folder")]]
+    reason: NotRequired[Annotated[str | None, said("the reason if the status is not ok")]]
+    d: NotRequired[Annotated[Count | None, said("the budget; null if there is none")]]
+    target: NotRequired[Annotated[str | None, said("the exact matrix: softmax or gaussian")]]
+    repeat: NotRequired[Annotated[Count | None, said("the number of the repeat, from 0")]]
+    seed: NotRequired[Annotated[Seed | None, said("the seed of the method's draws")]]
+    requested: NotRequired[Annotated[bool, said("false for rows that attnprobe added")]]
+    reference: NotRequired[Annotated[bool, said("true for a yardstick such as V-Mean")]]
+    family: NotRequired[Annotated[str | None, said("the method's family")]]
     method_file: NotRequired[
-        Annotated[Facts | None, Field(description="file and hash of a user's method; whether heads share draws")]
+        Annotated[Facts | None, said("file and hash of a user's method; whether heads share draws")]
     ]
-    duplicates: NotRequired[
-        Annotated[Count | None, Field(description="rows of Q, K and V that are equal to another row")]
-    ]
-    draws_hash: NotRequired[Annotated[str | None, Field(description="hash of the method's random draws")]]
-    seconds: NotRequired[Annotated[Number | None, Field(description="time; the only field that varies between runs")]]
+    duplicates: NotRequired[Annotated[Count | None, said("rows of Q, K and V that are equal to another row")]]
+    draws_hash: NotRequired[Annotated[str | None, said("hash of the method's random draws")]]
+    seconds: NotRequired[Annotated[Number | None, said("time; the only field that varies between runs")]]
 
 
 class Place(Record):
     """A record of one layer."""
 
-    layer: Annotated[Count, Field(description="the layer")]
+    layer: Annotated[Count, said("the layer")]
 
 
 class InputsRecord(Place):
     """Statistics of the Q, K and V of one layer, in ``inputs.jsonl``."""
 
     options: NotRequired[Facts]  # type: ignore[reportIncompatibleVariableOverride]  # it is of no method
-    metrics: Annotated[dict[str, PerHead], Field(description="statistics by name, one number for each head")]
+    metrics: Annotated[dict[str, PerHead], said("statistics by name, one number for each head")]
 
 
 class Setting(TypedDict):

@@ -14,8 +14,6 @@ from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import Metric, share
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "AuditOutput", "AuditRequest", "measure_guarantees"]
-
 
 def probabilities(text: str, what: str) -> tuple[float, ...]:
     """A list of probabilities above 0 and below 1, in rising order."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lists_of, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lists_of, said, unequal
 
 PER_HEAD = ("rate", "worst", "lower", "upper", "p_at_most", "p_above", "verdict", "rows_violated", "rows_holding")
 METRICS = {
@@ -29,39 +28,31 @@ METRICS = {
 class Statement(TypedDict):
     """One promise: an entry for each head."""
 
-    quantity: Annotated[
-        Literal["normaliser", "numerator", "output", "matrix"], Field(description="the quantity with the error")
-    ]
-    per: Annotated[Literal["head", "row"], Field(description="whether heads or each of their rows are judged")]
-    epsilon: Annotated[Number, Field(description="ε, the promised relative error")]
-    delta: Annotated[Number, Field(description="δ, the promised probability of a larger one")]
-    rate: Annotated[PerHead, Field(description="the share of repeats with a larger error, mean over rows")]
-    worst: Annotated[PerHead, Field(description="the largest such share of a row; of a head, its own")]
-    lower: Annotated[
-        PerHead, Field(description="the lower end of the interval of `worst`, right for all heads and rows together")
-    ]
-    upper: Annotated[PerHead, Field(description="the upper end")]
-    p_at_most: Annotated[PerHead, Field(description="the p-value of p ≤ δ, adjusted; the least of the head's rows")]
-    p_above: Annotated[PerHead, Field(description="the p-value of p > δ, adjusted; the largest of the head's rows")]
-    verdict: Annotated[list[Literal["holds", "violated", "undecided"]], Field(description="the verdict")]
-    rows_violated: Annotated[list[Count], Field(description="the number of rows that are violated")]
-    rows_holding: Annotated[list[Count], Field(description="the number of rows that hold")]
+    quantity: Annotated[Literal["normaliser", "numerator", "output", "matrix"], said("the quantity with the error")]
+    per: Annotated[Literal["head", "row"], said("whether heads or each of their rows are judged")]
+    epsilon: Annotated[Number, said("ε, the promised relative error")]
+    delta: Annotated[Number, said("δ, the promised probability of a larger one")]
+    rate: Annotated[PerHead, said("the share of repeats with a larger error, mean over rows")]
+    worst: Annotated[PerHead, said("the largest such share of a row; of a head, its own")]
+    lower: Annotated[PerHead, said("the lower end of the interval of `worst`, right for all heads and rows together")]
+    upper: Annotated[PerHead, said("the upper end")]
+    p_at_most: Annotated[PerHead, said("the p-value of p ≤ δ, adjusted; the least of the head's rows")]
+    p_above: Annotated[PerHead, said("the p-value of p > δ, adjusted; the largest of the head's rows")]
+    verdict: Annotated[list[Literal["holds", "violated", "undecided"]], said("the verdict")]
+    rows_violated: Annotated[list[Count], said("the number of rows that are violated")]
+    rows_holding: Annotated[list[Count], said("the number of rows that hold")]
 
 
 class AuditRecord(Place):
     """How often one method at one budget exceeded promised errors."""
 
-    method: Annotated[str, Field(description="the method")]
-    repeats: NotRequired[Annotated[Count, Field(description="the requested number of seeds")]]
-    trials: Annotated[Count, Field(description="the number of seeds that were measured")]
-    confidence: NotRequired[
-        Annotated[Number, Field(description="the probability with which all verdicts of a statement are right")]
-    ]
-    anytime: NotRequired[Annotated[bool, Field(description="whether the tests are valid at any time")]]
-    statements: Annotated[list[Statement], Field(description="the promises that were tested")]
-    metrics: Annotated[
-        dict[str, PerHead], Field(description="; ".join(f"`{name}`: {meaning}" for name, meaning in METRICS.items()))
-    ]
+    method: Annotated[str, said("the method")]
+    repeats: NotRequired[Annotated[Count, said("the requested number of seeds")]]
+    trials: Annotated[Count, said("the number of seeds that were measured")]
+    confidence: NotRequired[Annotated[Number, said("the probability with which all verdicts of a statement are right")]]
+    anytime: NotRequired[Annotated[bool, said("whether the tests are valid at any time")]]
+    statements: Annotated[list[Statement], said("the promises that were tested")]
+    metrics: Annotated[dict[str, PerHead], said("; ".join(f"`{name}`: {meaning}" for name, meaning in METRICS.items()))]
 
 
 def _problems(record: AuditRecord) -> Iterator[str]:

@@ -24,8 +24,6 @@ from ...run.topics.showing import Gates, Output, gates_option, plots_option
 from ...tables.metrics import BENCH, METRICS, SELECTED, Metric
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "BenchOutput", "BenchRequest", "measure_bench"]
-
 SOURCES = ("random", "model")
 MOST_ROUNDS = 10_000
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, said, unequal
 
 OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")
 
@@ -35,23 +34,23 @@ class Versions(TypedDict):
 class BenchRecord(Place):
     """The cost of one method, or of exact attention, at one n."""
 
-    method: Annotated[str, Field(description="the method; exact is exact attention")]
-    machine: Annotated[Machine, Field(description="the machine")]
-    versions: Annotated[Versions, Field(description="versions and devices")]
-    reference: Annotated[bool, Field(description="true for a yardstick such as exact attention")]
-    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
+    method: Annotated[str, said("the method; exact is exact attention")]
+    machine: Annotated[Machine, said("the machine")]
+    versions: Annotated[Versions, said("versions and devices")]
+    reference: Annotated[bool, said("true for a yardstick such as exact attention")]
+    requested: Annotated[bool, said("false for rows that attnprobe added")]
     metrics: Annotated[
         dict[str, PerHead],
-        Field(
-            description="lists by name: seconds and exact_seconds round by round; peak_bytes, flops and leading_flops "
+        said(
+            "lists by name: seconds and exact_seconds round by round; peak_bytes, flops and leading_flops "
             "of all heads; the others with one number for each head"
         ),
     ]
-    cost: NotRequired[Annotated[str | None, Field(description="the method's leading cost")]]
-    backward: NotRequired[Annotated[bool, Field(description="whether gradients are timed too")]]
-    gradient: NotRequired[Annotated[str | None, Field(description="what the gradient is of")]]
-    load: NotRequired[Annotated[Number | None, Field(description="the load average of the machine")]]
-    clock_mhz: NotRequired[Annotated[Number | None, Field(description="the clock of the processor")]]
+    cost: NotRequired[Annotated[str | None, said("the method's leading cost")]]
+    backward: NotRequired[Annotated[bool, said("whether gradients are timed too")]]
+    gradient: NotRequired[Annotated[str | None, said("what the gradient is of")]]
+    load: NotRequired[Annotated[Number | None, said("the load average of the machine")]]
+    clock_mhz: NotRequired[Annotated[Number | None, said("the clock of the processor")]]
 
 
 def _problems(record: BenchRecord) -> Iterator[str]:

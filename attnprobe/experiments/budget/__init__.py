@@ -13,8 +13,6 @@ from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import ERROR, Metric, share
 from ..base import Experiment, Turn
 
-__all__ = ["EXPERIMENT", "BudgetOutput", "BudgetRequest", "measure_budgets"]
-
 LIMITED = tuple(one.name for one in ERROR if one.name.startswith(("output_", "residual_", "matrix_")))  # by --metric
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shape, by_name, lists_of, unequal
+from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shape, by_name, lists_of, said, unequal
 
 PER_HEAD = ("d", "below", "error", "held", "holds_from", "fails_at", "lower", "upper")
 
@@ -16,26 +15,24 @@ PER_HEAD = ("d", "below", "error", "held", "holds_from", "fails_at", "lower", "u
 class AtEpsilon(TypedDict):
     """The result for one ε: an entry for each head."""
 
-    epsilon: Annotated[Number, Field(description="the largest error allowed")]
-    d: Annotated[list[Budget | None], Field(description="the smallest budget tried that holds; null if none does")]
-    below: Annotated[list[Budget | None], Field(description="the largest budget tried below it")]
-    error: Annotated[PerHead, Field(description="the error at d")]
-    held: Annotated[list[Count | None], Field(description="number of seeds that hold at d")]
-    holds_from: Annotated[
-        list[Budget | None], Field(description="the smallest budget from which on every budget tried holds")
-    ]
-    fails_at: Annotated[list[list[Budget]], Field(description="budgets above d at which too few seeds hold")]
-    lower: Annotated[PerHead, Field(description="the interval of the probability that a seed holds")]
-    upper: Annotated[PerHead, Field(description="its upper end")]
+    epsilon: Annotated[Number, said("the largest error allowed")]
+    d: Annotated[list[Budget | None], said("the smallest budget tried that holds; null if none does")]
+    below: Annotated[list[Budget | None], said("the largest budget tried below it")]
+    error: Annotated[PerHead, said("the error at d")]
+    held: Annotated[list[Count | None], said("number of seeds that hold at d")]
+    holds_from: Annotated[list[Budget | None], said("the smallest budget from which on every budget tried holds")]
+    fails_at: Annotated[list[list[Budget]], said("budgets above d at which too few seeds hold")]
+    lower: Annotated[PerHead, said("the interval of the probability that a seed holds")]
+    upper: Annotated[PerHead, said("its upper end")]
 
 
 class Tried(TypedDict):
     """The errors at one budget, an entry for each head that was run there."""
 
-    d: Annotated[Budget, Field(description="the budget")]
-    heads: Annotated[list[Count], Field(description="the heads that were run")]
-    error: Annotated[PerHead, Field(description="the largest error of the seeds that must hold")]
-    median: NotRequired[Annotated[PerHead, Field(description="the median of the seeds")]]
+    d: Annotated[Budget, said("the budget")]
+    heads: Annotated[list[Count], said("the heads that were run")]
+    error: Annotated[PerHead, said("the largest error of the seeds that must hold")]
+    median: NotRequired[Annotated[PerHead, said("the median of the seeds")]]
 
 
 class Refused(TypedDict):
@@ -48,20 +45,20 @@ class Refused(TypedDict):
 class BudgetRecord(Place):
     """The smallest budgets of one method on one layer."""
 
-    method: Annotated[str, Field(description="the method")]
-    metric: Annotated[str, Field(description="the metric that ε limits")]
-    results: Annotated[list[AtEpsilon], Field(description="the result for each ε")]
-    tried: Annotated[list[Tried], Field(description="the budgets that were tried")]
-    metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
-    epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
-    delta: Annotated[Number, Field(description="the share of seeds that may exceed ε")]
-    resolution: Annotated[Number, Field(description="the ratio of neighbouring budgets")]
-    scan: NotRequired[Annotated[bool, Field(description="whether every budget of the resolution was tried")]]
-    seeds: Annotated[Count, Field(description="number of seeds")]
-    needed: NotRequired[Annotated[Count | None, Field(description="number of seeds that must hold")]]
-    least: NotRequired[Annotated[Budget | None, Field(description="the smallest budget of the search")]]
-    most: NotRequired[Annotated[Budget | None, Field(description="the largest")]]
-    refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that the method could not take")]]
+    method: Annotated[str, said("the method")]
+    metric: Annotated[str, said("the metric that ε limits")]
+    results: Annotated[list[AtEpsilon], said("the result for each ε")]
+    tried: Annotated[list[Tried], said("the budgets that were tried")]
+    metrics: NotRequired[Annotated[Facts, said("empty")]]
+    epsilon: NotRequired[Annotated[list[Number], said("the requested ε")]]
+    delta: Annotated[Number, said("the share of seeds that may exceed ε")]
+    resolution: Annotated[Number, said("the ratio of neighbouring budgets")]
+    scan: NotRequired[Annotated[bool, said("whether every budget of the resolution was tried")]]
+    seeds: Annotated[Count, said("number of seeds")]
+    needed: NotRequired[Annotated[Count | None, said("number of seeds that must hold")]]
+    least: NotRequired[Annotated[Budget | None, said("the smallest budget of the search")]]
+    most: NotRequired[Annotated[Budget | None, said("the largest")]]
+    refused: NotRequired[Annotated[list[Refused] | None, said("budgets that the method could not take")]]
 
 
 def _problems(record: BudgetRecord) -> Iterator[str]:

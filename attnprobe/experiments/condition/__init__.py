@@ -11,8 +11,6 @@ from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, plots_option
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "ConditionOutput", "ConditionRequest", "measure_conditions"]
-
 STEPS = 1000  # of the Schulz iteration
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, said, unequal
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 BAD_ROWS = "bad_rows"  # of this error
@@ -36,11 +35,11 @@ class Numbers(TypedDict):
 class Matrix(TypedDict):
     """One matrix of all heads."""
 
-    matrix: Annotated[str, Field(description="its name: A, B, C, B~ or a core")]
-    inverted: Annotated[bool, Field(description="whether the method inverts it")]
-    size: Annotated[Count, Field(description="its number of rows")]
-    metrics: Annotated[Numbers, Field(description="its numbers by name, one entry for each head")]
-    start: NotRequired[Annotated[str | None, Field(description="the start of the iteration of its inverse")]]
+    matrix: Annotated[str, said("its name: A, B, C, B~ or a core")]
+    inverted: Annotated[bool, said("whether the method inverts it")]
+    size: Annotated[Count, said("its number of rows")]
+    metrics: Annotated[Numbers, said("its numbers by name, one entry for each head")]
+    start: NotRequired[Annotated[str | None, said("the start of the iteration of its inverse")]]
 
 
 class Metrics(TypedDict, total=False):
@@ -54,13 +53,11 @@ class Metrics(TypedDict, total=False):
 class ConditionRecord(Place):
     """The condition numbers of the exact matrices, or of the matrices of one method at one budget."""
 
-    method: NotRequired[Annotated[str | None, Field(description="the method; null for the exact matrices")]]
-    matrices: Annotated[list[Matrix], Field(description="the matrices, with their condition numbers")]
+    method: NotRequired[Annotated[str | None, said("the method; null for the exact matrices")]]
+    matrices: Annotated[list[Matrix], said("the matrices, with their condition numbers")]
     metrics: Annotated[
         Metrics,
-        Field(
-            description="the error and bad rows of each head, and by matrix how it changes with Q and K (sensitivity)"
-        ),
+        said("the error and bad rows of each head, and by matrix how it changes with Q and K (sensitivity)"),
     ]
 
 

@@ -13,8 +13,6 @@ from ...run.topics.showing import Gates, Output, Timed, gates_option, plots_opti
 from ...tables.metrics import ERROR
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRequest(SomeQueries, Lengths, Budgets, WeightsWords, OnTensors):

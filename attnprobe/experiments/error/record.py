@@ -5,40 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
-
-from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, lists_of, per_head, unequal
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, lists_of, per_head, said, unequal
 
 
 class ErrorRecord(Place):
     """The errors of one method at one budget, or the lower bound σ_{d+1}(BV) as the method ``lower-bound``."""
 
-    method: Annotated[str, Field(description="the method")]
-    seed: Annotated[Seed, Field(description="the seed of the method's draws")]
-    requested: Annotated[bool, Field(description="false for rows that attnprobe added, such as V-Mean")]
-    metrics: Annotated[dict[str, PerHead], Field(description="errors by name, one number for each head")]
-    matrix_tol: NotRequired[Annotated[Number | None, Field(description="the relative width of matrix intervals")]]
-    matrix_kind: NotRequired[
-        Annotated[list[str | None], Field(description="the argument for the interval's upper end")]
-    ]
-    matrix_open: NotRequired[
-        Annotated[list[bool | None], Field(description="whether the interval is wider than matrix_tol")]
-    ]
-    matrix_skipped: NotRequired[Annotated[str | None, Field(description="the reason if there are no matrix errors")]]
-    target: Annotated[str | None, Field(description="the exact matrix: softmax or gaussian")]
+    method: Annotated[str, said("the method")]
+    seed: Annotated[Seed, said("the seed of the method's draws")]
+    requested: Annotated[bool, said("false for rows that attnprobe added, such as V-Mean")]
+    metrics: Annotated[dict[str, PerHead], said("errors by name, one number for each head")]
+    matrix_tol: NotRequired[Annotated[Number | None, said("the relative width of matrix intervals")]]
+    matrix_kind: NotRequired[Annotated[list[str | None], said("the argument for the interval's upper end")]]
+    matrix_open: NotRequired[Annotated[list[bool | None], said("whether the interval is wider than matrix_tol")]]
+    matrix_skipped: NotRequired[Annotated[str | None, said("the reason if there are no matrix errors")]]
+    target: Annotated[str | None, said("the exact matrix: softmax or gaussian")]
     profile: NotRequired[
         Annotated[
             dict[str, list[Count] | list[PerHead]],
-            Field(
-                description="means of row metrics over queries that see 2^a to 2^(a+1) - 1 keys: `keys` lists each "
+            said(
+                "means of row metrics over queries that see 2^a to 2^(a+1) - 1 keys: `keys` lists each "
                 "2^a, a metric has a list for each head"
             ),
         ]
     ]
-    kernel_dtype: NotRequired[Annotated[str | None, Field(description="the dtype that a kernel is judged in")]]
-    row_tolerance: NotRequired[
-        Annotated[Number | None, Field(description="the relative error that a kernel's row may have")]
-    ]
+    kernel_dtype: NotRequired[Annotated[str | None, said("the dtype that a kernel is judged in")]]
+    row_tolerance: NotRequired[Annotated[Number | None, said("the relative error that a kernel's row may have")]]
 
 
 PER_HEAD = ("matrix_kind", "matrix_open")

@@ -16,8 +16,6 @@ from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import INJECT
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
-
 POLICIES = ("topk", "h2o", "tova", "snapkv", "window", "random")  # of a decode for which a command names none
 SHUFFLED = "shuffled"  # the control of a plan: its budgets at random heads
 LAVA = "lava"  # a rival of plans: budgets by a prompt's own weights

@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ...records.file import strict_json
-from ...records.shapes import Count, Number, PerHead, Record, Shape, lists_of, unequal
+from ...records.shapes import Count, Number, PerHead, Record, Shape, lists_of, said, unequal
 
 
 class Budgets(TypedDict):
@@ -23,61 +23,45 @@ class Budgets(TypedDict):
 class InjectRecord(Record):
     """The drift of a model with a method in place of exact attention, in one text window."""
 
-    method: Annotated[str, Field(description="the method")]
-    layer: Annotated[
-        Count | None, Field(description="the layer that was replaced alone; null if several were replaced together")
-    ]
-    kv_head: NotRequired[Annotated[Count, Field(description="the KV head of the layer that was replaced alone")]]
-    layers: Annotated[list[Count], Field(min_length=1, description="the layers that were replaced")]
+    method: Annotated[str, said("the method")]
+    layer: Annotated[Count | None, said("the layer that was replaced alone; null if several were replaced together")]
+    kv_head: NotRequired[Annotated[Count, said("the KV head of the layer that was replaced alone")]]
+    layers: Annotated[list[Count], said("the layers that were replaced", min_length=1)]
     model_layers: NotRequired[
-        Annotated[Count, Field(description="the number of layers of a model of which some have a sliding window")]
+        Annotated[Count, said("the number of layers of a model of which some have a sliding window")]
     ]
-    global_layers: NotRequired[
-        Annotated[list[Count], Field(description="of such a model, the layers without a sliding window")]
-    ]
-    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
+    global_layers: NotRequired[Annotated[list[Count], said("of such a model, the layers without a sliding window")]]
+    requested: Annotated[bool, said("false for rows that attnprobe added")]
     metrics: Annotated[
         dict[str, Annotated[PerHead, Field(max_length=1)]],
-        Field(description="drift, loss and others of the whole model by name, in a list of one"),
+        said("drift, loss and others of the whole model by name, in a list of one"),
     ]
-    local: Annotated[
-        dict[str, PerHead], Field(description="by layer, the output error on that layer's Q, K and V, for each head")
-    ]
+    local: Annotated[dict[str, PerHead], said("by layer, the output error on that layer's Q, K and V, for each head")]
     residual: NotRequired[
         Annotated[
             dict[str, PerHead] | None,
-            Field(description="by layer, the residual error of each head alone; absent where no block was verified"),
+            said("by layer, the residual error of each head alone; absent where no block was verified"),
         ]
     ]
-    planned: NotRequired[
-        Annotated[dict[str, list[Count]], Field(description="with --plan: by layer, the keys of each KV head")]
-    ]
+    planned: NotRequired[Annotated[dict[str, list[Count]], said("with --plan: by layer, the keys of each KV head")]]
     budgets: NotRequired[
-        Annotated[
-            Budgets | None, Field(description="with --budgets: mean budget, number of heads, number of exact heads")
-        ]
+        Annotated[Budgets | None, said("with --budgets: mean budget, number of heads, number of exact heads")]
     ]
-    tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens that are not padding")]]
+    tokens: NotRequired[Annotated[Count | None, said("number of tokens that are not padding")]]
     prefix: NotRequired[
-        Annotated[
-            Count | None, Field(description="with --phase decode: tokens that exact attention read before the steps")
-        ]
+        Annotated[Count | None, said("with --phase decode: tokens that exact attention read before the steps")]
     ]
-    greedy_steps: NotRequired[
-        Annotated[Count | None, Field(description="with --phase decode: the steps of greedy decoding")]
-    ]
+    greedy_steps: NotRequired[Annotated[Count | None, said("with --phase decode: the steps of greedy decoding")]]
     steps: NotRequired[
         Annotated[
             dict[str, list[Number | None]] | None,
-            Field(description="with --phase decode: by name, kl, top1_agreement, loss and loss_own of each step"),
+            said("with --phase decode: by name, kl, top1_agreement, loss and loss_own of each step"),
         ]
     ]
-    lines: NotRequired[Annotated[bool, Field(description="whether a window is a line of the text")]]
-    predicts: NotRequired[
-        Annotated[str | None, Field(description="the words that the model predicts: causal (the next) or masked")]
-    ]
-    predicts_not: NotRequired[Annotated[str | None, Field(description="the reason why the model predicts no words")]]
-    model_dtype: NotRequired[Annotated[str | None, Field(description="the dtype of the model")]]
+    lines: NotRequired[Annotated[bool, said("whether a window is a line of the text")]]
+    predicts: NotRequired[Annotated[str | None, said("the words that the model predicts: causal (the next) or masked")]]
+    predicts_not: NotRequired[Annotated[str | None, said("the reason why the model predicts no words")]]
+    model_dtype: NotRequired[Annotated[str | None, said("the dtype of the model")]]
 
 
 def _problems(record: InjectRecord) -> Iterator[str]:

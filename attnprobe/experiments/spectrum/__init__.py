@@ -12,8 +12,6 @@ from ...run.topics.running import OnTensors
 from ...run.topics.showing import Output, Timed, plots_option
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "SpectrumOutput", "SpectrumRequest", "measure_spectra"]
-
 
 def shares(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors between 0 and 1.

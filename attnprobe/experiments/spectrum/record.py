@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, per_head
+from ...records.shapes import Count, Number, PerHead, Place, Shape, per_head, said
 
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
@@ -16,38 +16,30 @@ Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
 class SpectrumRecord(Place):
     """The singular values or the eigenvalues of one matrix of one head."""
 
-    of: Annotated[str, Field(description="the matrix, or the method whose matrix it is")]
-    kind: Annotated[Literal["singular", "eigen"], Field(description="singular values or eigenvalues")]
-    head: Annotated[Count, Field(description="the head")]
-    metrics: Annotated[dict[str, PerHead], Field(description="numbers of the spectrum by name, in a list of one")]
-    method: NotRequired[Annotated[str | None, Field(description="the method; null for a matrix")]]
-    weights: NotRequired[Annotated[str | None, Field(description="pretrained, initialized or initialized-qkv")]]
-    singular_values: NotRequired[Annotated[list[Number], Field(description="sorted, the largest first")]]
-    eigenvalues: NotRequired[
-        Annotated[list[Number | Pair], Field(description="sorted by modulus; a complex value is a pair")]
-    ]
-    size: NotRequired[Annotated[Count | None, Field(description="number of values of the matrix")]]
-    complete: NotRequired[Annotated[bool | None, Field(description="whether all values are here")]]
-    log_scale: NotRequired[
-        Annotated[Number | None, Field(description="values are those of the matrix divided by exp(log_scale)")]
-    ]
-    frobenius: NotRequired[Annotated[Number | None, Field(description="the Frobenius norm of the matrix")]]
-    stable_rank: NotRequired[Annotated[Number | None, Field(description="‖·‖_F²/‖·‖₂²")]]
-    entropy_rank: NotRequired[Annotated[Number | None, Field(description="exp of the entropy of σ²/Σσ²")]]
-    participation_ratio: NotRequired[Annotated[Number | None, Field(description="(Σσ²)²/Σσ⁴")]]
-    rank_90: NotRequired[Annotated[Count | None, Field(description="values that hold 90 % of Σσ²")]]
-    rank_95: NotRequired[Annotated[Count | None, Field(description="values that hold 95 % of Σσ²")]]
-    rank_99: NotRequired[Annotated[Count | None, Field(description="values that hold 99 % of Σσ²")]]
-    d_spectral: NotRequired[
-        Annotated[Ranks | None, Field(description="by ε, the rank at which the spectral error is ε")]
-    ]
-    d_frobenius: NotRequired[
-        Annotated[Ranks | None, Field(description="by ε, the rank at which the Frobenius error is ε")]
-    ]
-    error: NotRequired[Annotated[list[Number | None] | None, Field(description="bounds of the errors of the values")]]
-    upper: NotRequired[Annotated[list[Number | None] | Number | None, Field(description="bounds of the values")]]
-    passes: NotRequired[Annotated[Count | None, Field(description="passes over the matrix")]]
-    closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals reached their width")]]
+    of: Annotated[str, said("the matrix, or the method whose matrix it is")]
+    kind: Annotated[Literal["singular", "eigen"], said("singular values or eigenvalues")]
+    head: Annotated[Count, said("the head")]
+    metrics: Annotated[dict[str, PerHead], said("numbers of the spectrum by name, in a list of one")]
+    method: NotRequired[Annotated[str | None, said("the method; null for a matrix")]]
+    weights: NotRequired[Annotated[str | None, said("pretrained, initialized or initialized-qkv")]]
+    singular_values: NotRequired[Annotated[list[Number], said("sorted, the largest first")]]
+    eigenvalues: NotRequired[Annotated[list[Number | Pair], said("sorted by modulus; a complex value is a pair")]]
+    size: NotRequired[Annotated[Count | None, said("number of values of the matrix")]]
+    complete: NotRequired[Annotated[bool | None, said("whether all values are here")]]
+    log_scale: NotRequired[Annotated[Number | None, said("values are those of the matrix divided by exp(log_scale)")]]
+    frobenius: NotRequired[Annotated[Number | None, said("the Frobenius norm of the matrix")]]
+    stable_rank: NotRequired[Annotated[Number | None, said("‖·‖_F²/‖·‖₂²")]]
+    entropy_rank: NotRequired[Annotated[Number | None, said("exp of the entropy of σ²/Σσ²")]]
+    participation_ratio: NotRequired[Annotated[Number | None, said("(Σσ²)²/Σσ⁴")]]
+    rank_90: NotRequired[Annotated[Count | None, said("values that hold 90 % of Σσ²")]]
+    rank_95: NotRequired[Annotated[Count | None, said("values that hold 95 % of Σσ²")]]
+    rank_99: NotRequired[Annotated[Count | None, said("values that hold 99 % of Σσ²")]]
+    d_spectral: NotRequired[Annotated[Ranks | None, said("by ε, the rank at which the spectral error is ε")]]
+    d_frobenius: NotRequired[Annotated[Ranks | None, said("by ε, the rank at which the Frobenius error is ε")]]
+    error: NotRequired[Annotated[list[Number | None] | None, said("bounds of the errors of the values")]]
+    upper: NotRequired[Annotated[list[Number | None] | Number | None, said("bounds of the values")]]
+    passes: NotRequired[Annotated[Count | None, said("passes over the matrix")]]
+    closed: NotRequired[Annotated[bool | None, said("whether the intervals reached their width")]]
 
 
 NUMBERS = (

@@ -15,8 +15,6 @@ from ...tables.metrics import Metric
 from ..base import Experiment
 from .naming import parse_tasks
 
-__all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stability"]
-
 OWN = "own"
 MOST_STEPS = 10_000
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name
+from ...records.shapes import Count, Number, PerHead, Place, Seed, Shape, by_name, said
 
 STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
 
@@ -16,39 +15,39 @@ STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_chang
 class Condition(TypedDict):
     """One matrix of one layer and head, with an entry for each step."""
 
-    matrix: Annotated[str, Field(description="its name")]
-    inverted: Annotated[bool, Field(description="whether the method inverts it")]
-    cond: Annotated[PerHead, Field(description="σ₁/σ_m; null if it is singular")]
-    cond_eff: NotRequired[Annotated[PerHead, Field(description="σ₁/σ_rank")]]
-    rank: NotRequired[Annotated[list[Count | None], Field(description="the numerical rank")]]
-    tokens: NotRequired[Annotated[list[Count | None] | Count | None, Field(description="its number of tokens")]]
-    layer: NotRequired[Annotated[Count | None, Field(description="the layer")]]
-    head: NotRequired[Annotated[Count | None, Field(description="the head")]]
+    matrix: Annotated[str, said("its name")]
+    inverted: Annotated[bool, said("whether the method inverts it")]
+    cond: Annotated[PerHead, said("σ₁/σ_m; null if it is singular")]
+    cond_eff: NotRequired[Annotated[PerHead, said("σ₁/σ_rank")]]
+    rank: NotRequired[Annotated[list[Count | None], said("the numerical rank")]]
+    tokens: NotRequired[Annotated[list[Count | None] | Count | None, said("its number of tokens")]]
+    layer: NotRequired[Annotated[Count | None, said("the layer")]]
+    head: NotRequired[Annotated[Count | None, said("the head")]]
 
 
 class Setting(TypedDict):
     """A setting of a task in the paper."""
 
-    n: Annotated[Count, Field(description="tokens")]
-    batch: Annotated[Count, Field(description="sequences per batch")]
-    rate: Annotated[Number, Field(description="the learning rate")]
+    n: Annotated[Count, said("tokens")]
+    batch: Annotated[Count, said("sequences per batch")]
+    rate: Annotated[Number, said("the learning rate")]
 
 
 class StabilityRecord(Place):
     """The first steps of one training."""
 
-    method: Annotated[str, Field(description="the method")]
-    task: Annotated[str, Field(description="the task")]
-    seed: Annotated[Seed, Field(description="the seed of weights, batches and draws")]
-    batch: Annotated[Count, Field(description="sequences per batch")]
-    rate: Annotated[Number, Field(description="the learning rate")]
-    eps: Annotated[Number, Field(description="Adam's ε")]
-    steps: Annotated[Count, Field(description="the requested number of steps")]
-    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
-    conditions: Annotated[list[Condition], Field(description="condition numbers during training")]
-    paper_setting: Annotated[Setting, Field(description="the paper's setting for this task")]
-    metrics: Annotated[dict[str, PerHead], Field(description="τ, loss and the like by name, one number for each step")]
-    condition_tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens of the matrices")]]
+    method: Annotated[str, said("the method")]
+    task: Annotated[str, said("the task")]
+    seed: Annotated[Seed, said("the seed of weights, batches and draws")]
+    batch: Annotated[Count, said("sequences per batch")]
+    rate: Annotated[Number, said("the learning rate")]
+    eps: Annotated[Number, said("Adam's ε")]
+    steps: Annotated[Count, said("the requested number of steps")]
+    requested: Annotated[bool, said("false for rows that attnprobe added")]
+    conditions: Annotated[list[Condition], said("condition numbers during training")]
+    paper_setting: Annotated[Setting, said("the paper's setting for this task")]
+    metrics: Annotated[dict[str, PerHead], said("τ, loss and the like by name, one number for each step")]
+    condition_tokens: NotRequired[Annotated[Count | None, said("number of tokens of the matrices")]]
 
 
 def _problems(record: StabilityRecord) -> Iterator[str]:

@@ -13,8 +13,6 @@ from ...run.topics.showing import Gates, Output, plots_option
 from ...tables.metrics import Metric, share
 from ..base import Experiment
 
-__all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
-
 
 def relative_errors(text: str, what: str) -> tuple[float, ...]:
     """A list of relative errors, in its own order.

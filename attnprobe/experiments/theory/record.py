@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from typing_extensions import TypedDict
 
 from ...records.file import decode_inf
-from ...records.shapes import Count, Facts, Number, Place, Shape, by_name, lists_of, shallow, unequal
+from ...records.shapes import Count, Facts, Number, Place, Shape, by_name, lists_of, said, shallow, unequal
 
 Real = Number | Literal["inf", "-inf"] | None
 Reals = list[Real]
@@ -25,25 +25,25 @@ LOST = "nothing to compare: what was measured or its bound is NaN"
 class Finding(TypedDict):
     """One statement that was evaluated: an entry for each head, infinity as a text, NaN as null."""
 
-    d: NotRequired[Annotated[Count | None, Field(description="the budget")]]
-    at: Annotated[Facts, Field(description="its parameters")]
-    assumption: Annotated[str | None, Field(description="the assumption")]
-    promise: Annotated[str | None, Field(description="the bound as a formula")]
-    sense: Annotated[Literal["at most", "at least"], Field(description="the direction of the bound")]
-    met: Annotated[list[bool | None], Field(description="whether the assumption is met")]
-    bound: Annotated[Reals, Field(description="the bound")]
-    measured: Annotated[Reals, Field(description="the measured value")]
-    lower: Annotated[Reals | None, Field(description="the lower end of the measured interval; null if it is exact")]
-    upper: Annotated[Reals | None, Field(description="the upper end")]
-    rounding: Annotated[Reals, Field(description="the largest effect of rounding")]
+    d: NotRequired[Annotated[Count | None, said("the budget")]]
+    at: Annotated[Facts, said("its parameters")]
+    assumption: Annotated[str | None, said("the assumption")]
+    promise: Annotated[str | None, said("the bound as a formula")]
+    sense: Annotated[Literal["at most", "at least"], said("the direction of the bound")]
+    met: Annotated[list[bool | None], said("whether the assumption is met")]
+    bound: Annotated[Reals, said("the bound")]
+    measured: Annotated[Reals, said("the measured value")]
+    lower: Annotated[Reals | None, said("the lower end of the measured interval; null if it is exact")]
+    upper: Annotated[Reals | None, said("the upper end")]
+    rounding: Annotated[Reals, said("the largest effect of rounding")]
     vacuous: Annotated[
         list[bool | None],
-        Field(description="whether the bound is vacuous: true of every matrix, or of an approximation by zeros"),
+        said("whether the bound is vacuous: true of every matrix, or of an approximation by zeros"),
     ]
-    slack: Annotated[Reals, Field(description="bound / measured for an upper bound, measured / bound for a lower one")]
-    verdict: Annotated[list[Verdict | None], Field(description="the verdict")]
+    slack: Annotated[Reals, said("bound / measured for an upper bound, measured / bound for a lower one")]
+    verdict: Annotated[list[Verdict | None], said("the verdict")]
     details: Annotated[
-        dict[str, list[Any]], BeforeValidator(shallow), Field(description="other numbers of the evaluation, and curves")
+        dict[str, list[Any]], BeforeValidator(shallow), said("other numbers of the evaluation, and curves")
     ]
 
 
@@ -57,19 +57,17 @@ class Refused(TypedDict):
 class TheoryRecord(Place):
     """The findings for one theorem, and for one method if the theorem is about any method."""
 
-    theorem: Annotated[str, Field(description="the theorem")]
-    paper: Annotated[str, Field(description="its paper")]
-    says: Annotated[str, Field(description="the statement")]
-    findings: Annotated[list[Finding], Field(description="the statements that were evaluated")]
-    metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
-    method: NotRequired[Annotated[str | None, Field(description="the method; null for a statement about no method")]]
-    budgets: NotRequired[Annotated[list[Count], Field(description="the requested budgets")]]
-    epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
-    delta: NotRequired[
-        Annotated[Number | None, Field(description="δ, the probability with which a statement may fail")]
-    ]
-    seeds: NotRequired[Annotated[Count | None, Field(description="number of draws of a share")]]
-    refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that could not be evaluated")]]
+    theorem: Annotated[str, said("the theorem")]
+    paper: Annotated[str, said("its paper")]
+    says: Annotated[str, said("the statement")]
+    findings: Annotated[list[Finding], said("the statements that were evaluated")]
+    metrics: NotRequired[Annotated[Facts, said("empty")]]
+    method: NotRequired[Annotated[str | None, said("the method; null for a statement about no method")]]
+    budgets: NotRequired[Annotated[list[Count], said("the requested budgets")]]
+    epsilon: NotRequired[Annotated[list[Number], said("the requested ε")]]
+    delta: NotRequired[Annotated[Number | None, said("δ, the probability with which a statement may fail")]]
+    seeds: NotRequired[Annotated[Count | None, said("number of draws of a share")]]
+    refused: NotRequired[Annotated[list[Refused] | None, said("budgets that could not be evaluated")]]
 
 
 def _problems(record: TheoryRecord) -> Iterator[str]:
