@@ -28,7 +28,11 @@ LEAST = 1e-300  # an error of 0, which has no logarithm
 MOST_TIES = 3  # methods that are named beside the one that they tie with; the user's own always are
 RESIDUAL, OUTPUT = "residual_error", "output_spectral_relative"
 WORDS = {
-    RESIDUAL: ("residual error", "size of a head's error beside the residual stream"),
+    RESIDUAL: (
+        "residual error",
+        "size of a head's error beside the residual stream, which predicts the damage to a model better than "
+        "‖E‖₂ / ‖BV‖₂, by which best against next ranks",
+    ),
     OUTPUT: ("‖E‖₂ / ‖BV‖₂", "the relative error of the output"),
 }
 COSTS = {"visited_fraction": "entries visited, without scores that only choose keys", "kv_read": "keys and values read"}
@@ -91,7 +95,7 @@ def frontier_tables(found: Sequence[Frontier], causal: bool) -> list[Table]:
         dear = [at_budget(row, label) for row in one.best if _chooses_dearly(row, causal)]
         notes = [f"{DEAR}: {', '.join(dear)}"] if dear else []
         notes += [f"left out, as they do not state this cost: {names}"] if names else []
-        heading = f"unbeaten in {COSTS[one.cost]} · {caption(one.every)}"
+        heading = f"unbeaten in {COSTS[one.cost]}, by median {WORDS[one.metric][0]} · {caption(one.every)}"
         tables.append(table_of(heading, one.best, frontier_columns(one.metric), notes))
     return tables
 
@@ -231,7 +235,7 @@ def frontier_columns(metric: str) -> list[Column]:
         Column(
             f"{heading}\nmedian [p10 – p90]",
             f"{{{of}[median]:3}} [{{{of}[p10]:3}} – {{{of}[p90]:3}}]",
-            f"{meaning}, over layers, heads, windows",
+            f"over layers, heads, windows: {meaning}",
             short=heading,
         ),
         Column(

@@ -53,7 +53,7 @@ def test_a_table_has_what_nothing_cheaper_beats():
     (table,) = frontier_tables([*FIVE, *VMEAN])
     assert names(table) == ["V-Mean (ref.)", "cheap", "dear"], "more costs as much as exact attention"
     assert table.caption.startswith(
-        "unbeaten in entries visited, without scores that only choose keys · layers 0-1 · n = 64"
+        "unbeaten in entries visited, without scores that only choose keys, by median ‖E‖₂ / ‖BV‖₂ · layers 0-1"
     )
 
 
@@ -232,6 +232,7 @@ def test_the_residual_error_decides_where_it_was_measured():
         better = 1e-6 if record["method"] == "beaten" else 1e-3
         record = some[place] = {**record, "metrics": {**record["metrics"], "residual_error": [better] * 4}}
     (table,) = frontier_tables([*some, *cells("other", 0.2, 0.3, metrics={"residual_error": [1e-4] * 4})])
+    assert "scores that only choose keys, by median residual error · layers" in table.caption
     assert names(table) == ["V-Mean (ref.)", "other", "beaten"]
 
 
