@@ -339,12 +339,18 @@ def theory(name, *findings, **fields):
 
 
 def test_theory_of_measures_that_are_infinite_or_one():
-    """Values are on the frame, or heads are counted; a theorem without findings has a line below."""
-    wide = theory("rank-collapse", {"bound": [1e-3] * 2, "measured": [1e-3, 1e3]})
+    """Values are on the frame, or heads are counted; a theorem without findings has a line below.
+
+    One whose assumption no head meets had a panel of white bars.
+    """
+    unmet = {"bound": [2.0, 2.0], "measured": [1.0, 1.0], "verdict": ["assumption not met"] * 2}
+    broken = {"verdict": ["violated"] * 2}
+    wide = theory("rank-collapse", {"bound": [1e-3] * 2, "measured": [1e-3, 1e3], **broken})
     single = {name: value[:1] if isinstance(value, list) else value for name, value in wide["findings"][0].items()}
     single["details"] = {name: value[:1] for name, value in single["details"].items()}
     records = [
-        theory("rank-collapse", {"bound": [2.0, 2.0], "measured": ["inf", "inf"]}, says=""),
+        theory("rank-collapse", {"bound": [2.0, 2.0], "measured": ["inf", "inf"], **broken}, says=""),
+        {**theory("rank-collapse", unmet), "theorem": "unmet"},
         theory("skyformer-lemma-3", {"bound": [1.0, 1.0], "measured": [0.0, 0.0], "d": None}),
         theory("skeinformer-jl", {"bound": [0.0, "inf"], "measured": ["inf", 0.0]}),
         theory("eckart-young", {"bound": [-1e-20] * 2, "measured": [-1e-20] * 2}),
@@ -354,11 +360,12 @@ def test_theory_of_measures_that_are_infinite_or_one():
     ]
     view, figures, axes = shown("theory", records)
     text = view.text("table")
-    assert text.count("says: ") == 5 and "\n– skipped, : skyformer-theorem-2\n" in text
+    assert text.count("says: ") == 6 and "\n– skipped, : skyformer-theorem-2\n" in text
     panels = {
         rows[0]["theorem"]: axis
         for (_, rows), axis in zip(figures["theory-bounds-n24"].panels, axes["theory-bounds-n24"], strict=True)
     }
+    assert "unmet" not in panels and any("no head meets" in line for line in figures["theory-bounds-n24"].caption)
     for name in ("rank-collapse", "skyformer-lemma-3", "eckart-young", "wide"):  # heads of one bound
         assert sum(bar.get_height() for bar in panels[name].patches) == 2 and panels[name].get_ylabel() == "heads"
     for name, expected in (("skeinformer-jl", [[0.0625, 1.6], [1.6, 0.0625]]), ("single", [[1e-3, 1e-3]])):

@@ -138,11 +138,9 @@ def _figures(run: Sequence[Row], rows: Sequence[Row], stem: str) -> list[Panels]
         "step",
         UNITS["tau"],
         legend=legend,
-        width=2.1,
-        columns=3,
     )
     panels = [(PANELS.get(name, name), (name, "")) for name in names if name != "tau" or not alone]
-    look = {"width": 3.0, "columns": 2} if banded else {}
+    look = {"width": 3.0} if banded else {}
     return [*([multiples] * bool(alone)), replace(multiples, panels=panels, y="", sharing={}, **look)]
 
 

@@ -23,12 +23,13 @@ from ...tables.long import Row
 from ...tables.table import gathered, grouped_by
 from .curves import in_seeds, theory_curves
 
+NOT_MET = "assumption not met"
 VERDICTS = {  # their colours, in the order of bars from below
     "holds": GREEN,
     "undecided": BLUE,
     "violated": VERMILION,
     "vacuous": "#c4c4c4",
-    "assumption not met": "white",
+    NOT_MET: "white",
 }
 EDGED = {"edgecolor": GREY, "linewidth": 0.5}
 SIGNS = {"at most": "≤", "at least": "≥"}
@@ -44,7 +45,8 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
     have one bound, such as δ, the panel counts them by verdict, a bar for each ε, or else layer, and budget. If not,
     each head is a point of bound and measured value, on logarithmic axes of one range with their diagonal. Values that
     are infinite, or not above 0, stand on the frame, which says so; values that were not measured are omitted. Colours
-    are verdicts, and markers are budgets and ε.
+    are verdicts, and markers are budgets and ε. Bars of heads none of which meets the assumption are
+    left out.
 
     Returns:
         The files' paths.
@@ -57,7 +59,9 @@ def theory_figures(rows: Sequence[Row], drawing: Drawing, out_dir: str | Path) -
 
 def _bounds(rows: Sequence[Row]) -> Panels:
     """A panel for each statement."""
-    panels = _titled(rows)
+    every = _titled(rows)
+    panels = [one for one in every if not _is_unmet(one[1])]
+    unmet = [title.replace("\n", ", ") for title, group in every if _is_unmet(group)]
     kinds = _kinds(group for _, group in panels)
     markers = {kind: MARKERS[place % len(MARKERS)] for place, kind in enumerate(kinds)}
 
@@ -79,6 +83,7 @@ def _bounds(rows: Sequence[Row]) -> Panels:
             "what is promised. The line is equality, and its shaded side breaks the promise. What is infinite or not "
             "above 0 stands on the frame.",
             *dict.fromkeys(f"{in_paper(row['paper'])}: {row['says'] or 'no statement is known'}." for row in rows),
+            *(f"No panel of {title}: no head meets its assumption." for title in unmet),
             where(rows),
         ],
         panels,
@@ -131,6 +136,11 @@ def _in_words(at: Mapping[str, Any]) -> list[str]:
 def _is_counted(group: Sequence[Row]) -> bool:
     """Whether all of several findings of a statement have one bound."""
     return len({row["bound"] for row in group}) == 1 < len(group) and math.isfinite(group[0]["bound"])
+
+
+def _is_unmet(group: Sequence[Row]) -> bool:
+    """Whether bars would count heads none of which meets the assumption."""
+    return _is_counted(group) and {row["verdict"] for row in group} == {NOT_MET}
 
 
 def _kind(row: Row) -> str:
