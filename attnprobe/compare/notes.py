@@ -9,9 +9,11 @@ from ..grammar.lists import spans
 from ..tables.labels import layer_in_words
 from ..tables.long import Row
 from ..tables.methods import spoiled_heads
+from ..tables.metrics import CHOICE
 from ..tables.numbers import method_label
 from ..tables.table import gathered
 from .cells import Key, layers_together
+from .chance import EQUAL
 from .verdicts import TABLE
 
 
@@ -63,6 +65,14 @@ def of_chance(rows: Sequence[Row], level: float) -> list[str]:
         f"is at most {next(shares)}; with --level {level / tables:.2g}, {next(shares)}"
         + ("; --all-layers has one row for all layers" if len(layers - {None}) > 1 else "")
     ]
+
+
+def of_all_keys(rows: Sequence[Row]) -> list[str]:
+    """A note on metrics of a choice of keys of which one side has all: its 1 is none of quality."""
+    judged = [row for row in rows if row["metric"] in CHOICE and row["verdict"] in ("worse", "better")]
+    names = dict.fromkeys(row["metric"] for row in judged if 1 - max(row["a"] or 0, row["b"] or 0) < EQUAL)
+    why = "a method that uses every key has 1, whatever its weights; compare tv, js or kl"
+    return [f"{', '.join(names)}: {why}"] if names else []
 
 
 def of_bad_rows(a: Mapping[Key, Mapping[Key, Fields]], b: Mapping[Key, Mapping[Key, Fields]]) -> list[str]:

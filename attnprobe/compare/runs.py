@@ -22,7 +22,7 @@ from .cells import Key, cells_of, grouped, layers_together, per_head, shared_sou
 from .chance import LEVEL
 from .costs import costs_of, nearer
 from .drafts import drafted, place_of, timed_drafts, timed_place
-from .notes import cells_in_words, named, of_bad_rows, of_chance, of_intervals, pairings
+from .notes import cells_in_words, named, of_all_keys, of_bad_rows, of_chance, of_intervals, pairings
 from .pairing import aligned, paired
 from .pairs import related
 from .verdicts import (
@@ -243,7 +243,7 @@ def compare_runs(
     judged = with_verdicts(drafts, tolerance, level)
     judged.sort(key=lambda row: row["verdict"] != MISSING)  # these first
     notes += of_bad_rows(a_rows, b_rows) if rows_of_times is None else []
-    notes += [*pairings(judged), *of_chance(judged, level), *unproven(judged)]
+    notes += [*pairings(judged), *of_all_keys(judged), *of_chance(judged, level), *unproven(judged)]
     return Comparison(judged, shared, notes)
 
 

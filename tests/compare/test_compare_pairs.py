@@ -526,6 +526,16 @@ def test_one_method_under_two_names_is_compared_under_a_third(command, write):
     assert code == 0 and "Ours" in out and ".py" not in out
 
 
+def test_mass_of_a_method_that_uses_every_key_is_no_quality():
+    """V-Mean was better than every selection, without a word."""
+    masses = {"window": [0.5] * 6, "h2o": [0.8] * 6, "dense": [1.0 - 1e-9] * 6}
+    cells = [cell(mass, method=name, metric="mass", draws_hash=None) for name, mass in masses.items()]
+    for pair, count in {"window=h2o": 0, "window=dense": 1}.items():
+        result = compare_runs(cells, cells, ["mass"], pairs=[pair])
+        assert result.rows[0]["verdict"] == "better"
+        assert sum(note.startswith("mass: a method that uses every key has 1") for note in result.notes) == count
+
+
 def test_methods_in_a_whole_model_are_paired_over_windows():
     """The two windows of the run; each metric is that of the model, not of its heads."""
     records = [json.loads(line) for line in (GOLDEN / "runs/inject-decode/records.jsonl").read_text().splitlines()]
