@@ -10,7 +10,7 @@ from typing import Any
 from ..gates.junit import Case
 from ..grammar.lists import spans
 from ..tables.console import Header
-from ..tables.duels import P_ALONE, P, with_interval
+from ..tables.duels import P_ALONE, P, tested_by, with_interval
 from ..tables.labels import layer_in_words, sources_words
 from ..tables.long import Row
 from ..tables.methods import label
@@ -27,7 +27,7 @@ from .verdicts import FIELDS, MISSING, ONLY
 TITLE = "Comparison of methods"
 ON_SIDE = {ONLY["A"]: "only on the left", ONLY["B"]: "only on the right"}  # of the arrow of a pair
 TESTS = {
-    "pairs": "p, pairs: the permutation test of the differences of heads and windows. It is about these texts, and "
+    "pairs": "p, heads: the permutation test of the differences of heads and windows. It is about these texts, and "
     "assumes that no heads share draws",
     "windows": "p, windows: Student's test of the differences of windows, one more than its degrees of freedom. It is "
     "about texts like these, and assumes normal differences",
@@ -143,7 +143,7 @@ def _without_interval(rows: Sequence[Row]) -> list[str]:
     medians = [row for row in lacking if row["statistic"] == "median"]
     return [
         *(["a median is judged"] if medians else []),
-        *(["the pairs are too few for one"] if len(lacking) > len(medians) else []),
+        *(["the heads are too few for one"] if len(lacking) > len(medians) else []),
     ]
 
 
@@ -247,14 +247,6 @@ def _value_columns(rows: Sequence[Row]) -> Sequence[Column]:
     return [*sides, *VALUES[1 + len(SIDES) :]]
 
 
-def _test(row: Row) -> str:
-    """The test behind p, with its degrees of freedom."""
-    if row["p_adjusted"] is None or row["test"] is None:
-        return ""
-    freedom = row["freedom"]
-    return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
-
-
 PLACE: tuple[Column, ...] = (
     Column("method", label, key=True),
     Column("verdict", lambda row: _sided(row, "verdict")),
@@ -269,7 +261,7 @@ VALUES: tuple[Column, ...] = (
 TESTED: tuple[Column, ...] = (
     P_ALONE,
     replace(P, spare=-1),
-    Column("test", _test, spare=4),
+    Column("test", lambda row: "" if row["p_adjusted"] is None else tested_by(row), spare=4),
 )
 DIFFERENCE = Column("B − A", with_interval, short="difference", spare=-1)
 WITH_INTERVAL = replace(DIFFERENCE, heading="B − A\n[interval]")

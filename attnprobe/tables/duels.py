@@ -79,8 +79,9 @@ def with_interval(row: Row) -> str:
     return significant(row["difference"], 3) + limits
 
 
-def _test(duel: Row) -> str:
-    return "heads" if duel["test"] == "pairs" else cell_text(["{test}", ", {freedom:.3g} d.f."], duel)
+def tested_by(row: Row) -> str:
+    """The test of a difference, with its degrees of freedom. That of ``pairs`` is called by what is paired."""
+    return "heads" if row["test"] == "pairs" else cell_text(["{test}", ", {freedom:.3g} d.f."], row)
 
 
 def _costs(name: str, form: str) -> Callable[[Row], str]:
@@ -95,7 +96,8 @@ def _costs(name: str, form: str) -> Callable[[Row], str]:
 
 
 COSTS = {"visited_fraction": ("visited", "share"), "kv_read": ("keys read", "3")}  # their columns, and their form
-P_ALONE = Column("p of\none row", lambda row: significant(row["p"], 2), "not corrected", spare=5)
+P_ALONE = Column("p of\none row", lambda row: significant(row["p"], 2), "before Holm's correction", spare=5)
+VERDICT = "of the best against the next; compare --pair tests two methods that you chose before you saw any number"
 P = Column("p by\nHolm", lambda row: significant(row["p_adjusted"], 2), short="p")
 DUELS: tuple[Column, ...] = (
     Column("layer", lambda duel: "all" if duel["layer"] is None else str(duel["layer"]), key=True),
@@ -108,19 +110,31 @@ DUELS: tuple[Column, ...] = (
         short="next method",
         key=True,
     ),
-    Column("verdict", "{verdict}", "on the best; of a pair chosen before you looked: compare --pair", spare=-1),
+    Column("verdict", "{verdict}", VERDICT, spare=-1),
     Column(
         "best − next\n[95 %]",
         with_interval,
-        "the difference of their means, and the interval of this difference alone",
+        "the difference of their means, and its interval, not corrected for other rows",
         short="best − next",
     ),
     P_ALONE,
-    replace(P, meaning="corrected over the pairs of the best methods with all others, of a layer"),
-    Column("test", _test, "heads: sign flips of their differences; windows: Student's", spare=4),
+    replace(
+        P,
+        meaning="after Holm's correction for all comparisons in a layer: of the best at each d with every other method",
+    ),
+    Column(
+        "test",
+        tested_by,
+        "heads: a permutation test, which exchanges both methods in each head; windows: Student's",
+        spare=4,
+    ),
     *(
         Column(
-            f"{words}\nbest, next", _costs(name, form), "of both, where they differ", short=f"{words} by both", spare=3
+            f"{words}\nbest, next",
+            _costs(name, form),
+            "of the best and of the next, where they differ",
+            short=f"{words} by both",
+            spare=3,
         )
         for name, (words, form) in COSTS.items()
     ),

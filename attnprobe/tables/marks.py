@@ -19,8 +19,8 @@ SIGNS = {  # before the first cell of a line, or before a value
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (
-    "Bold: the best mean at each d, and the next ones before the first that a paired test finds worse, p corrected "
-    "over the rows of a layer; not ranked: yardsticks, rows with ! or with more than d"
+    "Bold: at each d the best mean, and the next ones until a test finds one worse (p by Holm, over a layer); "
+    "not ranked: yardsticks, rows with ! or with more than d"
 )
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"

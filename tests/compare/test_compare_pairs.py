@@ -750,7 +750,7 @@ def test_a_note_explains_the_columns_that_it_has_alone():
     cells = methods(draws_hash=None) + methods(draws_hash=None, d=32)
     view = comparison_view(compare_runs(cells, cells, pairs=["blr=blr:block=64"]).rows, Header())
     latex = view.text("latex").partition("% columns left out")[0]
-    assert "one row" not in latex and "p of one row: not corrected." in view.text("md")
+    assert "one row" not in latex and "p of one row: before Holm's correction." in view.text("md")
 
 
 def test_a_narrow_terminal_keeps_both_numbers_before_their_statistic(monkeypatch):
