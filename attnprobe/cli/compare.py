@@ -151,8 +151,8 @@ def compare(
         raise UsageError("compare takes two runs, A and B, or one with --pair LEFT=RIGHT")
     records = [run.required() for run in runs]
     methods = names_of(names, [nameable(run) for run in records])
-    for run, of in zip(records, methods, strict=True):
-        check_names(run, of)
+    for of in methods:
+        check_names([record for run in records for record in run], of)
     paths = (a, b or a)
     left_out = {
         line: path for path, run in zip(paths, runs, strict=False) for line in left_out_note(path, run.left_out)

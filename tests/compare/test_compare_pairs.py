@@ -524,6 +524,9 @@ def test_one_method_under_two_names_is_compared_under_a_third(command, write):
     assert command("compare", "a", "b")[0] == 2
     code, out, _ = command("compare", "a", "b", "--rename", "v1.py:f=Ours", "--rename", "v2.py:f=Ours")
     assert code == 0 and "Ours" in out and ".py" not in out
+    write("c", run(BETTER, BETTER, method="window"))
+    code, _, err = command("compare", "a", "c", "--rename", "v1.py:f=window")
+    assert code == 2 and "another method has that name" in err
 
 
 def test_mass_of_a_method_that_uses_every_key_is_no_quality():
