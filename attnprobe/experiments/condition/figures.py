@@ -18,8 +18,8 @@ from ...figures.methods import (
     QUANTILES,
     SHADE,
     Styles,
-    flagged,
     hollow_legend,
+    legend_text,
     marks,
     panel_title,
     spread_legend,
@@ -162,6 +162,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
     looks = {
         _label(row, True): {**styles[text_label(row)], "linestyle": "", "markersize": 4.5, "alpha": 0.8} for row in rows
     }
+    bad = {_label(row, True) for row in rows if mark(row) == "!"}
     singular = any(row["cond"] is None for row in rows)
     top = _top([row["cond"] for row in rows])
     caption = [
@@ -190,7 +191,7 @@ def _errors(rows: Sequence[Row], styles: Styles, tag: str, place: Place) -> Pane
             for sign, look in (("!", HOLLOW), ("", {})):
                 dots = [row for row in group if mark(row) == sign]
                 x, y = [row["cond"] or top ** BAND[2] for row in dots], [row["error"] for row in dots]
-                (own[label + " !" * bool(flagged(group))],) = axis.plot(x, y, **{**looks[label], **look})
+                (own[legend_text(label, bad)],) = axis.plot(x, y, **{**looks[label], **look})
         logarithmic(axis, "y")
         axis.set_ylim(low / 1.5, 1.5 * high * (2.25 * high / low) ** (words / (1 - words)))
         _axis(axis, top, singular)

@@ -541,6 +541,14 @@ def test_a_figure_of_errors_has_the_rank_correlation_of_regular_heads():
     (legend,) = sheet.figure.legends
     assert [text.get_text().split()[-1] for text in legend.get_texts()] == ["skyformer", "nystromformer"]
     assert any("Gaussian kernel of Skyformer's landmarks" in line for line in figure.caption)
+    rows[0]["bad_rows"] = 1  # of one layer; then each panel had a legend
+    drawing.collected.clear()
+    condition_figures(rows, [], drawing, "nowhere")
+    (figure,) = [one for one in drawing.collected if one.stem.startswith("condition-error")]
+    sheet = figure.sheet(figure.panels, Drawing())
+    names = [text.get_text() for text in sheet.figure.legends[0].get_texts()]
+    assert all(axis.get_legend() is None for axis in sheet.figure.axes)
+    assert [name.split("  ")[-1] for name in names[:2]] == ["skyformer !", "nystromformer"] and "hollow" in names[2]
 
 
 @pytest.fixture
