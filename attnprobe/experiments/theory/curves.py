@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from ...figures.kit import logarithmic, powers_of_two
@@ -24,6 +25,8 @@ OF = ("matrix", "output")  # whose errors exceed ε
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 PALE = {"linewidth": 0.5, "alpha": 0.3}  # of the curve of a head
+MEDIAN = {"linewidth": 0.7, "alpha": 0.8}  # of the median over heads
+MOST_OF_HEADS = 4  # methods at a budget, whose heads have a curve each
 ROWS = {"linewidth": 1.0, "linestyle": ":"}
 DOT = {"marker": "o", "markersize": 3.5}
 LINE = {"linewidth": 1.6, **DOT}
@@ -157,13 +160,18 @@ def _tokens(points: Sequence[Row]) -> Panels:
 
 
 def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> Panels:
-    """The share of seeds whose error exceeds ε: a thin line for each head and window, a strong one for the worst."""
+    """The share of seeds whose error exceeds ε: a thin line for each head and window, a strong one for the worst.
+
+    Of more than `MOST_OF_HEADS` strong lines, the thin ones are the medians over heads and windows.
+    """
     of, n = points[0]["at"].get("of"), points[0]["n"]
     what = f"whose {of} is off by more than ε" if of in OF else "whose error exceeds ε"
     title = f"Share of seeds {what}, head by head"
     looks = {name: every[name] for name in map(_at_budget, points)}
     deltas = sorted({point["at"]["delta"] for point in points if "delta" in point["at"]})
     promised = {"color": GREY, "linewidth": 0.8}
+    each = len(looks) <= MOST_OF_HEADS
+    thin = PALE if each else MEDIAN
 
     def draw(axis: Any, panel: Sequence[Row]) -> None:
         for group in gathered(panel, _at_budget):
@@ -173,7 +181,9 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
             if steps:
                 steps = [steps[0] / 2, *steps, steps[-1] * 2]
                 shares = [[sum(x > step for x in errors) / len(errors) for step in steps] for errors in heads]
-                for own, width in [*((one, PALE) for one in shares), (list(map(max, zip(*shares, strict=True))), {})]:
+                at_each = [*zip(*shares, strict=True)]
+                lines = [(own, thin) for own in (shares if each else [[*map(median, at_each)]])]
+                for own, width in [*lines, ([*map(max, at_each)], {})]:
                     axis.step(steps, own, where="post", **looks[_at_budget(group[0])] | width)
         for delta in deltas:
             axis.axhline(delta, zorder=1, **promised)
@@ -184,8 +194,8 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
         f"theory-ma-{of}-n{n}",
         title,
         [
-            f"{title}, relative to its norm. Thin: each head and window. Strong: the largest share of any of them at "
-            "each ε; no head breaks the promise where it is at most δ.",
+            f"{title}, relative to its norm. Thin: {'each head and window' if each else 'the median of heads'}. "
+            "Strong: the largest share of any of them at each ε; no head breaks the promise where it is at most δ.",
             where(points),
         ],
         draw=draw,
@@ -195,7 +205,7 @@ def _failure(points: Sequence[Row], every: Mapping[str, Mapping[str, Any]]) -> P
             f"{name} ({in_seeds(group)})": looks[name]
             for name, group in zip(looks, gathered(points, _at_budget), strict=True)
         }
-        | {"thin: each head, strong: the worst": {"color": GREY, **PALE}}
+        | {f"thin: {'each head' if each else 'the median head'}, strong: the worst": {"color": GREY, **thin}}
         | {f"promised: at most δ = {delta:g}": promised for delta in deltas},
         **_panels(points, "layer", "n"),
     )

@@ -164,6 +164,24 @@ def test_failure_is_the_share_of_seeds_above_epsilon_of_each_head_and_of_the_wor
     assert len(nothing["theory-ma-matrix-n64"].axes[0].get_lines()) == 0
 
 
+def test_failures_of_many_methods_have_the_median_head_and_the_worst(drawn):
+    """12 heads of each of 8 methods covered each other."""
+    errors = np.random.default_rng(1).uniform(0.01, 2, (5, 3, SEEDS))
+    records = [
+        record(
+            finding({"method": f"m{place}", "epsilon": 0.1, "delta": 0.2, "of": "matrix"}, 8, errors=own.tolist()),
+            theorem="ma-property",
+            method=f"m{place}",
+        )
+        for place, own in enumerate(errors)
+    ]
+    figure = drawn(records)["theory-ma-matrix-n64"]
+    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
+    for line, (own, take) in zip(lines, [(own, take) for own in errors for take in (np.median, np.max)], strict=True):
+        assert [y for _, y in line.get_xydata()] == [take((own > x).mean(1)) for x in line.get_xdata()]
+    assert "thin: the median head, strong: the worst" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def test_collapse_is_drawn_layer_by_layer(drawn):
     g = np.random.default_rng(2)
     rows = {
