@@ -61,6 +61,9 @@ TAGS = {
     "decodes": "a row of its causal form, or behind a prompt, is its result for one query alone, as in decoding",
     "local": "has a form for a sliding window of the model: keys outside of it have no weight",
 }
+DISTRIBUTIONS = ("row_sums_one", "nonnegative")  # tags of matrices whose rows are distributions
+INVARIANT = ("permutation_equivariant", "shift_invariant")
+EVERY_MASK = ("causal", "decodes", "local")  # tags of methods with a form for every mask
 
 
 @dataclass(frozen=True)

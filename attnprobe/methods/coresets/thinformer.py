@@ -20,7 +20,7 @@ from ...operators import Columns
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, KEYS, register
 from ..summary import Summary, dyadic
 
 
@@ -34,7 +34,7 @@ def _check(target: str, *, delta: float) -> None:
     paper="Carrell et al., Thinformer: low-rank thinning",
     year=2025,
     family="sampling",
-    tags=("row_sums_one", "nonnegative", "uses_values", "causal", "decodes"),
+    tags=(*DISTRIBUTIONS, "uses_values", "causal", "decodes"),
     budget="d keys, rounded down to a power of two",
     cost="2 n d p + O(d² p)",
     oracle="unbiased normalisers for n a power of four; inclusion frequencies; the authors' steps",

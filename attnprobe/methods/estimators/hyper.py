@@ -9,7 +9,7 @@ import torch
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, KEYS, register
 from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
 
 
@@ -18,7 +18,7 @@ from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
     paper="Han et al., HyperAttention",
     year=2024,
     family="LSH",
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
+    tags=(*DISTRIBUTIONS, "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
     cost="2 n d p + 14 n p",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",

@@ -11,7 +11,7 @@ from ...linalg.sampling import weighted_with_replacement
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, KEYS, register
 from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
 
 
@@ -20,7 +20,7 @@ from .sorted_blocks import SortedBlocks, block_and_sample, check_blocks
     paper="Zandieh et al., KDEformer",
     year=2023,
     family="LSH",
-    tags=("row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget"),
+    tags=(*DISTRIBUTIONS, "uses_values", "exact_at_full_budget"),
     budget="d keys a row: a block of a sorted hash, and sampled keys",
     cost="2 n d p + 14 n p + n p²",
     oracle="unbiased normalisers; inclusion frequencies; exact at one block",

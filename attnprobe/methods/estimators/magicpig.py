@@ -19,7 +19,7 @@ from ...approximation import Approximation, Later
 from ...errors import UsageError
 from ...qkv import QKV
 from ...rng import Streams, first_normals
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, KEYS, register
 from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 MOST = 256  # tables
@@ -49,7 +49,7 @@ def _check(
     paper="Chen et al., MagicPIG: LSH sampling for efficient LLM generation",
     year=2024,
     family="LSH",
-    tags=("row_sums_one", "nonnegative", "shift_invariant", "diagnostic", "causal", "local"),
+    tags=(*DISTRIBUTIONS, "shift_invariant", "diagnostic", "causal", "local"),
     budget="d expected keys a row: sinks, window, and keys that collide with the query",
     cost="2 n² p + O(n d p)",
     oracle="unbiased normalisers; inclusion frequencies against the law of collisions",

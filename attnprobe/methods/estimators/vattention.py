@@ -21,7 +21,7 @@ from ...linalg.order import largest_scores
 from ...qkv import QKV
 from ...rng import Streams, hashed_integers, mixed
 from ..base import Approximation
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, KEYS, register
 from .base import KeptRows, Rows, Weighted, estimated, marked, near_keys
 
 PLACES = 40  # bits of a place in the text
@@ -50,16 +50,7 @@ def _check(target: str, **options: object) -> None:
     paper="Desai et al., vAttention: verified sparse attention",
     year=2025,
     family="sampling",
-    tags=(
-        "row_sums_one",
-        "nonnegative",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "diagnostic",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=(*DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", "diagnostic", *EVERY_MASK),
     budget="d keys a row: heavy ones, and a sample of the others",
     cost="n² p + n d p",
     oracle="unbiased normalisers and numerators; inclusion frequencies; coverage of (ε, δ) on rows with known moments",

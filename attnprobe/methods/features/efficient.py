@@ -11,7 +11,7 @@ from ...operators import LowRank
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, INVARIANT, register
 
 
 @register(
@@ -19,7 +19,7 @@ from ..registry import register
     paper="Shen et al., Efficient Attention",
     year=2021,
     family="features",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant", "own_scale"),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "own_scale"),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch FastAttention without a projection",

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, from_log_features, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, register
 
 
 @register(
@@ -19,16 +19,7 @@ from ..registry import register
     paper="Katharopoulos et al., Linear Transformer",
     year=2020,
     family="features",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "permutation_equivariant",
-        "causal",
-        "decodes",
-        "local",
-        "own_scale",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, "permutation_equivariant", *EVERY_MASK, "own_scale"),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch linear_attention",

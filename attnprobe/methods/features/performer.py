@@ -19,14 +19,14 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, from_log_features, log_feature_sums, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, register
 
 LIMIT = 2**16
 FACTS: dict[str, Any] = {
     "paper": "Choromanski et al., Performer",
     "year": 2021,
     "family": "features",
-    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes", "local"),
+    "tags": (*DISTRIBUTIONS, "permutation_equivariant", *EVERY_MASK),
     "budget": "d random features",
     "cost": "4 n d p",
     "oracle": "performer-pytorch FastAttention",

@@ -20,7 +20,7 @@ from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, softmax_in_place
-from ..registry import register
+from ..registry import DISTRIBUTIONS, register
 from ..sparse_softmax import sparse_softmax
 from .hashed import block_product, block_scores, check_hash, chunk_length, repeats, rotations
 
@@ -30,7 +30,7 @@ from .hashed import block_product, block_scores, check_hash, chunk_length, repea
     paper="after Kitaev, Kaiser & Levskaya, Reformer",
     year=2020,
     family="LSH",
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal", "local"),
+    tags=(*DISTRIBUTIONS, "exact_at_full_budget", "causal", "local"),
     budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
     cost="2 n d p + O(n √n p)",
     oracle="torch scaled_dot_product_attention under its mask",

@@ -19,7 +19,7 @@ from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, softmax_in_place
-from ..registry import register
+from ..registry import DISTRIBUTIONS, register
 from ..sparse_softmax import sparse_softmax
 from .hashed import block_product, block_scores, check_hash, chunk_length, repeats, rotations
 
@@ -29,7 +29,7 @@ from .hashed import block_product, block_scores, check_hash, chunk_length, repea
     paper="Kitaev, Kaiser & Levskaya, Reformer",
     year=2020,
     family="LSH",
-    tags=("row_sums_one", "nonnegative", "causal", "local", "own_scale"),
+    tags=(*DISTRIBUTIONS, "causal", "local", "own_scale"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
     cost="2 n d p + O(n √n p)",
     oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",

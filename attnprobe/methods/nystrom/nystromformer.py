@@ -13,7 +13,7 @@ from ...linalg.sampling import kmeans
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, segment_means
-from ..registry import register
+from ..registry import INVARIANT, register
 from ..summary import dyadic
 from .landmark_attention import check_inverse, landmark_attention, summarised_landmarks
 
@@ -92,7 +92,7 @@ def nystromformer(
     paper="Xiong et al., Nyströmformer, with the landmarks of Zhang, Tsang & Kwok",
     year=2021,
     family="Nyström",
-    tags=("permutation_equivariant", "shift_invariant", "exact_at_full_budget"),
+    tags=(*INVARIANT, "exact_at_full_budget"),
     budget="d landmarks: centroids of Q and of K",
     cost="24 n d p + O(d³)",
     oracle="nystromformer on tokens in which each segment is one cluster; Lloyd's algorithm by loops",

@@ -10,7 +10,7 @@ from ...qkv import QKV
 from ...reference import exact, own_output
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, INVARIANT, register
 
 
 @register(
@@ -19,18 +19,7 @@ from ..registry import register
     year=2017,
     family="exact",
     kind="reference",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "permutation_equivariant",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "diagnostic",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK),
     budget=None,
     cost="2 n² p",
     oracle="torch scaled_dot_product_attention",

@@ -8,7 +8,7 @@ from ...operators import RankOne
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, from_log_features, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, INVARIANT, register
 
 
 @register(
@@ -18,16 +18,7 @@ from ..registry import register
     family="reference",
     targets=("softmax", "gaussian"),
     kind="reference",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "permutation_equivariant",
-        "shift_invariant",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, *EVERY_MASK),
     budget=None,
     cost="n p",
     oracle="mean of V",

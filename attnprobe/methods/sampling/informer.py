@@ -19,7 +19,7 @@ from ...operators.blocks import block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import register
+from ..registry import DISTRIBUTIONS, register
 
 BLOCK_ENTRIES = 2**19  # numbers of gathered keys in memory at a time: they fit in the cache
 GATHERED = 8  # keys whose products with a query take as long as one whose numbers are gathered
@@ -30,7 +30,7 @@ GATHERED = 8  # keys whose products with a query take as long as one whose numbe
     paper="Zhou et al., Informer",
     year=2021,
     family="sampling",
-    tags=("row_sums_one", "nonnegative", "permutation_equivariant", "exact_at_full_budget"),
+    tags=(*DISTRIBUTIONS, "permutation_equivariant", "exact_at_full_budget"),
     budget="d exact rows, chosen by d sampled keys per query",
     cost="3 n d p",
     oracle="transformers InformerProbSparseAttention",

@@ -23,7 +23,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, INVARIANT, KEYS, register
 from ..summary import Summary, dyadic
 
 EXACT_NORM = ("no-norm", "no-norm-weighted")  # ablations that divide by the exact D
@@ -40,15 +40,7 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
     paper="Chen et al., Skeinformer",
     year=2022,
     family="sampling",
-    tags=(
-        "row_sums_one",
-        "nonnegative",
-        "uses_values",
-        "permutation_equivariant",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "causal",
-    ),
+    tags=(*DISTRIBUTIONS, "uses_values", *INVARIANT, "exact_at_full_budget", "causal"),
     budget="d pilot rows and d columns",
     cost="4 n d p",
     oracle="steps of Algorithm 1; laws of its draws",

@@ -19,11 +19,11 @@ from ...operators.blocks import block_rows, row_blocks
 from ...operators.precision import full_precision, ordered_sums
 from ...qkv import QKV
 from ..base import Approximation, Counted, per_head
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, KEYS, register
 from ..sparse_softmax import key_costs, sparse_softmax
 
 ROWS = 64  # of one head, whose scores are in memory at a time on a CPU
-COMMON_TAGS = ("deterministic", "row_sums_one", "nonnegative", "exact_at_full_budget")
+COMMON_TAGS = ("deterministic", *DISTRIBUTIONS, "exact_at_full_budget")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from ..registry import INVARIANT
 from .base import ROWS, AnySets, Selection, attend, joint, selector, working
 
 
@@ -20,7 +21,7 @@ from .base import ROWS, AnySets, Selection, attend, joint, selector, working
     year=2025,
     kind="reference",
     joint=True,
-    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes"),
+    tags=(*INVARIANT, "diagnostic", "causal", "decodes"),
     budget="d keys of each row, the same for all heads: those with the largest sums of weights",
     cost="n² p + 2 n d p",
     oracle="identity: of one head it is top-k",

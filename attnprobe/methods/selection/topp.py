@@ -12,6 +12,7 @@ from ...operators.precision import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation
+from ..registry import EVERY_MASK, INVARIANT
 from .base import ROWS, Selection, attend, selector, working
 
 
@@ -25,7 +26,7 @@ def _check(target: str, *, p: float) -> None:
     paper="Lin et al., Twilight",
     year=2025,
     kind="reference",
-    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes", "local"),
+    tags=(*INVARIANT, "diagnostic", *EVERY_MASK),
     budget="at most d keys of each row: the fewest that hold the mass p",
     cost="n² p + 2 n d p",
     oracle="identity: the captured mass is at least p if fewer than d keys are selected",

@@ -21,7 +21,7 @@ from ...operators.precision import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head
-from ..registry import KEYS, register
+from ..registry import INVARIANT, KEYS, register
 
 ROWS = 64  # rows of B in memory at a time
 
@@ -31,7 +31,7 @@ ROWS = 64  # rows of B in memory at a time
     paper="Drineas, Kannan & Mahoney, Fast Monte Carlo algorithms for matrices I",
     year=2006,
     family="sketch",
-    tags=("nonnegative", "permutation_equivariant", "shift_invariant", "diagnostic"),
+    tags=("nonnegative", *INVARIANT, "diagnostic"),
     budget="d columns of B, drawn with replacement",
     cost="n² p + 2 n d p",
     oracle="variance identity of each choice of p",

@@ -17,7 +17,7 @@ from ...qkv import QKV
 from ...reference import exact
 from ...rng import Streams
 from ..base import Approximation, per_head
-from ..registry import KEYS, register
+from ..registry import INVARIANT, KEYS, register
 
 
 def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
@@ -36,7 +36,7 @@ def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
     paper="Wang et al., Linformer (theorem 1, unreduced)",
     year=2020,
     family="sketch",
-    tags=("permutation_equivariant", "shift_invariant", "diagnostic"),
+    tags=(*INVARIANT, "diagnostic"),
     budget="d columns of a random sketch",
     cost="n² (p + d)",
     oracle="variance identity of each sketch",

@@ -14,7 +14,7 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, with_exact_rows
 from ..option import at_least
-from ..registry import register
+from ..registry import DISTRIBUTIONS, register
 from ..sparse_softmax import seen_entries, sparse_softmax
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
@@ -25,7 +25,7 @@ FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for t
     paper="Zaheer et al., BigBird",
     year=2020,
     family="sparse",
-    tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal", "local"),
+    tags=(*DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", "causal", "local"),
     budget="d n entries in blocks of ⌊d/10⌋ tokens: 8 blocks a row, and 2 blocks of full rows",
     cost="2 n d p",
     oracle="transformers BigBirdBlockSparseAttention",

@@ -10,7 +10,7 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, with_exact_rows
 from ..option import at_least
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, register
 from ..sparse_softmax import banded_softmax
 
 
@@ -19,16 +19,7 @@ from ..sparse_softmax import banded_softmax
     paper="Beltagy et al., Longformer",
     year=2020,
     family="sparse",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK),
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
     cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",

@@ -13,7 +13,7 @@ from ...operators.blocks import head_blocks, reach
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, Counted, per_head
-from ..registry import KEYS, register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, INVARIANT, KEYS, register
 from ..sparse_softmax import key_costs
 
 BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
@@ -25,18 +25,7 @@ BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
     year=2021,
     family="sparse",
     kind="reference",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "permutation_equivariant",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "diagnostic",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, *INVARIANT, "exact_at_full_budget", "diagnostic", *EVERY_MASK),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
     oracle="torch scaled_dot_product_attention under its mask",

@@ -10,7 +10,7 @@ from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
 from ..option import at_least
-from ..registry import register
+from ..registry import DISTRIBUTIONS, EVERY_MASK, register
 from ..sparse_softmax import banded_softmax
 
 
@@ -19,16 +19,7 @@ from ..sparse_softmax import banded_softmax
     paper="Xiao et al., StreamingLLM",
     year=2024,
     family="sparse",
-    tags=(
-        "deterministic",
-        "row_sums_one",
-        "nonnegative",
-        "shift_invariant",
-        "exact_at_full_budget",
-        "causal",
-        "decodes",
-        "local",
-    ),
+    tags=("deterministic", *DISTRIBUTIONS, "shift_invariant", "exact_at_full_budget", *EVERY_MASK),
     budget="d entries of each row: the sinks and a window of d - sinks",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
