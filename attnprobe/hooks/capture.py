@@ -240,7 +240,9 @@ def _attention(
         end = _end(attention_mask, query.shape[2], key.shape[2], index)
 
         def cut(x: Any) -> Any:
-            return _query_rows(x, query.shape[2], key.shape[2], index, end)
+            """The query rows and first keys of a tensor shaped like scores; anything else unchanged."""
+            scores = isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2:] == (query.shape[2], key.shape[2])
+            return x[..., index, :end] if scores else x
 
         extras = {name: cut(extra) for name, extra in kwargs.items()}
         arguments = (module, query[:, :, index], key[:, :, :end], value[:, :, :end], cut(attention_mask))
@@ -345,13 +347,6 @@ def _distance(call: AttentionCall, output: Tensor, kept: Tensor | None = None, f
     if norm == 0.0:
         return difference**0.5, largest
     return (difference / norm) ** 0.5, largest
-
-
-def _query_rows(x: Any, n_q: int, n_k: int, index: slice | Tensor, end: int) -> Any:
-    """The query rows and first keys of a tensor shaped like scores, (…, n_q, n_k); anything else unchanged."""
-    if isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2] == n_q and x.shape[-1] == n_k:
-        return x[..., index, :end]
-    return x
 
 
 def _end(mask: Tensor | None, n_q: int, n_k: int, index: slice | Tensor) -> int:

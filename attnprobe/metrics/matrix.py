@@ -168,7 +168,7 @@ def shared_matrix_errors(
     with torch.no_grad():
         spectral, frobenius, infinity = _norms(exact, operators, _Settings(tol, delta, seed, devices), progress)
     if norms is None:
-        norms = _exact_norms(spectral[0], frobenius[0])
+        norms = ExactNorms(spectral[0].value, spectral[0].lower, spectral[0].upper, frobenius[0])
         spectral, frobenius, infinity = spectral[1:], frobenius[1:], infinity[1:]
     return [
         MatrixErrors(
@@ -204,11 +204,7 @@ def exact_norms(
 ) -> ExactNorms:
     """The norms of an exact matrix as `shared_matrix_errors` computes them; its arguments are the same."""
     exact = at_least_float32(exact.operator if isinstance(exact, Padded) else exact)
-    spectral, frobenius, _ = _norms(exact, [None], _Settings(tol, delta, seed, devices), progress)
-    return _exact_norms(spectral[0], frobenius[0])
-
-
-def _exact_norms(spectral: Interval, frobenius: Tensor) -> ExactNorms:
+    (spectral,), (frobenius,), _ = _norms(exact, [None], _Settings(tol, delta, seed, devices), progress)
     return ExactNorms(spectral.value, spectral.lower, spectral.upper, frobenius)
 
 

@@ -160,10 +160,7 @@ class BenchCells(Cells[BenchRequest, BenchCell, QKV]):
         plan = self.planned
         return {
             "methods": [method_entry(m) for m in plan.methods],
-            "n": plan.n,
-            "d": plan.d,
-            "layers": plan.layers,
-            "heads": plan.heads,
+            **{name: getattr(plan, name) for name in ("n", "d", "layers", "heads")},
             "seed": self.request.seed,
         }
 

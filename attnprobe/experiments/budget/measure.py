@@ -39,7 +39,19 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
     }
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        self.question = question = question_of(request)
+        seeds = range(request.seed, request.seed + request.repeats)
+        self.question = question = Question(
+            request.epsilon,
+            request.metric,
+            request.delta,
+            seeds,
+            request.d_min,
+            request.d_max,
+            request.resolution,
+            request.scan,
+            request.target,
+            request.tol,
+        )
         if request.n is not None:
             _refuse_impossible(question, parse_methods(request.methods, request.target), request.n)
         plan = replace(draft_plan(request), repeats=request.repeats)
@@ -108,27 +120,6 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
             raise
 
 
-def question_of(request: BudgetRequest) -> Question:
-    """The question that a request asks.
-
-    Raises:
-        UsageError: an unknown metric, or a value that is not a number or is out of its range.
-    """
-    seeds = range(request.seed, request.seed + request.repeats)
-    return Question(
-        request.epsilon,
-        request.metric,
-        request.delta,
-        seeds,
-        request.d_min,
-        request.d_max,
-        request.resolution,
-        request.scan,
-        request.target,
-        request.tol,
-    )
-
-
 def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], lengths: Sequence[int]) -> None:
     """Raise the first reason if no method of a request can be searched at any length."""
     reasons: list[Unsupported] = []
@@ -159,10 +150,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
             delta=question.delta,
             seed=seeds.start,
             repeats=len(seeds),
-            d_min=question.d_min,
-            d_max=question.d_max,
-            resolution=question.resolution,
-            scan=question.scan,
+            **{name: getattr(question, name) for name in ("d_min", "d_max", "resolution", "scan")},
             **matrix,
         )
         yield Cell(key, method)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +80,11 @@ def keep_maps(
                     why[cell.key] = reason
                 done += 1
     progress(total, total, "")
-    _remember(folder, ran, why)
-    return why
-
-
-def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> None:
-    """Store why maps are missing beside the maps: a report of the run shows it too."""
     known = missing_maps(folder)
-    reasons = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
-    if reasons != known:
+    reasons = {key: reason for key, reason in known.items() if key not in ran} | why
+    if reasons != known:  # a report of the run shows them too
         write_json(missing_maps_path(folder), reasons)
+    return why
 
 
 def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:

@@ -88,7 +88,6 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
         super().__init__(request, prepared(request, plan, notify, timings), ErrorPlan.cells)
         self.timings, self.devices, self.notify = timings, row_devices(request), notify
         self.warm: set[str] = set()  # methods that ran in this process
-        self.said: set[str] = set()
 
     @classmethod
     def in_one_process(cls, request: ErrorRequest) -> bool:
@@ -140,12 +139,6 @@ class ErrorCells(PlannedCells[ErrorRequest, Cell, QKV]):
                     if cell.key not in done:
                         yield cell, result
 
-    def say_once(self, line: str) -> None:
-        """Notify the user of a line that was not said before in this run."""
-        if line not in self.said:
-            self.said.add(line)
-            self.notify(line)
-
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
         """The exact output of a place. Runs on other devices sum it in the same order."""
         target, source = self.plan_of(place).target, self.sources[place.source]
@@ -191,7 +184,7 @@ class _Bench:
         self.rows, self.exact_rows = plan.rows, ExactRows(qkv)
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         if plan.rows and plan.target == "softmax" and (why := why_no_block(qkv)) is not None:
-            cells.say_once(f"no residual error: {why}")
+            cells.notify(f"no residual error: {why}")
         with self.timings("exact attention"):
             self.exact_output = cells.exact_output(place, qkv)
         self.finite = bool(torch.isfinite(self.exact_output).all())

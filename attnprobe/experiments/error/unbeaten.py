@@ -67,8 +67,8 @@ class Frontier(NamedTuple):
 def frontiers(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Frontier]:
     """The methods that no other beats (see `unbeaten`), for each (source, n, target) and each cost.
 
-    There are none for fewer than `MANY` methods. Yardsticks, rows with a mark, medians that are not reproducible, and
-    errors of rounding alone do not compete.
+    There are none for fewer than `MANY` methods. Yardsticks, rows with a mark, medians that are not reproducible,
+    errors of rounding alone, and methods no cheaper than exact attention do not compete.
     """
     found = []
     requested = {method_key(record) for record in records if record.get("requested")}
@@ -76,7 +76,9 @@ def frontiers(rows: Sequence[Row], records: Sequence[ErrorRecord]) -> list[Front
         metric = judged_by(group)
         errors = errors_of(records, metric)
         for cost in COSTS:
-            best = best_at(group, cost, metric, errors, is_causal(records))
+            limit = exact_share(group[0]["n"], is_causal(records)) if cost == "visited_fraction" else math.inf
+            cheaper = [row for row in group if _cost(row, cost) < (1 - COST_ROUNDING) * limit]
+            best = unbeaten([row for row in cheaper if _competes(row, metric)], cost, metric, errors)
             if not all(row["reference"] for row in best):
                 found.append(Frontier(cost, metric, best, group))
     return found
@@ -120,15 +122,6 @@ def frontier_rows(found: Iterable[Frontier]) -> list[Row]:
 
 def _method(row: Row) -> Row:
     return {name: row[name] for name in ("method", "options", "d")}
-
-
-def best_at(
-    rows: Sequence[Fields], cost: str, metric: str, errors: Mapping[tuple[Any, ...], Errors], causal: bool
-) -> list[Row]:
-    """The rows cheaper than exact attention that no other beats."""
-    limit = exact_share(rows[0]["n"], causal) if cost == "visited_fraction" else math.inf
-    cheaper = [row for row in rows if _competes(row, metric) and _cost(row, cost) < (1 - COST_ROUNDING) * limit]
-    return unbeaten(cheaper, cost, metric, errors)
 
 
 def _chooses_dearly(row: Fields, causal: bool) -> bool:

@@ -167,7 +167,9 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if request.lines:  # lines are counted when they are read
         read = replace(read, windows=1)
     plans: list[tuple[Any, InjectPlan]] = []
-    _refuse_shares(request)
+    for d in request.d:
+        if not isinstance(d, int) and request.phase != "decode":
+            raise UsageError(f"d={d:g} is a share of a prompt: it needs --phase decode; choose a whole number")
     if request.question is None:  # which says where the prompt ends
         _refuse_prompts(read, read.n or (DEFAULT_N,))
     if request.plan is not None and budgets is not None:
@@ -202,13 +204,6 @@ def _steps_behind(request: InjectRequest, source: Any, lengths: Iterable[int]) -
     if request.question == "inside":
         return max(answer for _, answer in endings)
     return max(both for both, _ in endings) - 1
-
-
-def _refuse_shares(request: InjectRequest) -> None:
-    """Refuse shares without a prompt."""
-    for d in request.d:
-        if not isinstance(d, int) and request.phase != "decode":
-            raise UsageError(f"d={d:g} is a share of a prompt: it needs --phase decode; choose a whole number")
 
 
 def _refuse_methods(request: InjectRequest) -> None:

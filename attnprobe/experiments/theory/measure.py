@@ -56,7 +56,9 @@ class TheoryCells(PlannedCells[TheoryRequest, _Cell, QKV]):
         parts = prepared(request, draft, notify, timings, refuse=about_methods)
         for _, plan in parts:
             checked_budgets(plan.d)
-        super().__init__(request, parts, partial(_cells, self.question), _planned(self.question))
+        planned = {name: getattr(self.question, name) for name in ("epsilons", "delta", "quadrature")}
+        planned = {"theorems": [one.name for one in self.question.theorems], **planned}
+        super().__init__(request, parts, partial(_cells, self.question), planned)
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan, question = self.plan_of(place), self.question
@@ -112,16 +114,6 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
                 quadrature=question.quadrature,
             )
             yield _Cell(key, theorem, method)
-
-
-def _planned(question: Question) -> dict[str, Any]:
-    """The entries of a manifest's plan besides methods, budgets and places."""
-    return {
-        "theorems": [one.name for one in question.theorems],
-        "epsilons": question.epsilons,
-        "delta": question.delta,
-        "quadrature": question.quadrature,
-    }
 
 
 def _check(

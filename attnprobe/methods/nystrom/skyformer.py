@@ -172,10 +172,11 @@ def skyformer(
     core = torch.exp(_exponent(landmarks.double(), landmarks.double(), scale))  # (h, d, d)
     middle, cores, inverses = _invert(core, inverse, gamma, n_iter, z0, rtol)
     middle = [factor.to(q) for factor in middle]
+    used = distinct(draws["indices"]) if "indices" in draws else per_head(qkv.h, d)  # distinct landmarks
     solved = ("scaled", "scaled") if inverse == "schulz" else ("core", "core")
     diagnostics = {
         "inverse_residual": residual(cores[solved[0]], inverses[solved[1]]),
-        "realised_d": _distinct(draws, d).to(qkv.device),
+        "realised_d": used.to(qkv.device),
         "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
     }
     if target == "gaussian":
@@ -306,10 +307,3 @@ def _norm(factors: list[Tensor]) -> Tensor:
     if len(factors) == 2:  # W = U Λ^-½ has orthogonal columns
         return factors[0].square().sum(-2).amax(-1)
     return factors[0].abs().sum(-1).amax(-1)
-
-
-def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
-    """The number of distinct landmarks of each head, (h,)."""
-    if "indices" not in draws:
-        return per_head(draws["centroids"].shape[0], d)
-    return distinct(draws["indices"])

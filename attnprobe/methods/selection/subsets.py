@@ -29,14 +29,6 @@ LEAST = 0.2  # the share of the room that every head has
 STEEPNESS = 20  # the room divided by that of the last layer
 
 
-def check_allocation(method: str, allocation: str, layers: int | None) -> None:
-    """Refuse a number of layers without a pyramid, a pyramid without it, and a number below 1."""
-    if (allocation == "pyramid") != (layers is not None):
-        raise UsageError(f"{method}: allocation=pyramid and layers, the number of the model's layers, belong together")
-    if layers is not None and layers < 1:
-        raise UsageError(f"{method}: layers={layers} is not positive")
-
-
 def room_of_layer(room: int, layer: int | str, layers: int) -> int:
     """The room of a layer in a pyramid: it falls linearly from ``2 room - room/20`` to ``room/20``.
 
@@ -124,8 +116,12 @@ def check_subset(method: str, *names: str) -> Callable[..., None]:
                 raise UsageError(f"{method}: {name}={options[name]} is {problem}")
         if options.get("kernel", 1) % 2 == 0:
             raise UsageError(f"{method}: kernel={options['kernel']} is even; choose an odd width")
-        allocation = options.get("allocation", "uniform")
-        check_allocation(method, allocation, options.get("layers"))
+        allocation, layers = options.get("allocation", "uniform"), options.get("layers")
+        if (allocation == "pyramid") != (layers is not None):
+            line = "allocation=pyramid and layers, the number of the model's layers, belong together"
+            raise UsageError(f"{method}: {line}")
+        if layers is not None and layers < 1:
+            raise UsageError(f"{method}: layers={layers} is not positive")
         if allocation != "uniform" and options.get("streaming"):
             raise UsageError(f"{method}: allocation={allocation} belongs to streaming=false")
 
