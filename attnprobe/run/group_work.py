@@ -12,7 +12,7 @@ import torch
 from ..files import JsonObject
 from ..timings import Timings
 from .cells import Cells, Done, OpenCells, Place, Send, record_of
-from .inputs import InputKeeper, keeper_of
+from .inputs import InputKeeper
 from .provenance import device_name, versions
 from .topics.running import RunRequest
 
@@ -48,7 +48,7 @@ class GroupWork:
     def start(self, number: int, send: Send) -> tuple[JsonObject, Callable[..., None]]:
         cells, timings = self.made or self._opened(number, send)
         cells.send = send
-        inputs = keeper_of(self.request, self.folder, self.run, timings)
+        inputs = InputKeeper(self.request, self.folder, self.run, timings)
         inputs.write = lambda record: send("inputs", record)
 
         def do(bundle: Sequence[Place], done: Done) -> None:

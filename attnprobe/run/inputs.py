@@ -14,7 +14,7 @@ from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..metrics.matrix import ExactNorms, exact_norms
 from ..qkv import QKV
 from ..records.append import RecordWriter
-from ..records.file import SCHEMA, Shard, cell_key, identity_facts, inputs_path, parse_shard
+from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path, parse_shard
 from ..records.read import read_inputs
 from ..reference import exact
 from ..timings import Timings
@@ -59,22 +59,16 @@ class InputKeeper:
     has only cells. A layer without unfinished cells is not read for them, and existing records are not made again.
 
     Args:
-        folder: the run's. enabled: whether records are written. force: make existing records again.
-        shard: has its own file.
+        request: whether records are written, existing ones are made again, and a shard has its own file.
+        folder: the run's. run: its name.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        run: str,
-        enabled: bool,
-        force: bool,
-        timings: Timings | None = None,
-        shard: Shard | None = None,
-    ) -> None:
+    def __init__(self, request: RunRequest, folder: Path, run: str, timings: Timings | None = None) -> None:
+        shard = parse_shard(request.shard)
         self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
-        self.run, self.enabled, self.timings = run, enabled, timings or Timings()
-        earlier = [] if force or not enabled else read_inputs(folder).records
+        self.run, self.timings = run, timings or Timings()
+        self.enabled: bool = getattr(request, "input_statistics", False)
+        earlier = [] if request.force or not self.enabled else read_inputs(folder).records
         self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
     def keep(self, source: Source, n: int, window: int, layer: int, qkv: QKV) -> None:
@@ -117,9 +111,3 @@ class InputKeeper:
         """Append a record to the file, if the disk has room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:
             writer.append(record)
-
-
-def keeper_of(request: RunRequest, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
-    """The `InputKeeper` of a request's run."""
-    shard = parse_shard(request.shard)
-    return InputKeeper(folder, run, getattr(request, "input_statistics", False), request.force, timings, shard)

@@ -10,15 +10,14 @@ from typing import Any
 from ..errors import UsageError
 from ..files import Fields, JsonObject
 from ..grammar.foreign import message
-from ..records.append import RecordWriter
 from ..records.file import plain
 from ..sources import Source
 from ..timings import Timings, duration
 from .cells import Cells, Done, OpenCells, Place, Progress, bundles, record_of
 from .estimate import speed
-from .folder import Outcome, run_folder
+from .folder import Outcome, RunFolder, run_folder
 from .group_work import VERSIONS, GroupWork
-from .inputs import InputKeeper, keeper_of
+from .inputs import InputKeeper
 from .limits import TIMEOUT
 from .provenance import versions
 from .sources import once
@@ -67,17 +66,8 @@ def measure_cells(
         cells = open_cells(site.local_request(request), notify, timings)
         with run_folder(request, cells, notify) as folder:
             name, place = folder.path.name, folder.writer.path.parent
-            ledger = Ledger(
-                cells,
-                folder.writer,
-                keeper_of(request, place, name),
-                done=folder.done,
-                changes=folder.changes,
-                run=name,
-                notify=notify,
-                progress=progress,
-                timings=timings,
-            )
+            inputs = InputKeeper(request, place, name)
+            ledger = Ledger(cells, folder, inputs, notify=notify, progress=progress, timings=timings)
             work = ledger.all_work + cells.work_of_opening(place for place, keys in ledger.missing.items() if keys)
             per_second, state = speed() if work > LONG * SLOWEST else (SLOWEST, "")
             if (seconds := work / per_second) > LONG:
@@ -93,8 +83,7 @@ class Ledger:
     """The listener of a run of cells.
 
     Args:
-        writer: of records. inputs: keeps input statistics. done: records of an earlier run by key; they stay.
-        changes: in words, the options that had other values there.
+        folder: the run's; its earlier records stay. inputs: keeps input statistics.
         progress: called with the cells done, their total and a label. Cells of this run count by their work
             (see `Cells.work`), also partly finished ones.
     """
@@ -102,19 +91,17 @@ class Ledger:
     def __init__(
         self,
         cells: Cells,
-        writer: RecordWriter,
+        folder: RunFolder,
         inputs: InputKeeper,
         *,
-        done: Mapping[str, JsonObject],
-        changes: str = "",
-        run: str,
         notify: Callable[[str], None],
         progress: Callable[[float, int, str], None],
         timings: Timings,
     ) -> None:
-        self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
+        self.cells, self.writer, self.inputs, self.run = cells, folder.writer, inputs, folder.path.name
         self.notify, self.progress, self.timings = notify, progress, timings
-        self.resumed, self.changes = bool(done), changes
+        done, self.changes = folder.done, folder.changes
+        self.resumed = bool(done)
         self.total = sum(map(len, cells.by_place.values()))
         self.records = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in group} - done.keys() for place, group in cells.by_place.items()}

@@ -125,8 +125,11 @@ def test_the_inputs_of_places_whose_cells_are_done_are_not_read():
 def test_input_statistics_that_failed_are_measured_again(monkeypatch, tmp_path):
     records = [{"key": "a", "status": "ok"}, {"key": "b", "status": "failed"}]
     monkeypatch.setattr("attnprobe.run.inputs.read_inputs", lambda folder: SimpleNamespace(records=records))
-    assert InputKeeper(tmp_path, "r", True, False).there == {"a"}
-    assert InputKeeper(tmp_path, "r", True, True).there == InputKeeper(tmp_path, "r", False, False).there == set()
+
+    def there(**options):
+        return InputKeeper(ErrorRequest(**options), tmp_path, "r").there
+
+    assert there() == {"a"} and there(force=True) == there(input_statistics=False) == set()
 
 
 def test_a_folder_of_references_alone_is_no_empty_run(tmp_path):
