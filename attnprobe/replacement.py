@@ -103,11 +103,7 @@ class Replacement:
         return made.output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
-        """The inputs of the method for one row.
-
-        Raises:
-            Unsupported: the method cannot take the call.
-        """
+        """The inputs of the method for one row."""
         entry, feature = self.method, call.beyond()
         if feature is not None:
             raise Unsupported(f"{call.module}: {feature}, which {entry.name} does not support")
@@ -133,19 +129,6 @@ class Replacement:
         """Whether the method has an option ``causal`` and it is on."""
         option = self.method.options.get("causal")
         return option is not None and option.coerce(self.options.get("causal", option.default), self.method.name)
-
-
-def replaced(
-    call: AttentionCall,
-    method: str | Method | Callable[..., Any],
-    d: Budget = None,
-    *,
-    seed: int = 0,
-    target: str = "softmax",
-    **options: Any,
-) -> Tensor:
-    """A method's output for a captured call, (b, n_q, h, p_v) in the dtype of the call, as in `attnprobe.injected`."""
-    return Replacement(get(method), d, seed, target, options)(call)
 
 
 def _exact_with_extras(call: AttentionCall) -> Tensor:

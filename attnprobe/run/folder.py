@@ -189,9 +189,6 @@ def _locked(path: Path, shard: Shard | None) -> list[int]:
 
     A run has an exclusive lock on its folder. Shards share that lock, and each has its own lock too. On a file system
     without locks there is no lock.
-
-    Raises:
-        UsageError: another run holds it.
     """
     try:
         import fcntl

@@ -51,11 +51,6 @@ def permuted(qkv: QKV, order: torch.Tensor) -> QKV:
     return QKV(qkv.q[:, order], qkv.k[:, order], qkv.v[:, order], scale=qkv.scale, heads=qkv.heads)
 
 
-def one_head(qkv: QKV, row: int) -> QKV:
-    """Only head ``row``, in float64."""
-    return qkv.head(row).to(dtype=torch.float64)
-
-
 BY_OUTPUT = ("user", "kernel")  # kinds whose computation is not known
 
 

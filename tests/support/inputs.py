@@ -5,7 +5,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from attnprobe.rng import generator
 from attnprobe.testing.bands import entry_band, eps, factor_of, magnitude, output_band
-from attnprobe.testing.cases import DTYPES, SCORES, make, one_head, permuted, reaching
+from attnprobe.testing.cases import DTYPES, SCORES, make, permuted, reaching
 
 __all__ = [
     "DTYPES",
@@ -25,6 +25,11 @@ __all__ = [
     "reaching",
     "with_spectrum",
 ]
+
+
+def one_head(qkv, row):
+    """Only head ``row``, in float64."""
+    return qkv.head(row).to(dtype=torch.float64)
 
 
 def draws_of(approx, row) -> dict[str, torch.Tensor]:

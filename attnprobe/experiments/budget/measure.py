@@ -39,19 +39,10 @@ class BudgetCells(PlannedCells[BudgetRequest, Cell, QKV]):
     }
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        names = ("metric", "delta", "d_min", "d_max", "resolution", "scan", "target", "tol")
+        asked = {name: getattr(request, name) for name in names}
         seeds = range(request.seed, request.seed + request.repeats)
-        self.question = question = Question(
-            request.epsilon,
-            request.metric,
-            request.delta,
-            seeds,
-            request.d_min,
-            request.d_max,
-            request.resolution,
-            request.scan,
-            request.target,
-            request.tol,
-        )
+        self.question = question = Question(epsilons=request.epsilon, seeds=seeds, **asked)
         if request.n is not None:
             _refuse_impossible(question, parse_methods(request.methods, request.target), request.n)
         plan = replace(draft_plan(request), repeats=request.repeats)

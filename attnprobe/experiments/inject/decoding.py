@@ -57,7 +57,7 @@ class Prefix:
             for number, layer in enumerate(layers):
                 cache.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
         else:
-            model.behind(cache, ids[:, :length], last=1)
+            model.behind(cache, {"input_ids": ids[:, :length]}, last=1)
         return cls(model, ids, length, cache, following)
 
     @property
@@ -67,7 +67,7 @@ class Prefix:
 
     def outputs(self) -> list[Outputs]:
         """The model's outputs for each row: of all tokens of `steps`, in one forward behind the cache."""
-        hidden, logits = self.model.behind(self._copied(), self.ids[:, self.steps])
+        hidden, logits = self.model.behind(self._copied(), {"input_ids": self.ids[:, self.steps]})
         return [Outputs(*row) for row in zip(hidden, logits, strict=True)]
 
     def _copied(self) -> Cache:
@@ -93,7 +93,7 @@ class Prefix:
         """The tokens of ``steps`` greedy steps, (b, steps). Each step reads the likeliest token of the step before."""
         cache, tokens = self._copied(), [self.next]
         for _ in range(steps):
-            _, logits = self.model.behind(cache, tokens[-1])
+            _, logits = self.model.behind(cache, {"input_ids": tokens[-1]})
             tokens.append(logits[:, -1:].argmax(-1))
         return torch.cat(tokens[1:], dim=1) if steps else self.next[:, :0]
 
@@ -142,8 +142,8 @@ class DecodingBench(Bench):
         from transformers import DynamicCache
 
         self.whole = DynamicCache(config=self.model.model.config)
-        inputs = {**self.reading.inputs, "past_key_values": self.whole, "use_cache": True}
-        hidden, logits = self.model.ending(inputs, last=self.lengths[0] - self.prefix_length + 1)
+        last = self.lengths[0] - self.prefix_length + 1
+        hidden, logits = self.model.behind(self.whole, self.reading.inputs, last)
         self.following = logits[:, :1].argmax(-1)
         steps = slice(self.prefix_length, -1)  # no word follows the last token
         return [Outputs(*row) for row in zip(hidden[:, steps], logits[:, 1:-1], strict=True)]

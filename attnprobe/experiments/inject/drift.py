@@ -16,38 +16,6 @@ from ...metrics.residual import head_residuals, residual_errors
 from ...sources import Block
 from .rows import perplexity
 
-DRIFT_METRICS = {
-    "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
-    "logits_drift": "‖Z~ − Z‖_F / ‖Z‖_F of the logits Z where words are predicted",
-    "kl": "mean KL(p ‖ p~) of the predicted distributions, in nats; no causal one at the last token",
-    "top1_agreement": "the share of these predictions whose likeliest word is the same",
-    "loss": "mean −log p~ of the words themselves, in nats",
-    "loss_own": "the same of the unmodified model",
-    "loss_change": "loss − loss_own",
-    "perplexity": "exp(loss) of a window, of causal models; tables, JSON, CSV and gates have exp of the mean loss",
-    "perplexity_own": "exp(loss_own), likewise",
-    "perplexity_change": "perplexity − perplexity_own",
-    "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
-    "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
-    "realised_d": "the mean number of keys or landmarks of a row that were used, mean over heads and layers",
-    "bad_rows": "rows of all heads and layers whose sum of weights is ≤ 0 or lost to rounding, before a guard",
-    "guarded_rows": "rows that the method replaced; of methods with a guard",
-    "rounded_rows": "bad rows that rounding decides and the method does not replace: the cause of ≈",
-    "row_error": "mean over rows of ‖(B − B~) V‖ / ‖B V‖ on the same inputs, mean over heads and layers",
-    "spectral_error": "‖B − B~‖₂ / ‖B‖₂ on the same inputs, mean over heads and layers, with --per-head",
-    "residual_error": "mean over rows of r² / (1 + r²) of a layer's replaced heads together, each layer beside its own "
-    "stream x + y, summed over layers, of which early ones may have most; for one layer",
-    "residual_heads": "the same of each head alone, summed over heads and layers",
-    "residual_sum": "residual_error with each layer beside √(‖x + y‖ ‖x_L + y_L‖), L the last one; for several layers",
-    "lost_mass": "1 − the exact weight of what a step sees, mean over heads and layers, with --phase decode",
-    "first_divergence": "the number of first steps with the same likeliest word, with --phase decode",
-    "cache_bytes": "of the keys and values that are kept of the prompt, over all layers, with --phase decode",
-    "read_bytes": "of those that a step reads of the prompt: all keys that one of the query heads of a KV head reads",
-    "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
-    "needle_loss": "mean −log p~ of the tokens of a needle's answer, in nats, with --question",
-    "needle_loss_change": "the same less the unmodified model's",
-    "needle_rank": "the mean place of these tokens among all words by p~, from 1",
-}
 STATED = ("realised_d", "bad_rows", "guarded_rows", "rounded_rows")  # diagnostics of heads: a mean, and sums
 STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
 CHUNK = 2**18  # numbers of logits that are compared at once in float64: they stay in the cache
@@ -94,7 +62,7 @@ class Words:
 def model_drift(
     own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The `DRIFT_METRICS` of outputs alone, in float64; those of logits and greedy tokens only if there are any.
+    """The metrics of outputs alone, in float64; those of logits and greedy tokens only if there are any.
 
     Beside them stand the `STEP_METRICS` of each place of the logits.
 

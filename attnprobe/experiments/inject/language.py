@@ -112,17 +112,12 @@ class LanguageModel:
         return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
     @torch.no_grad()
-    def behind(self, cache: Cache, tokens: Tensor, last: int | None = None) -> tuple[Tensor, Tensor]:
+    def behind(self, cache: Cache, inputs: Mapping[str, Tensor], last: int | None = None) -> tuple[Tensor, Tensor]:
         """The last hidden states and the logits of tokens (b, m) after a cache of keys, which is extended by theirs.
 
         ``last``: only the logits of this number of last tokens.
         """
-        return self.ending({"input_ids": tokens, "past_key_values": cache, "use_cache": True}, last)
-
-    @torch.no_grad()
-    def ending(self, inputs: Mapping[str, Any], last: int | None) -> tuple[Tensor, Tensor]:
-        """The last hidden states, and the logits of the ``last`` tokens, of a model that predicts the next word."""
-        hidden, logits = self._run(inputs, last)
+        hidden, logits = self._run({**inputs, "past_key_values": cache, "use_cache": True}, last)
         assert logits is not None
         return hidden, logits if last is None else logits[:, -last:]
 
@@ -131,7 +126,8 @@ class LanguageModel:
         states: list[Tensor] = []
         inner = self.model.base_model
         hook = inner.register_forward_hook(lambda _, __, output: states.append(output[0]))
-        given = self.taken(inputs)
+        accepted = inspect.signature(self.model.base_model.forward).parameters
+        given = {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
         if last is not None and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             given["logits_to_keep"] = last  # all of a long prompt may take longer than its layers
         try:
@@ -139,11 +135,6 @@ class LanguageModel:
         finally:
             hook.remove()
         return states[-1], output.logits if self.kind is not None else None
-
-    def taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of a batch that the model's forward accepts."""
-        accepted = inspect.signature(self.model.base_model.forward).parameters
-        return {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
 
 
 def open_language_model(source: ModelSource, dtype: str = "float32") -> LanguageModel:
@@ -179,11 +170,7 @@ def open_language_model(source: ModelSource, dtype: str = "float32") -> Language
 
 
 def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
-    """The first ``count`` lines of the text that have at least ``n / 2`` tokens, cut at ``n``, with special tokens.
-
-    Raises:
-        UsageError: the text has fewer such lines. SourceError: a token without an embedding in the model.
-    """
+    """The first ``count`` lines of the text that have at least ``n / 2`` tokens, cut at ``n``, with special tokens."""
     before, after = source.layout.before, source.layout.after
     most = n - len(before) - len(after)
     lines: list[list[int]] = []

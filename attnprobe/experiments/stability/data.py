@@ -45,8 +45,8 @@ def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[lis
     There are no parentheses: the published tokeniser drops those of its files.
 
     >>> tokens, value = expression(0, 0, 10, 20)
-    >>> " ".join(SYMBOLS[token] for token in tokens), value, value == evaluated(tokens)
-    ('[MAX 2 [MIN 5 6 ] 4 5 6 2 5 7 3 ]', 7, True)
+    >>> " ".join(SYMBOLS[token] for token in tokens), value
+    ('[MAX 2 [MIN 5 6 ] 4 5 6 2 5 7 3 ]', 7)
     """
     draw = random.Random(generator(seed, "listops", number).initial_seed())
     while True:
@@ -57,25 +57,6 @@ def expression(seed: int, number: int, shortest: int, longest: int) -> tuple[lis
             continue
         if shortest < len(tokens) < longest:
             return tokens, value
-
-
-def evaluated(tokens: Sequence[int]) -> int:
-    """The value of an expression.
-
-    >>> evaluated([SYMBOLS.index(symbol) for symbol in "[SM 7 [MED 1 2 5 8 ] 4 ]".split()])
-    4
-    """
-    open_: list[tuple[int, list[int]]] = [(-1, [])]
-    for token in tokens:
-        symbol = SYMBOLS[token]
-        if symbol in OPERATORS:
-            open_.append((token, []))
-        elif symbol == "]":
-            operator, arguments = open_.pop()
-            open_[-1][1].append(_applied(SYMBOLS[operator], arguments))
-        else:
-            open_[-1][1].append(token)
-    return open_[0][1][0]
 
 
 def _grown(draw: random.Random, depth: int, tokens: list[int], longest: int) -> int:

@@ -136,11 +136,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _checked(path: Path) -> SelectionMetadata:
-    """The metadata of a file whose tensors have the axes and dtypes of sets.
-
-    Raises:
-        UsageError: they have others, or there are no sets; metadata of another type.
-    """
+    """The metadata of a file whose tensors have the axes and dtypes of sets."""
     with _opened(path) as file:
         names = list(file.keys())
         metadata = SelectionMetadata.read(path.name, file.metadata() or {}, UsageError)

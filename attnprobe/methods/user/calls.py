@@ -109,11 +109,7 @@ class UserFunction:
         return result
 
     def _checked(self, result: Any, qkv: QKV) -> Any:
-        """The result of one call on the valid tokens: an output, an operator or an approximation.
-
-        Raises:
-            BadResult: another type, shape, dtype or device.
-        """
+        """The result of one call on the valid tokens: an output, an operator or an approximation."""
         kind = type(result)  # a foreign object is asked nothing
         if issubclass(kind, Approximation):
             return self._approximation(result, qkv)

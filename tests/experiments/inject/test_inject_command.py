@@ -23,7 +23,7 @@ from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import EXPERIMENT, GATED, InjectRequest, measure_drift
 from attnprobe.experiments.inject import measure as measure_module
 from attnprobe.experiments.inject import view as inject_view
-from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
+from attnprobe.experiments.inject.drift import Outputs, model_drift
 from attnprobe.experiments.inject.language import batch_of
 from attnprobe.experiments.inject.measure import InjectCells
 from attnprobe.experiments.inject.plan import _text_of
@@ -387,7 +387,8 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
 def test_residual_errors_are_those_of_the_models_own_projection(ask, models, monkeypatch):
     """Per head and of the layer, in plain torch: BERT's output projection, and the stream before its norm."""
     from attnprobe import approximate, capture
-    from attnprobe.replacement import replaced
+    from attnprobe.methods import get
+    from attnprobe.replacement import Replacement
 
     [record] = ask(layer=(1,)).records
     seen = {}
@@ -408,7 +409,7 @@ def test_residual_errors_are_those_of_the_models_own_projection(ask, models, mon
     dense, last = (base.encoder.layer[layer].attention.output.dense for layer in (1, -1))
     deep = deep + last(calls[max(calls)].output()[0].float().flatten(1))
     own = calls[1].output()[0].float()
-    gap = replaced(calls[1], work.request.entry, work.budget, seed=work.seed)[0] - own
+    gap = Replacement(get(work.request.entry), work.budget, work.seed, "softmax", {})(calls[1])[0] - own
     stream = x + dense(own.flatten(1))
     width, heads = own.shape[2], own.shape[1]
     parts = [gap[:, head] @ dense.weight[:, head * width : (head + 1) * width].T for head in range(heads)]
@@ -895,7 +896,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
         "needle_loss_change",
         "needle_rank",
     }
-    assert same.keys() == DRIFT_METRICS.keys() - of_layers - of_prompt and same["drift"] == same["kl"] == 0
+    assert same.keys() == set(GATED.names) - of_layers - of_prompt and same["drift"] == same["kl"] == 0
     assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
     differs = Outputs(one.hidden, one.logits, torch.tensor([4, 3, 7]))
     assert model_drift(one, differs, words, causal=True, encoder=True)[0]["greedy_match"] == 1
@@ -904,7 +905,6 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     assert all(math.isnan(lost[name]) for name in ("drift", "kl", "top1_agreement", "loss", "perplexity"))
     far = Outputs(one.hidden, torch.full((3, 9), -1e4).index_fill(1, torch.tensor([0]), 1e4))
     assert model_drift(one, far, words, causal=True, encoder=False)[0]["perplexity"] > 1e300
-    assert tuple(DRIFT_METRICS) == GATED.names
 
 
 @needs_minilm
