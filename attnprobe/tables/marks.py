@@ -19,8 +19,8 @@ SIGNS = {  # before the first cell of a line, or before a value
 }
 OF_STATUS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 TESTED = (
-    "Bold: at each d the best mean, and the next ones until a test finds one worse (p by Holm, over a layer); "
-    "not ranked: yardsticks, rows with ! or with more than d"
+    "Bold: at each d where a test finds a worse row (p by Holm, over a layer), the best mean and the next ones before "
+    "it; not ranked: yardsticks, rows with ! or with more than d"
 )
 TIED = "Bold: the best of comparable rows, with ties"
 TOO_FEW = "none where heads and windows are too few"

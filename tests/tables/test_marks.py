@@ -40,8 +40,8 @@ def test_the_rule_of_bold_cells_is_said_or_why_there_are_none(format):
     tested = text(format, tested=lambda metric, pairs: [WORSE] * len(pairs), **terminal)
     tested = tested.replace("$d$", "d").replace("$p$", "p")
     assert (
-        "Bold: at each d the best mean, and the next ones until a test finds one worse (p by Holm, over a layer); "
-        "not ranked: yardsticks, rows with ! or with more than d." in tested
+        "Bold: at each d where a test finds a worse row (p by Holm, over a layer), the best mean and the next ones "
+        "before it; not ranked: yardsticks, rows with ! or with more than d." in tested
     )
     untested = text(format, tested=lambda metric, pairs: [None] * len(pairs), **terminal)
     assert "No bold: too few heads and windows for a paired test." in untested and "Bold:" not in untested
