@@ -1,6 +1,6 @@
 """A file of budgets by head: `attnprobe budget` writes it, `attnprobe inject --budgets` reads it.
 
-Beside ``d``, an entry of ``budgets`` has ``no_counterexample`` (`HeadBudget`), which files of earlier versions call
+Beside ``d``, an entry of ``budgets`` has ``no_counterexample``, which files of earlier versions call
 ``monotone``; neither is read. A plan of budgets, `attnprobe inject --plan`, also goes into formats of other software.
 """
 

@@ -39,11 +39,6 @@ class HeadBudget:
     fails_at: tuple[int, ...] = ()
     holds_from: int | None = None
 
-    @property
-    def no_counterexample(self) -> bool | None:
-        """Whether no larger budget tried fails; others may still fail. None if ``d`` is None."""
-        return None if self.d is None else not self.fails_at
-
 
 def coarse_budgets(least: int, most: int) -> list[int]:
     """Powers of two and three halves of them from ``least`` to ``most``, both ends included.

@@ -137,7 +137,7 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     assert [one.d for one in actual] == linear(error, heads, epsilons, fine, needed)
     assert [(one.epsilon, one.head) for one in actual] == [(epsilon, head) for epsilon in epsilons for head in heads]
     for one in actual:
-        assert one.no_counterexample is (None if one.d is None else True) and one.holds_from == one.d
+        assert not one.fails_at and one.holds_from == one.d
         if one.d is None:
             assert one.below == most and one.error is None and one.held is None
             continue
@@ -175,7 +175,7 @@ def test_every_budget_tried_above_d_that_fails_is_listed():
     assert [one.d for one in actual] == [33] * 4 and [one.below for one in actual] == [32] * 4
     assert [one.fails_at for one in actual] == [(96,), (64, 96, 128), (256,), ()]
     assert [one.holds_from for one in actual] == [128, 192, None, 33]
-    assert [one.no_counterexample for one in actual] == [False, False, False, True]
+    assert [not one.fails_at for one in actual] == [False, False, False, True]
     scanned, every = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0, scan=True)
     assert [one.d for one in scanned] == [33] * 4 and list(every) == list(range(8, 257))
     assert [one.fails_at for one in scanned] == [tuple(some) for some in bumps.values()]
@@ -209,7 +209,7 @@ def test_budgets_that_a_head_cannot_take_are_left_out_for_it():
 
 def test_infinite_errors_never_hold():
     actual, _ = search(Asked(lambda head, d: [math.inf] * 3), [0], [1e300], 1, 16, needed=1)
-    assert actual[0].d is None and actual[0].no_counterexample is None and actual[0].seeds == 3
+    assert actual[0].d is None and not actual[0].fails_at and actual[0].seeds == 3
 
 
 # --- beside closed forms
@@ -232,7 +232,7 @@ def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
         )
         size = float(mine.norm()) if metric.endswith("relative") else 1.0
         expected = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
-        assert one.d == expected and one.no_counterexample and one.interval is None and one.seeds == 1
+        assert one.d == expected and not one.fails_at and one.interval is None and one.seeds == 1
     assert len({one.d for one in actual.heads}) > 3  # the heads differ
 
 
@@ -333,7 +333,7 @@ def test_a_method_that_errs_more_at_a_larger_budget_is_reported():
     planted("bumpy", lambda head, d, seed: 0.3 if d < 20 or (d in range(30, 40) and head == 1) else 0.01)
     actual = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
     assert [one.d for one in actual.heads] == [20] * 3
-    assert [one.no_counterexample for one in actual.heads] == [True, False, True]
+    assert [not one.fails_at for one in actual.heads] == [True, False, True]
     assert actual.heads[1].fails_at == (32,) and actual.heads[1].holds_from == 48
     assert actual.tried[32][1] == pytest.approx((0.3,)) and actual.heads[1].error == pytest.approx(0.01)
 
