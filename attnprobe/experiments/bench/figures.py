@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.costs import DIM, STEPS, Point, cloud, coloured, frontier, names, no_panel, others_legend
+from ...figures.costs import DIM, STEPS, Point, beyond, cloud, coloured, frontier, names, no_panel, others_legend
 from ...figures.drawing import Drawing
 from ...figures.kit import logarithmic, powers_of_two
 from ...figures.looks import EXACT, GREY, formula, sentence, symbol
@@ -36,7 +36,7 @@ COSTS = {  # heading, factor, label
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
     "kv_read": ("keys read", 1.0, "rows of K and V\nread for a query"),
 }
-SPAN = 4.0  # times V-Mean's error; larger errors are drawn at the edge
+SPAN = 4.0  # times V-Mean's error; larger errors are arrows at the edge
 EXACT_LABEL = "exact attention, fused kernel"
 BLACK = {"color": "black", "marker": "o", "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 LINE = {"color": "black", "linewidth": 1.4, "zorder": 1}  # of the cost of exact attention
@@ -208,9 +208,9 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
     points = [row for row in rows if _is_drawn(row)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
     errors = sorted(row["error"] for row in points)
-    edge = SPAN * (vmean or errors[len(errors) // 2])  # errors beyond it are drawn there
+    edge = SPAN * (vmean or errors[len(errors) // 2])
     ends = errors[0] / 1.6, min(edge, 1.6 * max(vmean or 0, errors[-1]))
-    clouds = {cost: _points(points, cost, 0.97 * edge) for cost in COSTS}
+    clouds = {cost: _points(points, cost) for cost in COSTS}
     exact = next((row for row in rows if row["method"] == EXACT), {})
     prices = {cost: COSTS[cost][1] * price for cost in COSTS if (price := exact.get(cost))}
     begin = vmean or math.inf
@@ -222,18 +222,25 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
     styles, others, words = coloured(run, points, [(clouds[cost], best[cost]) for cost in costs])
     place = panel_title(rows[0], [*budgets] if len(budgets) == 1 else []) + _reserved(warnings)
 
+    def within(cost: str) -> list[Point]:
+        return [point for point in clouds[cost] if point.error <= edge]
+
+    def out(cost: str) -> list[Point]:
+        return [point for point in clouds[cost] if point.error > edge]
+
     def draw(axis: Any, cost: str) -> None:
-        cloud(axis, clouds[cost], styles, best[cost], begin)
+        cloud(axis, within(cost), styles, best[cost], begin)
         if cost in prices:
             axis.axvline(prices[cost], **LINE)
         if vmean:
             axis.axhline(vmean, **VMEAN)
         logarithmic(axis)
         axis.set_ylim(ends)
+        beyond(axis, out(cost), styles)
         axis.set_xlabel(COSTS[cost][2])
 
     def finish(axis: Any, cost: str) -> None:
-        names(axis, clouds[cost], styles, len(budgets) > 1)
+        names(axis, within(cost), styles, len(budgets) > 1, out(cost))
 
     return Panels(
         f"bench-pareto-n{rows[0]['n']}{tag}",
@@ -242,7 +249,7 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
             f"Median of the output error, {formula(ERROR)}, against each cost.",
             *words,
             "The upright line: the cost of exact attention, by the framework's fused kernel, which has no error.",
-            *(["What is at the upper edge lies beyond it."] * (errors[-1] > edge)),
+            *(["Arrows: errors beyond the axis."] * (errors[-1] > edge)),
             *no_panel({COSTS[cost][0]: stating[cost] for cost in COSTS if cost not in costs}),
             *marks(rows, ERROR),
             _where(rows),
@@ -261,11 +268,11 @@ def _pareto(run: Sequence[Row], rows: Sequence[Row], tag: str, warnings: Sequenc
     )
 
 
-def _points(rows: Sequence[Row], cost: str, edge: float) -> list[Point]:
-    """The points of one cost; errors above ``edge`` lie there."""
+def _points(rows: Sequence[Row], cost: str) -> list[Point]:
+    """The points of one cost."""
     factor = COSTS[cost][1]
     return [
-        Point(text_label(row), row["d"], factor * row[cost], min(row["error"], edge), mark(row) == "!")
+        Point(text_label(row), row["d"], factor * row[cost], row["error"], mark(row) == "!")
         for row in rows
         if row[cost]
     ]

@@ -722,6 +722,22 @@ def test_a_cost_that_one_of_several_methods_states_has_no_panel():
     assert "kv_read" in [cost for _, cost in figures._pareto(alone, alone, "").panels]
 
 
+def test_errors_beyond_the_axis_are_arrows_at_its_edge():
+    """They were dots there, as if measured so."""
+    performer, exact = benched(ratio=0.5)
+    near = {**performer, "metrics": {**performer["metrics"], ERROR: [0.4, 0.4]}}
+    far = {**near, "method": "linformer", "metrics": {**near["metrics"], ERROR: [50.0, 50.0]}}
+    vmean = {**exact, "method": "vmean", "metrics": {**exact["metrics"], ERROR: [0.5, 0.5]}}
+    rows = timed_rows([near, far, exact, {**vmean, "reference": True}])
+    figure = figures._pareto(rows, rows, "")
+    axis = Figure().subplots()
+    figure.on(axis, *figure.panels[0], with_legend=False)
+    low, high = axis.get_ylim()
+    arrows = [line.get_ydata()[0] for line in axis.lines if line.get_marker() == "^"]
+    assert high < 50 and arrows == [pytest.approx(high)] and "Arrows: errors beyond the axis." in figure.caption
+    assert "linformer" in [text.get_text() for text in axis.texts]
+
+
 @pytest.mark.parametrize("error, expected", [(0.9, []), (0.4, [0.5, 0.4])])
 def test_no_frontier_is_above_v_mean(error, expected):
     """V-Mean states no keys that it reads; there the frontier began at 0.9."""
