@@ -18,24 +18,26 @@ import torch
 from ..arguments import checked
 from ..errors import SourceError, nearest, unknown
 from ..files import path_of, read_regular
+from ..grammar.lists import WIKITEXT
 from ..timings import Timings
 from .cache import FORM, NO_CACHE, default_cache, key_of
 from .description import Opened
 from .files import FileSource
 from .folder import ModelFolder, settings_sha256
-from .hub import Unreachable, cached_folder, cached_models, fetch
+from .hub import Unreachable, cached_folder, cached_models, fetch, hub_reachable
 from .model import ModelSource
 from .packaged import INSTALL, MINILM, PACKAGES, is_gguf, local_model, packaged_weights
 from .queries import Queries
 from .spec import Source, SourceSpec, choose_device, stage
-from .text import Text, embedded, open_text, wikitext
+from .text import Text, embedded, open_text, prepared, wikitext
 from .vocabulary import LARGEST, Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
-from .weights import bert_base, configuration, initialized, pretrained
+from .weights import configuration, initialized, pretrained
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 DEFAULT_MODEL = "bert-base-cased"
+WORDS = 28_996  # of its vocabulary; other sizes are the defaults of transformers
 BUILT_IN = "bert-base (built-in configuration)"
 DEFAULT_TEXT = "wikitext-2"
 
@@ -84,14 +86,18 @@ def resolve(
 
     def opened() -> Opened:
         with stage(timings, "imports"):
-            import transformers  # noqa: F401  (its import is timed here)
+            import transformers
         with stage(timings, "model"):
-            config = bert_base() if folder is None else configuration(folder)
+            config = transformers.BertConfig(vocab_size=WORDS) if folder is None else configuration(folder)
         with stage(timings, "tokenising"):
             vocabulary = _vocabulary(spec, folder, weights)
             if vocabulary is not None:
                 return Opened(config, vocabulary, made_up=False)
-            return Opened(config, _made_up(folder, config, text, substitutions), made_up=True)
+            missing = (
+                f"{folder.name} has no tokenizer" if folder else f"the tokenizer of {DEFAULT_MODEL} is not at hand"
+            )
+            substitutions.add(missing, "a vocabulary of the text's own words", "use --tokenizer vocab.txt")
+            return Opened(config, fallback_vocabulary(text, config.get_text_config().vocab_size), made_up=True)
 
     with stage(timings, "cache"):
         identity = _identity(spec, folder, weights, text, device) if spec.cache else None
@@ -179,31 +185,20 @@ def describe_defaults() -> list[str]:
     substitutions = _Substitutions(False, lambda line: lines.append(f"  ({line})"))
     device = choose_device("auto")
     try:
-        folder = cached_folder(DEFAULT_MODEL, "config.json", "model.safetensors")
-        where = "in the hub's cache" if folder is not None else _from_hub_or_fallback(substitutions)
+        if cached_folder(DEFAULT_MODEL, "config.json", "model.safetensors") is not None:
+            model = f"{DEFAULT_MODEL}, in the hub's cache"
+        elif hub_reachable():
+            model = f"{DEFAULT_MODEL}, from the hub"
+        else:
+            folder, weights = _without_hub(substitutions, None)
+            model = f"{BUILT_IN if folder is None else folder.name}, weights {weights}"
     except SourceError as error:
-        where = str(error)
-    lines.insert(0, f"model: {where if where.startswith(('minilm', BUILT_IN)) else f'{DEFAULT_MODEL}, {where}'}")
-    return [*lines, *_text_line(), f"device: {device}"]
-
-
-def _from_hub_or_fallback(substitutions: _Substitutions) -> str:
-    from .hub import hub_reachable
-
-    if hub_reachable():
-        return "from the hub"
-    folder, weights = _without_hub(substitutions, None)
-    return f"{BUILT_IN if folder is None else folder.name}, weights {weights}"
-
-
-def _text_line() -> list[str]:
-    from ..grammar.lists import WIKITEXT
-    from .hub import hub_reachable
-    from .text import prepared
-
+        model = f"{DEFAULT_MODEL}, {error}"
     if prepared(WIKITEXT[DEFAULT_TEXT]):
-        return [f"text: {DEFAULT_TEXT}, in the cache"]
-    return [f"text: {DEFAULT_TEXT}, from the hub" if hub_reachable() else "text: embedded (Wikitext-2 is out of reach)"]
+        text = f"{DEFAULT_TEXT}, in the cache"
+    else:
+        text = f"{DEFAULT_TEXT}, from the hub" if hub_reachable() else "embedded (Wikitext-2 is out of reach)"
+    return [f"model: {model}", *lines, f"text: {text}", f"device: {device}"]
 
 
 def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder | None, str]:
@@ -284,11 +279,3 @@ def cached_tokenizer(name: str = DEFAULT_MODEL) -> Path | None:
     """The snapshot of a hub id in the hub's cache that holds a tokenizer."""
     folders = (cached_folder(name, file) for file in ("tokenizer.json", "vocab.txt"))
     return next((folder for folder in folders if folder is not None), None)
-
-
-def _made_up(
-    folder: ModelFolder | None, config: PreTrainedConfig, text: Text, substitutions: _Substitutions
-) -> Vocabulary:
-    missing = f"{folder.name} has no tokenizer" if folder else f"the tokenizer of {DEFAULT_MODEL} is not at hand"
-    substitutions.add(missing, "a vocabulary of the text's own words", "use --tokenizer vocab.txt")
-    return fallback_vocabulary(text, config.get_text_config().vocab_size)

@@ -51,6 +51,7 @@ class FileSource(Source):
                 self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 stored = {name: file.get_slice(name).get_dtype() for name in names}
                 metadata = file.metadata() or {}
+            self._ours = any(map(OURS.fullmatch, names))
             self.metadata = self._read_metadata(metadata)
             self._places = self._find_places()
             self._check_metadata()
@@ -60,13 +61,19 @@ class FileSource(Source):
             shapes = [self._shape(*place, "q") for place in self._places]
             self.heads, p = shapes[0][0], shapes[0][2]
             measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v", "all_queries")]
-            dtypes = sorted({self._dtype_name(name, stored[name]) for name in measured})
+            for name in measured:
+                if stored[name] not in STORED:
+                    every = ", ".join(STORED.values())
+                    raise SourceError(f"{self.name}: {name} is stored as {stored[name]}, not as one of {every}")
+            dtypes = sorted({STORED[stored[name]] for name in measured})
             if "float64" in dtypes and self.dtype != torch.float64:
                 notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.metadata.facts or {}
         if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
             shape = self._shapes["mask"]
             raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {shape}")
+        axes = f"{self.heads} heads of {self.n} tokens; the order of axes is (heads, tokens, dimension)"
+        in_doubt = [f"{self.name}: {axes}"] if self.heads > self.n and self.metadata.facts is None else []
         self.local = tuple(layer for layer in self.available if self.metadata.of("sliding_window", layer) is not None)
         self.facts = {
             "qkv": self.name,
@@ -76,17 +83,11 @@ class FileSource(Source):
             "dtype": spec.dtype,
             "p": p,
             "heads": self.heads,
-            "fallback": [*_lines_of(origin.get("fallback")), *self._axes_in_doubt()],
+            "fallback": [*_lines_of(origin.get("fallback")), *in_doubt],
             **({"origin": origin} if origin else {}),
             **self._attention_facts(),
             **({} if self.selection is None else {"queries": self.selection.fact}),
         }
-
-    def _axes_in_doubt(self) -> list[str]:
-        """A line if a foreign file may hold (tokens, heads, dimension): it has more heads than tokens."""
-        if self.heads <= self.n or self.metadata.facts is not None:
-            return []
-        return [f"{self.name}: {self.heads} heads of {self.n} tokens; the order of axes is (heads, tokens, dimension)"]
 
     @property
     def head_numbers(self) -> tuple[int, ...]:
@@ -144,7 +145,9 @@ class FileSource(Source):
             logits = self._tensor(file, layer, window, "sink_logits")
             rows, positions = self._rows(n, layer, window, self._tensor(file, layer, window, "positions"))
             queries = self._tensor(file, layer, window, "all_queries")
-            if queries is None and self.selection is not None and self._holds_all_queries(layer, window):
+            placed = self._name(layer, window, "positions") in self._shapes
+            holds_all = not placed and self._queries(layer, window) == self._tokens(layer, window)
+            if queries is None and self.selection is not None and holds_all:
                 queries = file.get_tensor(self._name(layer, window, "q"))
             if queries is not None:
                 queries = (queries if queries.dim() == 3 else queries[None])[:, :n].to(self.device, self.dtype)
@@ -214,11 +217,8 @@ class FileSource(Source):
         with file:
             yield file
 
-    def _is_ours(self) -> bool:
-        return any(OURS.fullmatch(name) for name in self._shapes)
-
     def _name(self, layer: int, window: int, axis: str) -> str:
-        return f"layer{layer}.window{window}.{axis}" if self._is_ours() else axis
+        return f"layer{layer}.window{window}.{axis}" if self._ours else axis
 
     def _shape(self, layer: int, window: int, axis: str) -> tuple[int, ...]:
         shape = self._shapes[self._name(layer, window, axis)]
@@ -229,11 +229,6 @@ class FileSource(Source):
 
     def _queries(self, layer: int, window: int) -> int:
         return self._shape(layer, window, "q")[1]
-
-    def _holds_all_queries(self, layer: int, window: int) -> bool:
-        """Whether the rows of Q are all tokens in their order."""
-        placed = self._name(layer, window, "positions") in self._shapes
-        return not placed and self._queries(layer, window) == self._tokens(layer, window)
 
     def _find_places(self) -> set[tuple[int, int]]:
         """The (layer, window) pairs of the file. It refuses incomplete pairs and shapes that do not match."""
@@ -300,7 +295,7 @@ class FileSource(Source):
                     raise self._refused(*place, error) from error
 
     def _refused(self, layer: int, window: int, error: UsageError) -> SourceError:
-        where = f"layer{layer}.window{window}." if self._is_ours() else ""
+        where = f"layer{layer}.window{window}." if self._ours else ""
         return SourceError(f"{self.name}: {where}{error}")
 
     def _tensor(self, file: Any, layer: int, window: int, name: str) -> Tensor | None:
@@ -316,11 +311,6 @@ class FileSource(Source):
         facts: dict[str, Any] = {"causal": True} if self.metadata.causal else {}
         facts |= {"sliding_window": widths[0]} if widths else {}
         return facts | ({"sinks": True} if sinks else {})
-
-    def _dtype_name(self, name: str, dtype: str) -> str:
-        if dtype not in STORED:
-            raise SourceError(f"{self.name}: {name} is stored as {dtype}, not as one of {', '.join(STORED.values())}")
-        return STORED[dtype]
 
 
 def _lines_of(value: Any) -> list[str]:

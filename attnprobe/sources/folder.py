@@ -157,6 +157,8 @@ class ModelFolder:
         Raises:
             SourceError: there are no files, or a shard is missing or damaged.
         """
+        from safetensors import SafetensorError, safe_open
+
         single, index = self.path / "model.safetensors", self.path / "model.safetensors.index.json"
         if single.is_file():
             files = [single]
@@ -170,7 +172,11 @@ class ModelFolder:
                 way_out = ": --weights initialized needs only config.json"
             raise SourceError(f"{self.name} has no model.safetensors{way_out}")
         for file in files:
-            self._check_header(file)
+            try:
+                with safe_open(file, framework="pt"):
+                    pass
+            except (SafetensorError, OSError, ValueError) as error:
+                raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
         return files
 
     def _shards(self, index: Path) -> list[str]:
@@ -183,15 +189,6 @@ class ModelFolder:
             if not (self.path / shard).is_file():
                 raise SourceError(f"{self.name}/{shard} is missing ({index.name} lists it)")
         return shards
-
-    def _check_header(self, file: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (SafetensorError, OSError, ValueError) as error:
-            raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
 
 
 def refuse_settings(settings: Any, where: str = "") -> None:

@@ -57,11 +57,6 @@ def hub_reachable(timeout: float = 2.0) -> bool:
     return _answers[endpoint]
 
 
-def gave_no_answer() -> None:
-    """Remember that the hub failed over HTTP, so that this process does not wait for it again."""
-    _answers[os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT] = False
-
-
 def _connects(endpoint: str, timeout: float) -> bool:
     connected = threading.Event()
 
@@ -132,7 +127,7 @@ def fetch(name: str, *, weights: bool) -> Path:
     except RepositoryNotFoundError as error:
         raise SourceError(f"the hub has no model '{name}' (or it is private)") from error
     except Exception as error:  # errors of the client and of its HTTP library differ by version
-        gave_no_answer()
+        _answers[os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT] = False  # so this process waits for it only once
         raise Unreachable(f"cannot reach the hub for '{name}' ({type(error).__name__})") from error
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from ..errors import SourceError, UsageError
 from ..qkv import QKV
@@ -181,14 +182,8 @@ class ModelSource(Source):
         return self.cache.holds_tensors(key_of(self.identity, n, window, layer, *result))
 
     def remembered(
-        self,
-        what: str,
-        n: int,
-        layer: int,
-        window: int,
-        heads: Sequence[int],
-        make: Callable[[], dict[str, torch.Tensor]],
-    ) -> dict[str, torch.Tensor]:
+        self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
         key = key_of(self.identity, n, window, layer, list(heads), what)
         entry = self.cache.tensors(key)
         if entry is not None:
@@ -214,11 +209,7 @@ class ModelSource(Source):
         return segments
 
     def refuse_beyond(self, token: int) -> None:
-        """Refuse a token without an embedding in the model.
-
-        Raises:
-            SourceError: its number is beyond the rows of the embedding.
-        """
+        """Refuse a token without an embedding in the model."""
         if token >= self.config.get_text_config().vocab_size:
             raise SourceError(
                 f"tokenizer {self.facts['tokenizer']}: its token {token} is beyond the {self.config.vocab_size} "

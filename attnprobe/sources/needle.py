@@ -63,7 +63,8 @@ class Needle:
         groups = []
         for group in range(self.groups):
             value, *names = numbers[group * (self.links + 1) : (group + 1) * (self.links + 1)]
-            groups.append(_pair(names[0], value) if self.links == 1 else _chain(names, value))
+            pair = [f" The code of item {names[0]} is {value}."]
+            groups.append(pair if self.links == 1 else _chain(names, value))
         value, item = numbers[target * (self.links + 1)], numbers[target * (self.links + 1) + 1]
         if self.links == 1:
             return groups, f" Question: what is the code of item {item}? The code of item {item} is", target
@@ -162,11 +163,6 @@ def _tokens(
     return ids, indices
 
 
-def is_needle(name: str) -> bool:
-    """Whether a text's name is that of a `Needle`."""
-    return name == WORD or name.startswith(f"{WORD}:")
-
-
 def parse_needle(name: str) -> Needle:
     """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``.
 
@@ -195,10 +191,6 @@ def parse_needle(name: str) -> Needle:
     if groups * (links + 1) > 2 * MOST:
         raise UsageError(f"text {name}: it has more than {MOST} statements")
     return Needle(groups, links, values["seed"], bool(values["answer"]))
-
-
-def _pair(item: int, code: int) -> list[str]:
-    return [f" The code of item {item} is {code}."]
 
 
 def _chain(names: Sequence[int], value: int) -> list[str]:

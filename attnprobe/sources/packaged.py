@@ -101,7 +101,11 @@ def local_model(
             such directory.
     """
     if name in PACKAGES:
-        seals = _published(name)
+        seals, install = _seals(name), PACKAGES[name].install
+        if not seals:
+            raise SourceError(f"'{name}' is not installed: {install}")
+        for seal in _others(name, seals):
+            raise SourceError(f"'{name}': {seal.files[0]} is not the published file (sha256); reinstall: {install}")
     elif is_gguf(name):
         with reading(name, SourceError, UNREADABLE):
             path = path_of(name, SourceError)
@@ -113,16 +117,6 @@ def local_model(
     if is_gguf(first.name):
         return converted(name, seals[0], default_cache(notify, "models") if cache else NO_CACHE)
     return ModelFolder(name, first.parent, seals=seals)
-
-
-def _published(name: str) -> tuple[Seal, ...]:
-    """The seals of a package's files, which are the published ones."""
-    seals, install = _seals(name), PACKAGES[name].install
-    if not seals:
-        raise SourceError(f"'{name}' is not installed: {install}")
-    for seal in _others(name, seals):
-        raise SourceError(f"'{name}': {seal.files[0]} is not the published file (sha256); reinstall: {install}")
-    return seals
 
 
 @lru_cache

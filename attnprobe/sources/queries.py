@@ -90,18 +90,16 @@ class Queries:
         """The numbers of the selected ones of ``n`` tokens, ascending, (n_q,) int64."""
         if self.kind == "every":
             selected = torch.arange(self.count - 1, n, self.count)
-        elif self.kind in ("last", "random"):
-            selected = torch.arange(n)[-self.count :] if self.kind == "last" else self._drawn(n)
+        elif self.kind == "last":
+            selected = torch.arange(n)[-self.count :]
+        elif self.kind == "random":
+            selected = torch.randperm(n, generator=generator(0, "queries", n))[: self.count].sort().values
         else:
             selected = torch.tensor(self.numbers)
         needed = self.count if self.kind in ("last", "every", "random") else self.numbers[-1] + 1
         if needed > n:
             raise UsageError(f"queries {self.text}: n={n} is too short, at least n={needed} is needed")
         return selected
-
-    def _drawn(self, n: int) -> Tensor:
-        order = torch.randperm(n, generator=generator(0, "queries", n))
-        return order[: self.count].sort().values
 
 
 WORDS = ("last:", "every:", "random:")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -226,8 +226,6 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-@contextmanager
-def stage(timings: Timings | None, name: str) -> Iterator[None]:
+def stage(timings: Timings | None, name: str) -> AbstractContextManager[None]:
     """Time a block as a stage of ``timings``, if there are timings."""
-    with timings(name) if timings is not None else nullcontext():
-        yield
+    return nullcontext() if timings is None else timings(name)

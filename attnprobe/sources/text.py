@@ -14,9 +14,9 @@ from types import ModuleType
 
 from ..errors import SourceError
 from ..files import GIB, path_of, read_regular, text_file
-from ..grammar.lists import EMBEDDED, WIKITEXT, wikitext_name
+from ..grammar.lists import EMBEDDED, NEEDLE, WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
-from .needle import Needle, is_needle, parse_needle
+from .needle import Needle, parse_needle
 
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
 EMBEDDED_SHA256 = "3ba6561d0056ac519ae2e66aac12fe3a80a0ebff32263186f4895966272877fd"
@@ -57,7 +57,7 @@ def open_text(name: str, split: str = "test") -> Text:
     """
     if name == EMBEDDED:
         return embedded()
-    if is_needle(name):
+    if name.partition(":")[0] == NEEDLE:
         needle, prose = parse_needle(name), embedded()
         return Text(needle.name, prose.content, _sha256(f"{needle.name} in {prose.sha256}"), needle=needle)
     known = wikitext_name(name)

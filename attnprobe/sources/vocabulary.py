@@ -77,11 +77,6 @@ class Vocabulary:
         with reading(f"tokenizer {self.name}", SourceError, " cannot be used"), _silenced():
             yield
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The token ids of each line separately, without special tokens."""
-        with self._used():
-            return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
-
     @cached_property
     def drops_line_breaks(self) -> bool:
         """Whether a line break is only a border between words, as in BERT: it makes no token and changes none."""

@@ -38,13 +38,6 @@ PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "
 STACKS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 
 
-def bert_base() -> PreTrainedConfig:
-    """The configuration of bert-base-cased: 12 layers, 12 heads of 64, 512 positions, 28,996 words."""
-    from transformers import BertConfig
-
-    return BertConfig(vocab_size=28996)
-
-
 def configuration(folder: ModelFolder) -> PreTrainedConfig:
     """The configuration in a model's directory."""
     from transformers import AutoConfig

@@ -288,12 +288,12 @@ def test_a_vocabulary_is_cased_by_its_words_alone(tmp_path):
     for word, cased in (("[A", True), ("A]", True), ("[A]", False)):
         (tmp_path / "vocab.txt").write_text(f"[UNK]\n[CLS]\n[SEP]\na\nb\n{word}\n")
         opened = vocabulary.open_tokenizer(str(tmp_path / "vocab.txt"))
-        assert opened.encode(["A"]) == [[0 if cased else 3]]
+        assert opened.read("A")[0] == [0 if cased else 3]
 
 
 def test_the_words_of_a_long_text_are_those_of_its_beginning(monkeypatch):
     text = Text("text", "first words\nlater words\n", "")
-    assert vocabulary.fallback_vocabulary(text, 99).encode(["later"])[0] != [1]
+    assert vocabulary.fallback_vocabulary(text, 99).read("later")[0] != [1]
     monkeypatch.setattr(vocabulary, "COUNTED", 11)
     tokenizer = vocabulary.fallback_vocabulary(text, 99).tokenizer
     assert tokenizer.token_to_id("later") is None and tokenizer.token_to_id("first") is not None
@@ -312,7 +312,7 @@ def test_a_tokenizer_is_read_where_stderr_is_closed(monkeypatch, tmp_path):
 
     (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
     monkeypatch.setattr(os, "dup", closed)
-    assert vocabulary.open_tokenizer(str(tmp_path / "vocab.txt")).encode(["a"]) == [[1]]
+    assert vocabulary.open_tokenizer(str(tmp_path / "vocab.txt")).read("a")[0] == [1]
 
 
 def test_a_text_that_is_read_again_is_said_once(tiny_bert):
@@ -401,8 +401,9 @@ def test_a_packaged_model_that_is_not_the_published_one_is_no_substitute(monkeyp
         substitutions = SimpleNamespace(add=lambda *given, told=told: told.append(given))
         assert choose._without_hub(substitutions, None) == (None, "initialized")
         assert words in told[0][1]
-        monkeypatch.setattr("attnprobe.sources.hub.hub_reachable", lambda: False)
-        assert choose._from_hub_or_fallback(substitutions) == f"{choose.BUILT_IN}, weights initialized"
+        monkeypatch.setattr(choose, "cached_folder", lambda *names: None)
+        monkeypatch.setattr(choose, "hub_reachable", lambda: False)
+        assert choose.describe_defaults()[0] == f"model: {choose.BUILT_IN}, weights initialized"
 
 
 def test_a_name_that_is_none_is_an_answer_about_the_defaults(monkeypatch):

@@ -200,7 +200,8 @@ def test_the_users_settings_decide_without_a_probe(monkeypatch):
     monkeypatch.setattr(hub, "_answers", {})
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     assert hub.hub_reachable() is True
-    hub.gave_no_answer()
+    with pytest.raises(hub.Unreachable, match="me/none"):
+        hub.fetch("me/none", weights=False)
     assert hub.hub_reachable() is False
 
 

@@ -175,7 +175,7 @@ def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
     most = n - len(before) - len(after)
     lines: list[list[int]] = []
     for line in source.stream.text.lines:
-        [ids] = source.stream.vocabulary.encode([line])
+        ids, _ = source.stream.vocabulary.read(line)
         if len(ids) + len(before) + len(after) >= n / 2 and most > 0:
             lines.append([*before, *ids[:most], *after])
             source.refuse_beyond(max(lines[-1]))
