@@ -112,9 +112,6 @@ def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[s
     Args:
         what: a name is called in the message. beside: other names that are possible.
 
-    Raises:
-        UsageError: it names the nearest one.
-
     >>> check_methods(["skyformer:sampler=iid,guard=none,all"])
     >>> check_methods(["skyformer:inverze=pinv"])
     Traceback (most recent call last):
@@ -145,9 +142,6 @@ def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[s
 def check_given(request: RunRequest) -> None:
     """Refuse what is given and is not there before torch is imported: methods, matrices, theorems, a text, tensors, a
     device, and layers and heads of packaged weights.
-
-    Raises:
-        UsageError, SourceError: it names the nearest one, or the way out.
     """
     check_methods(getattr(request, "methods", None) or ())
     check_methods(getattr(request, "of", ()), "matrix or method", MATRICES)

@@ -85,11 +85,7 @@ def names_of(texts: Iterable[str], runs: Sequence[Sequence[str]]) -> list[dict[s
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
-    """The running command's request and its output options.
-
-    Raises:
-        UsageError: an invalid value, or options that exclude each other.
-    """
+    """The running command's request and its output options."""
     from ..sweeps.contradictions import Given, refuse_pairs
 
     ctx = click.get_current_context()
@@ -122,11 +118,7 @@ def write_section(
 
 
 def output_of(**texts: Any) -> Output:
-    """The output options of a command with `shown_options`.
-
-    Raises:
-        UsageError: an unknown format, or columns for a format without columns.
-    """
+    """The output options of a command with `shown_options`."""
     from ..tables.view import check_format
 
     output = built(Output, texts, lambda option: option.long)
@@ -139,9 +131,6 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
 
     Args:
         columns: all that the tables may have. fields: the names of all fields that the rows may have.
-
-    Raises:
-        UsageError: it names the nearest column or field.
     """
     from ..tables.formats import check_fields
     from ..tables.view import check_columns, check_format

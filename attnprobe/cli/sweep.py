@@ -107,11 +107,7 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
 
 
 def settings_of(name: str) -> dict[str, Option]:
-    """The options of a command that a file may set, by each of their names.
-
-    Raises:
-        UsageError: an unknown command, or one that measures nothing.
-    """
+    """The options of a command that a file may set, by each of their names."""
     if name not in EXPERIMENTS:
         raise unknown("command", name, EXPERIMENTS)
     return {key: option for option in options_in(experiment(name)) if option.in_file for key in option.keys}

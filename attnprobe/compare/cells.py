@@ -89,12 +89,7 @@ def _quality(record: Fields) -> tuple[int, float]:
 
 
 def shared_sources(a: Mapping[Key, Fields], b: Mapping[Key, Fields]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The facts of the sources in both runs, and the names of the facts that differ between these sources.
-
-    Raises:
-        UsageError: each run has a source that the other lacks; the message names the two models, or of one model the
-            first facts that differ.
-    """
+    """The facts of the sources in both runs, and the names of the facts that differ between these sources."""
     ours, others = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
     lost = [json.loads(key) for key in ours if key not in others]
     new = [json.loads(key) for key in others if key not in ours]

@@ -39,9 +39,6 @@ def related(
         the cells of A and those of B: copies with the name ``pair`` that is shown, with both ``sides`` as ``--pair``
         takes them, requested, with the budget of their pair, their own one in ``own_d``, and in ``at_budget`` their
         side at that; and the pairs of which an earlier one has a budget.
-
-    Raises:
-        UsageError: a pair that names no method of the run, several, or twice the same cells.
     """
     ours: Related = []
     others: Related = []

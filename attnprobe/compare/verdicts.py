@@ -235,11 +235,7 @@ def timed_cells(
 
 
 def refuse_other_machines(a: Sequence[Fields], b: Sequence[Fields]) -> None:
-    """Refuse times of different machines, which cannot be compared.
-
-    Raises:
-        UsageError: it names what differs.
-    """
+    """Refuse times of different machines, which cannot be compared."""
     ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
     if ours.keys() == others.keys():
         return

@@ -80,11 +80,7 @@ class Drawing:
 
     @cached_property
     def theirs(self) -> dict[Any, Any]:
-        """What the user's matplotlibrc and then a style of matplotlib's set, by matplotlib's names of settings.
-
-        Raises:
-            UsageError: the file of the style cannot be read.
-        """
+        """What the user's matplotlibrc and then a style of matplotlib's set, by matplotlib's names of settings."""
         import matplotlib
 
         theirs = _settings(matplotlib.matplotlib_fname())
@@ -145,11 +141,7 @@ def _refusing_lines() -> Iterator[None]:
 
 
 def check_style(style: str) -> None:
-    """Refuse a style that is neither in `STYLES` nor a style of matplotlib's, by its name or as a file.
-
-    Raises:
-        UsageError: it names the styles, or says what is wrong with the file.
-    """
+    """Refuse a style that is neither in `STYLES` nor a style of matplotlib's, by its name or as a file."""
     if style in STYLES or style in _theirs():
         return
     if not style.endswith(MPLSTYLE):

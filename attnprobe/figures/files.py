@@ -88,11 +88,7 @@ def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def fixed_settings(drawing: Drawing) -> Iterator[None]:
-    """matplotlib's defaults with our look, then what the user's matplotlibrc and ``--style FILE`` set; fixed ids.
-
-    Raises:
-        UsageError: the file of the style cannot be read.
-    """
+    """matplotlib's defaults with our look, then what the user's matplotlibrc and ``--style FILE`` set; fixed ids."""
     import matplotlib
     from matplotlib.colors import same_color
 

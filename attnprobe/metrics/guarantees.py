@@ -116,9 +116,6 @@ class GuaranteeReference:
         Args:
             enough: a matrix error above it may be a lower bound above it, from a few steps of the power method. They
                 cost ``8 n_q n_k`` multiply-adds a head; an exact error costs O(n³).
-
-        Raises:
-            Unsupported: see `dense`.
         """
         output = approx.output.double()
         errors = {"output": _relative(output - self.output, self.sizes)}

@@ -195,12 +195,7 @@ def shape_of(of: str, n_q: int, n_k: int, p_v: int = 1) -> tuple[int, int]:
 
 
 def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None = None) -> None:
-    """Refuse an impossible spectrum before any computation.
-
-    Raises:
-        UsageError: an unknown kind; a k below 1; a k above a quarter of a matrix that is too large to be dense.
-        Unsupported: eigenvalues of the output, of a rectangular matrix, or of a large one that is not symmetric.
-    """
+    """Refuse an impossible spectrum before any computation."""
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     small = min(rows, columns)

@@ -61,11 +61,7 @@ class Shifts:
 
 
 def kernels() -> str:
-    """The kernels that are chosen: ``torch``, the default, or ``triton``.
-
-    Raises:
-        UsageError: another name in ``ATTNPROBE_KERNELS``.
-    """
+    """The kernels that are chosen: ``torch``, the default, or ``triton``."""
     name = os.environ.get(VARIABLE) or KERNELS[0]
     if name not in KERNELS:
         raise unknown(VARIABLE, name, KERNELS)

@@ -143,11 +143,7 @@ def _identity(
 
 
 def _tokenizer_sha256(name: str | None, cache: bool) -> str | None:
-    """The hash of the named tokenizer, or of the cached one of the built-in BERT-base; None if there is none.
-
-    Raises:
-        OSError, SourceError: it is not on this machine, or cannot be read.
-    """
+    """The hash of the named tokenizer, or of the cached one of the built-in BERT-base; None if there is none."""
     if name is None:
         folder = cached_tokenizer()
         return None if folder is None else settings_sha256(folder)
@@ -162,12 +158,7 @@ def _tokenizer_sha256(name: str | None, cache: bool) -> str | None:
 
 
 def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrainedModel:
-    """The model that ``name`` names as in `SourceSpec`, with all layers, in float32 and evaluation mode.
-
-    Raises:
-        SourceError: it is missing, damaged, refused or unreachable.
-        UsageError: ``weights`` is neither ``pretrained`` nor ``initialized``.
-    """
+    """The model that ``name`` names as in `SourceSpec`, with all layers, in float32 and evaluation mode."""
     if weights not in ("pretrained", "initialized"):
         raise unknown("weights", weights, ("pretrained", "initialized"))
     folder, _ = _model(SourceSpec(model=name, weights=weights), _Substitutions(True, lambda line: None))

@@ -48,9 +48,6 @@ def converted(name: str, file: Seal, cache: Cache) -> ModelFolder:
     Args:
         name: the user's name of the model. file: the seal of the file.
 
-    Raises:
-        SourceError: the file is damaged, or transformers has no form for its architecture.
-
     Cost: 4 bytes of memory and of disk for each weight; about 5 s of CPU time for 135 million weights.
     """
     key = key_of(FORM, file.sha256, {package: version(package) for package in ("transformers", "gguf")})
@@ -127,11 +124,7 @@ def _read_once() -> Iterator[None]:
 
 
 def _tokenizer(path: Path, header: Header) -> Tokenizer:
-    """The tokenizer of a GGUF file.
-
-    Raises:
-        ValueError: a cut into words that transformers does not make: the tokens would be others.
-    """
+    """The tokenizer of a GGUF file."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
@@ -169,11 +162,7 @@ def _refuse_what_is_lost(header: Header) -> None:
 
 
 def _model(path: Path, header: Header) -> PreTrainedModel:
-    """The language model of a GGUF file, with its weights in float32.
-
-    Raises:
-        ValueError: the file lacks a weight, has one that transformers has no place for, or one of another shape.
-    """
+    """The language model of a GGUF file, with its weights in float32."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 

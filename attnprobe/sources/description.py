@@ -42,9 +42,6 @@ def described(
 
     Args:
         name: the model's name. weights: their resolved kind. unknown: the share of unknown tokens in the text.
-
-    Raises:
-        SourceError: a vocabulary that does not fit the text, or a model that does not read text.
     """
     config, vocabulary = opened.config, opened.vocabulary
     layers, heads, p = _sizes(name, config)

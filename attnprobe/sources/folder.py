@@ -61,11 +61,7 @@ def directory(name: str) -> Path:
 
 
 def settings_sha256(folder: Path) -> str:
-    """The SHA-256 of all files of configuration and tokenizer in a model's directory.
-
-    Raises:
-        OSError: one of them cannot be read.
-    """
+    """The SHA-256 of all files of configuration and tokenizer in a model's directory."""
     names = {path.name for pattern in SETTINGS for path in folder.glob(pattern)}
     digests = [(name, hashlib.sha256(read_regular(folder / name, LARGEST)).hexdigest()) for name in sorted(names)]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
@@ -152,11 +148,7 @@ class ModelFolder:
         return settings
 
     def tensors(self) -> list[Path]:
-        """The safetensors files, each with a header that fits its length.
-
-        Raises:
-            SourceError: there are no files, or a shard is missing or damaged.
-        """
+        """The safetensors files, each with a header that fits its length."""
         from safetensors import SafetensorError, safe_open
 
         single, index = self.path / "model.safetensors", self.path / "model.safetensors.index.json"

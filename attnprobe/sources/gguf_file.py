@@ -53,11 +53,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a GGUF file whose sizes, types and places agree with the file.
-
-    Raises:
-        OSError: it cannot be read. ValueError: it is not such a file, or its numbers do not fit it.
-    """
+    """The header of a GGUF file whose sizes, types and places agree with the file."""
     with open_regular(path, None) as file:
         return _Walk(file, path.stat().st_size).header()
 

@@ -198,11 +198,7 @@ class ModelSource(Source):
         return {**named, "layer": layer, "n": n, "window": window}
 
     def segments(self, n: int, window: int) -> list[list[int]]:
-        """The token ids of a text window, in segments no longer than the model's positions.
-
-        Raises:
-            SourceError: a token without an embedding in the model.
-        """
+        """The token ids of a text window, in segments no longer than the model's positions."""
         with stage(self.timings, "tokenising"):
             segments = self.layout.segments(self.stream.window(self.layout.text_tokens(n), window), n)
             self.refuse_beyond(max(map(max, segments)))
@@ -263,11 +259,7 @@ class ModelSource(Source):
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 
     def ending(self, n: int, window: int) -> tuple[int, int]:
-        """The number of tokens from the question of a needle to the end of the window, and from its answer on.
-
-        Raises:
-            UsageError: the text does not end with an answer, or its tokens are not those at the end of a window.
-        """
+        """The number of tokens from the question of a needle to the end of the window, and from its answer on."""
         needle = self.text.needle
         if needle is None or not needle.answered:
             raise UsageError(

@@ -80,9 +80,6 @@ class Needle:
             read: returns the token ids of a text, and the first character and the end of each.
             prose: the lines of the other text, which repeat if necessary.
             count: the number of tokens. window: the number of the text window.
-
-        Raises:
-            UsageError: ``count`` is too small for the statements and the question.
         """
         groups, _, target = self.statements(window)
         question, answer = self.ending(window)
@@ -164,11 +161,7 @@ def _tokens(
 
 
 def parse_needle(name: str) -> Needle:
-    """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``.
-
-    Raises:
-        UsageError: a setting that is unknown or given twice, a value that is no integer, or too many statements.
-    """
+    """The needle of ``needle``, ``needle:pairs=64,seed=0,answer=1`` or ``needle:chain=4,chains=8,seed=0``."""
     given: dict[str, int] = {}
     for part in filter(None, name.partition(":")[2].split(",")):
         key, _, value = part.partition("=")

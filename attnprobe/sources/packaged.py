@@ -95,10 +95,6 @@ def local_model(
     Args:
         cache: keep the folder that a GGUF file is converted to for the next run.
         notify: called with a line if a GGUF file is converted.
-
-    Raises:
-        SourceError: a package that is not installed or has other files than the published ones, a damaged file, or no
-            such directory.
     """
     if name in PACKAGES:
         seals, install = _seals(name), PACKAGES[name].install

@@ -112,10 +112,6 @@ def read(
     Args:
         name: the model's name in messages. policy: that for more tokens than the model has positions.
         queries: the tokens whose queries are captured, (n_q,) int64; None is all.
-
-    Raises:
-        UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
-        SourceError: see `capture_layers`.
     """
     if len(segments) == 1 and queries is not None and len(segments[0]) > LONGEST and _caches(model):
         return _in_parts(model, name, segments[0], layers, queries)

@@ -49,12 +49,7 @@ class Text:
 
 
 def open_text(name: str, split: str = "test") -> Text:
-    """The text that the user named.
-
-    Raises:
-        SourceError: a file that is missing, empty or not UTF-8; a data set that cannot be reached.
-        UsageError: wrong settings of ``needle:``.
-    """
+    """The text that the user named."""
     if name == EMBEDDED:
         return embedded()
     if name.partition(":")[0] == NEEDLE:

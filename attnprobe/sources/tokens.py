@@ -133,9 +133,6 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> s
 
     Returns:
         A notice if one window reads the text more than once, otherwise None.
-
-    Raises:
-        UsageError: the text is too short. The message has the needed and the present tokens, and a way out.
     """
     each = layout.text_tokens(n)
     if stream.text.needle is not None:

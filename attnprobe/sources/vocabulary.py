@@ -150,11 +150,7 @@ def open_tokenizer(name: str, *, cache: bool = True) -> Vocabulary:
 
 
 def of_folder(name: str, folder: Path) -> Vocabulary | None:
-    """The tokenizer in a model's directory; None if the directory has no tokenizer file.
-
-    Raises:
-        SourceError: the file is damaged, or has no form that `tokenizers` reads.
-    """
+    """The tokenizer in a model's directory; None if the directory has no tokenizer file."""
     longest = _longest(folder)
     if (folder / "tokenizer.json").is_file():
         return _of_json(name, folder / "tokenizer.json", longest)

@@ -59,9 +59,6 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, with_decoder: bool = 
     """The model in a directory, from safetensors only, in evaluation mode.
 
     Of an encoder-decoder it is the encoder; ``with_decoder`` keeps the decoder.
-
-    Raises:
-        SourceError: the weights are pickled, damaged, missing, or have other shapes than in config.json.
     """
     from transformers import AutoModel
 
@@ -153,9 +150,6 @@ def initialized(
     Args:
         layers: the number of layers to build if the model is a plain stack; other models are built in full.
         with_decoder: keep the decoder of an encoder-decoder.
-
-    Raises:
-        SourceError: transformers cannot build the model, or its initializer_range is not a number.
     """
     from transformers import AutoModel
 

@@ -41,11 +41,7 @@ def flattened(row: Fields) -> dict[str, object]:
 
 
 def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
-    """Refuse an unknown field; ``NAME`` of a metric stands for its ``NAME.STAT``.
-
-    Raises:
-        UsageError: it names the nearest field, or lists those that there are.
-    """
+    """Refuse an unknown field; ``NAME`` of a metric stands for its ``NAME.STAT``."""
     fields = list(fields)
     metrics = list(dict.fromkeys(field.partition(".")[0] for field in fields))
     for name in names:
@@ -59,9 +55,6 @@ def csv_of(rows: Sequence[Fields], columns: Sequence[str] = (), known: Sequence[
     Args:
         columns: fields, in this order, in the place of all; ``NAME`` is each ``NAME.STAT`` too.
         known: fields that the rows may have; one of ``columns`` that no row has is empty.
-
-    Raises:
-        UsageError: the name of no field.
     """
     flat = [{str(_csv_cell(name)): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))

@@ -102,11 +102,7 @@ def nameable(records: Iterable[Fields]) -> list[str]:
 
 
 def check_names(records: Sequence[Fields], names: Mapping[str, str]) -> None:
-    """Refuse other names of a run's methods that would mislead.
-
-    Raises:
-        UsageError: no such method, a yardstick, or a name with a sign of options or that another method has.
-    """
+    """Refuse other names of a run's methods that would mislead."""
     kept = {*(record.get("of", record.get("method")) for record in records), *FIXED} - names.keys()
     known = nameable(records)
     for name, other in names.items():

@@ -145,11 +145,7 @@ class View:
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:
-        """The view with only these columns. Its legend names the empty ones.
-
-        Raises:
-            UsageError: an unknown column.
-        """
+        """The view with only these columns. Its legend names the empty ones."""
         check_columns([*self.columns, *(column for table in self.tables for column in table.columns)], names)
         tables = chosen_columns(self.tables, names)
         shown = [column for table in tables for column in table.columns]

@@ -147,9 +147,6 @@ def frequency(
         certain, possible: for trials that are known only within bounds: whether the event certainly happened, and
             whether it possibly happened. The ends of the interval count these. None is ``happened``.
 
-    Raises:
-        UsageError: no trials.
-
     >>> measured = frequency(torch.tensor([[True], [True], [False], [True]]))
     >>> float(measured.value), round(float(measured.lower), 3), round(float(measured.upper), 3)
     (0.75, 0.194, 0.994)
