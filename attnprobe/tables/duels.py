@@ -17,43 +17,6 @@ from .table import Best, Column, Table, Tested, table_of
 OF_THE_BEST = {"worse": "better", "better": "worse"}  # of the verdict on the other method
 
 
-def duels(
-    rows: Sequence[Any],
-    best: Best,
-    tested: Tested | None,
-    place: Callable[[Any], Hashable],
-    said: Callable[[Any], bool] = lambda row: True,
-) -> tuple[list[Row], list[str]]:
-    """The best method and the next one at each place and budget, and a sentence on each method of unknown draws.
-
-    Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
-    rounding are not compared. Their p-values are corrected together.
-
-    Args:
-        place: what rivals share besides d, as ``layer`` of the duel; None is all layers. said: whether a best row has
-            a duel.
-    """
-    if tested is None:
-        return [], []
-    sound = [row for row in rows if competes(row)]
-    two = len({label(row) for row in sound}) == 2
-
-    def key(row: Any) -> Hashable | None:
-        return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
-
-    every = best.leaders(sound, key, tested)
-    found = []
-    for leaders in every:
-        at, compared = next(iter(leaders.compared.items()), (0, None))
-        first, other = sound[leaders.places[0]], sound[at]
-        if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
-            continue
-        if said(first):
-            place_of = {name: first.get(name) for name in ("source", "n", "target", "prefix", "d")}
-            found.append({**place_of, "layer": place(first), "metric": best.metric, **_duel(first, other, compared)})
-    return found, unproven(row for leaders in every for row in leaders.compared.values() if row is not None)
-
-
 def _duel(first: Row, other: Row, compared: Fields) -> Row:
     """The comparison of another method with the best one, as one of the best with it."""
     low, high = (None if (end := compared[name]) is None else -end for name in ("high", "low"))
@@ -149,15 +112,35 @@ def best_methods(
     place: Callable[[Any], Hashable],
     said: Callable[[Any], bool] = lambda row: True,
 ) -> tuple[list[Row], list[Table]]:
-    """The best method against the next one in each group of rows (see `duels`), as rows and as tables.
+    """The best method against the next one at each place and budget, as rows and as a table of each group of rows.
+
+    Rows with a mark or beyond their budget take no part. Yardsticks do if there are two methods in all. Two errors of
+    rounding are not compared. The p-values of a group are corrected together.
 
     Args:
         words: the caption of a group's table, from its first row.
+        place: what rivals share besides d, as ``layer`` of a row; None is all layers. said: whether a best row has one.
     """
     every: list[Row] = []
     tables = []
-    for group in groups:
-        found, doubts = duels(group, best, tested, place, said)
+    for group in groups if tested is not None else ():
+        sound = [row for row in group if competes(row)]
+        two = len({label(row) for row in sound}) == 2
+
+        def key(row: Any, two: bool = two) -> Hashable | None:
+            return (row["d"], place(row)) if two or row["method"] not in YARDSTICKS else None
+
+        found, rivals = [], best.leaders(sound, key, tested)
+        for leaders in rivals:
+            at, compared = next(iter(leaders.compared.items()), (0, None))
+            first, other = sound[leaders.places[0]], sound[at]
+            if compared is None or compared["difference"] is None or max(compared["a"], compared["b"]) <= ROUNDING:
+                continue
+            if said(first):
+                place_of = {name: first.get(name) for name in ("source", "n", "target", "prefix", "d")}
+                duel = _duel(first, other, compared)
+                found.append({**place_of, "layer": place(first), "metric": best.metric, **duel})
+        doubts = unproven(row for leaders in rivals for row in leaders.compared.values() if row is not None)
         every += found
         tables += [table_of(f"best against next, by mean {words(group[0])}", found, DUELS, doubts)] if found else []
     return every, tables

@@ -173,7 +173,7 @@ def _lines(table: Table) -> list[str]:
     best = {*table.best}
     lines = []
     for place, line in enumerate(table.lines):
-        cells = [_bold(tex(cell)) if (place, i) in best else _folded(cell) for i, cell in enumerate(line)]
+        cells = [_folded(cell, (place, i) in best) for i, cell in enumerate(line)]
         lines.append(f"{' & '.join(cells)} \\\\")
     return lines
 
@@ -185,14 +185,12 @@ def _heading(column: Column, side: str) -> str:
     return together if len(lines) < 2 else rf"\shortstack[{side}]{{{together}}}"
 
 
-def _folded(cell: str) -> str:
-    """A cell, a long one in several lines."""
-    short = len(cell) <= MOST_IN_A_LINE
-    return tex(cell) if short else rf"\parbox[t]{{4.5cm}}{{\raggedright\strut {tex(cell)}\strut}}"
-
-
-def _bold(cell: str) -> str:
-    return rf"\textbf{{\boldmath {cell}}}" if "$" in cell else rf"\textbf{{{cell}}}"
+def _folded(cell: str, bold: bool) -> str:
+    """A cell, a long one that is not bold in several lines."""
+    text = tex(cell)
+    if bold:
+        return rf"\textbf{{\boldmath {text}}}" if "$" in text else rf"\textbf{{{text}}}"
+    return text if len(cell) <= MOST_IN_A_LINE else rf"\parbox[t]{{4.5cm}}{{\raggedright\strut {text}\strut}}"
 
 
 def tex(text: str) -> str:

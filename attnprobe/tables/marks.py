@@ -34,16 +34,11 @@ def marks_legend(tables: Sequence[Table], bold: bool = True) -> list[str]:
     """
     signs = {sign for table in tables for sign in _signs(table)}
     meanings = [f"{sign}: {meaning}" for sign, meaning in SIGNS.items() if sign in signs]
-    rules = _rules_of_bold(tables) if bold else []
-    return [f"{'; '.join(part)}." for part in (meanings, rules) if part]
-
-
-def _rules_of_bold(tables: Sequence[Table]) -> list[str]:
     undecided = any(table.undecided for table in tables)
-    if not any(table.best for table in tables):
-        return [f"No bold: {UNTESTED}"] if undecided else []
-    rule = TESTED if any(table.tested for table in tables) else TIED
-    return [rule, TOO_FEW] if undecided else [rule]
+    rules = [f"No bold: {UNTESTED}"] if undecided else []
+    if any(table.best for table in tables):
+        rules = [TESTED if any(table.tested for table in tables) else TIED, *([TOO_FEW] * undecided)]
+    return [f"{'; '.join(part)}." for part in (meanings, rules if bold else []) if part]
 
 
 def _signs(table: Table) -> list[str]:

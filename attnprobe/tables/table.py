@@ -207,7 +207,8 @@ def table_of(
 
     Args:
         among: the rows that decide which columns are shown, if several tables share them.
-        rivals: the key that a row shares with the rows that it competes with for the best; None does not compete.
+        rivals: the key that a row shares with the rows that it competes with for the best; None does not compete. Cells
+            that read the same as the best one are best too. Where no rival is worse, none is.
         tested: the test that tells rows from the best one.
 
     >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
@@ -218,25 +219,18 @@ def table_of(
     lines = [[column.text(row) for column in shown] for row in rows]
     if not any(OPEN in text for line in lines for text in line):
         notes = [note for note in notes if not note.startswith(OPEN)]
-    table = Table(caption, shown, lines, notes, tested=tested is not None)
-    return table if rivals is None else _with_best(table, rows, rivals, tested)
-
-
-def _with_best(table: Table, rows: Sequence[T], rivals: Callable[[T], Hashable | None], tested: Tested | None) -> Table:
-    """The table of rows with the best cells of each column among their rivals, and with cells that read the same.
-
-    Where no rival is worse, none is best.
-    """
-    keys, lines = [rivals(row) for row in rows], table.lines
+    if rivals is None:
+        return Table(caption, shown, lines, notes, tested=tested is not None)
+    keys = [rivals(row) for row in rows]
     marked, undecided = [], []
-    for index, column in enumerate(table.columns):
+    for index, column in enumerate(shown):
         for leaders in column.best.leaders(rows, rivals, tested) if column.best is not None else ():
             if not leaders.tested:
                 undecided.append(index)
             elif not leaders.every:
                 key, texts = keys[leaders.places[0]], {lines[place][index] for place in leaders.places}
                 marked += [(at, index) for at in range(len(rows)) if keys[at] == key and lines[at][index] in texts]
-    return replace(table, best=marked, undecided=undecided)
+    return Table(caption, shown, lines, notes, marked, tested is not None, undecided)
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,11 @@ def plain_tables(
     if result:
         line(result, "bold")
         console.print()
-    columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
-    left_out = _left_out(layouts, shown)
+    pairs = list(zip(tables, shown, strict=True))
+    columns = [table.columns[i] for table, places in pairs for i in places]
+    present = {column.name for column in columns}
+    hidden = [column for table, places in pairs for i, column in enumerate(table.columns) if i not in places]
+    left_out = list(dict.fromkeys(column.title if column.name in present else column.name for column in hidden))
     if marked:
         legend = [*marks_legend(tables, bold=terminal), *legend]
     if full:
@@ -143,14 +146,6 @@ def stdout_width(piped: int = UNLIMITED) -> int:
     return (int(columns) or piped) if columns.isdecimal() and columns.isascii() else piped
 
 
-def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:
-    """The names of the columns that do not fit. The heading stands for a name that a shown column has too."""
-    pairs = list(zip(layouts, shown, strict=True))
-    present = {layout.table.columns[i].name for layout, columns in pairs for i in columns}
-    hidden = [layout.table.columns[i] for layout, columns in pairs for i in layout.every if i not in columns]
-    return list(dict.fromkeys(column.title if column.name in present else column.name for column in hidden))
-
-
 @dataclass(frozen=True)
 class Layout:
     """A table before the choice of the columns that fit.
@@ -177,8 +172,9 @@ class Layout:
     @classmethod
     def of(cls, table: Table, terminal: bool, aligning: bool = True) -> Layout:
         """The layout of a table, with numbers aligned at their points or at their ends."""
-        names = [_unmarked(line[0]) for line in table.lines]
-        marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
+        firsts = [line[0].partition(" ") for line in table.lines]
+        marks = [mark if mark in SIGNS and name else "" for mark, _, name in firsts]
+        names = [first[2] if mark else "".join(first) for mark, first in zip(marks, firsts, strict=True)]
         every = range(len(table.columns))
         texts = [names if i == 0 else [line[i] for line in table.lines] for i in every]
         wordy = [any(map(is_word, column)) for column in texts]
@@ -301,12 +297,6 @@ def _folded(table: Table, i: int) -> list[str]:
 def _longest_part(texts: Sequence[str]) -> int:
     """The width of the longest part of some names, with the indent of a folded line."""
     return max((cell_len(part.rstrip()) + 1 for text in texts for part in name_parts(text)), default=1)
-
-
-def _unmarked(cell: str) -> str:
-    """The first cell of a line without its mark."""
-    mark, _, name = cell.partition(" ")
-    return name if mark in SIGNS and name else cell
 
 
 def timings_table(seconds: Mapping[str, float], total: float) -> str:

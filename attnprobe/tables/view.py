@@ -121,7 +121,18 @@ class View:
         """
         check_format(format, columns)
         if format == "json":
-            return self._json()
+            contents = {
+                "schema": SCHEMA,
+                "command": self.command,
+                "source": self.header.source,
+                "rows": self.rows,
+                "bounds": self.bounds,
+                "run": self.run,
+                **self.more,
+                **({"inputs": self.header.inputs} if self.header.inputs else {}),
+                **({} if self.summary is None else {"summary": self.summary}),
+            }
+            return strict_json(encode_inf(contents), indent=2)
         if format == "jsonl":
             return "\n".join(strict_json(encode_inf(row)) for row in [*self.rows, *self.bounds])
         if format == "csv":
@@ -145,27 +156,25 @@ class View:
         return markdown(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:
-        """The view with only these columns. Its legend names the empty ones."""
-        check_columns([*self.columns, *(column for table in self.tables for column in table.columns)], names)
-        tables = chosen_columns(self.tables, names)
+        """The view with only these columns, in this order; other key columns come first. Its legend names empty ones.
+
+        A table with none of these columns is left out; key columns count only if no others are named.
+        """
+        known = [column for table in self.tables for column in table.columns]
+        check_columns([*self.columns, *known], names)
+        telling = [name for name in names if any(is_called(column, name) and not column.key for column in known)]
+        tables = []
+        for table in self.tables:
+            places: list[int] = []
+            for name in names:
+                places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
+            if any(is_called(column, name) for column in table.columns for name in telling or names):
+                keys = [place for place, column in enumerate(table.columns) if column.key and place not in places]
+                tables.append(table.with_columns(list(dict.fromkeys([*keys, *places]))))
         shown = [column for table in tables for column in table.columns]
         empty = [name for name in names if not any(is_called(column, name) for column in shown)]
         lines = [f"Empty in this run: {', '.join(empty)}."] if empty else []
         return replace(self, tables=tables, legend=[*self.legend, *lines])
-
-    def _json(self) -> str:
-        contents = {
-            "schema": SCHEMA,
-            "command": self.command,
-            "source": self.header.source,
-            "rows": self.rows,
-            "bounds": self.bounds,
-            "run": self.run,
-            **self.more,
-            **({"inputs": self.header.inputs} if self.header.inputs else {}),
-            **({} if self.summary is None else {"summary": self.summary}),
-        }
-        return strict_json(encode_inf(contents), indent=2)
 
 
 def check_format(format: str, columns: Sequence[str] = ()) -> None:
@@ -195,24 +204,6 @@ def spelling(name: str) -> str:
         if character.isalnum():
             letters.append(character.casefold())
     return "".join(letters) or name.strip()
-
-
-def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
-    """The tables with the named columns in this order. Other key columns come first.
-
-    A table with none of these columns is left out; key columns count only if no others are named.
-    """
-    known = [column for table in tables for column in table.columns]
-    telling = [name for name in names if any(is_called(column, name) and not column.key for column in known)]
-    chosen = []
-    for table in tables:
-        places: list[int] = []
-        for name in names:
-            places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
-        if any(is_called(column, name) for column in table.columns for name in telling or names):
-            keys = [place for place, column in enumerate(table.columns) if column.key and place not in places]
-            chosen.append(table.with_columns(list(dict.fromkeys([*keys, *places]))))
-    return chosen
 
 
 def is_called(column: Column, name: str) -> bool:
