@@ -31,7 +31,8 @@ def cells_of(records: Iterable[Fields], name: str, command: str, all_layers: boo
         if record.get("command", command) != command or record.get("method") == LOWER_BOUND:
             continue
         cell = at_no_layer(record) if all_layers else cell_of(record, command)
-        key = (_source_of(cell), *_row_key(cell), *place_of_cell(cell))
+        source = strict_json({name: fact for name, fact in cell["source"].items() if name not in NAMES})
+        key = (source, *_row_key(cell), *place_of_cell(cell))
         if key not in cells or _quality(cell) <= _quality(cells[key]):
             cells[key] = cell
     if not cells:
@@ -69,10 +70,6 @@ def per_head(cell: Fields, metric: str) -> list[float | None] | None:
         return None
     values = metric_values if isinstance(metric_values, (list, tuple)) else [metric_values]
     return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in values]
-
-
-def _source_of(record: Fields) -> str:
-    return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
 
 
 def _row_key(record: Fields) -> Key:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,12 @@ def over_pairs(
     for exchanged in _exchanges(len(sizes)):
         count += len(exchanged)
         reached += int((changes(exchanged) >= observed).sum())
-    means = partial(_means, sums, sizes) if statistic is np.mean else None
-    return Evidence("pairs", reached / count, max(2.0 ** (1 - len(sizes)), 1 / count), means=means)
 
+    def means() -> np.ndarray:
+        return np.concatenate([_parts(exchanged, sums, sizes) for exchanged in _exchanges(len(sums))], axis=1)
 
-def _means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate([_parts(exchanged, sums, sizes) for exchanged in _exchanges(len(sums))], axis=1)
+    least = max(2.0 ** (1 - len(sizes)), 1 / count)
+    return Evidence("pairs", reached / count, least, means=means if statistic is np.mean else None)
 
 
 def _parts(exchanged: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -42,7 +42,11 @@ class Contest:
         drafts: list[Draft] = []
         places = []
         for place, rows in enumerate(pairs):
-            if made := self._drafted(metric, *(_place(row, row.get("source")) for row in rows)):
+            left, right = (_place(row, row.get("source")) for row in rows)
+            if (metric, left, right) not in self.drafts:
+                pairing = paired(self.cells.get(left, {}), self.cells.get(right, {}))
+                self.drafts[metric, left, right] = drafted(pairing, (), [metric])
+            if made := self.drafts[metric, left, right]:
                 drafts += made
                 places.append(place)
         compared: list[Row | None] = [None] * len(pairs)
@@ -50,14 +54,6 @@ class Contest:
             untested = judged.verdict == "undecided" and not judged.decisive
             compared[place] = None if untested else judged.row(LEVEL)
         return compared
-
-    def _drafted(self, metric: str, left: str, right: str) -> list[Draft]:
-        """What is known of a pair before p-values are corrected."""
-        key = metric, left, right
-        if key not in self.drafts:
-            pairing = paired(self.cells.get(left, {}), self.cells.get(right, {}))
-            self.drafts[key] = drafted(pairing, (), [metric])
-        return self.drafts[key]
 
 
 def _place(row: Fields, source: Any) -> str:

@@ -201,7 +201,10 @@ def compare_runs(
     shared, varying = shared_sources(*runs)
     notes += of_intervals(*runs)
     a_rows, b_rows = rows_of = [grouped(run) for run in runs]
-    requested = [_requested(rows) for rows in rows_of]
+    requested = [  # without references: that V-Mean agrees says nothing
+        {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
+        for rows in rows_of
+    ]
     common = requested[0] & requested[1]
     _refuse_other_layers(common, *rows_of)
     if not common:
@@ -285,11 +288,6 @@ def _refuse_other_layers(
             sides = ("on the left", "on the right") if "pair" in cells[0][0] else ("in A", "in B")
             has = " and ".join(f"{spans(each)} {side}" for each, side in zip(layers, sides, strict=True))
             raise UsageError(f"--all-layers: {named(cells[0][0])} has layers {has}; measure it in the same layers")
-
-
-def _requested(rows: Mapping[Key, Mapping[Key, Fields]]) -> set[Key]:
-    """The requested rows. References are left out: that V-Mean agrees says nothing."""
-    return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
 
 
 def _order(*runs: Mapping[Key, Any]) -> Any:

@@ -61,7 +61,12 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
         B alone.
     """
     a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
-    carried = {name for values in (a, b) for name in _carried(metric, values)}
+    carried: set[str] = set()  # by rounded rows
+    for values in (a, b):
+        numbers_of, windows, doubtful = (
+            [getattr(value, name) for value in values] for name in ("number", "window", "doubtful")
+        )
+        carried |= fragile_statistics(metric.name, numbers_of, windows, doubtful).keys()
     statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
     if pairing.kind is None:
         return _unpaired(statistic, a, b)
@@ -86,14 +91,6 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
 
 def _fields(statistic: str, ends: tuple[float | None, float | None], count: int, evidence: Evidence) -> Row:
     return {**numbers(*ends, evidence.se), "statistic": statistic, "values": count}
-
-
-def _carried(metric: Metric, values: Sequence[_Value]) -> Iterable[str]:
-    """The statistics of a run's values that rounded rows carry."""
-    numbers, windows, doubtful = (
-        [getattr(value, name) for value in values] for name in ("number", "window", "doubtful")
-    )
-    return fragile_statistics(metric.name, numbers, windows, doubtful)
 
 
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
@@ -156,19 +153,13 @@ def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measu
         for values in (a, b)
     ]
     of = STATISTICS[statistic]
-    means = [_window_means(sample, of) for sample in samples]
+    windows = [gathered(sample, lambda pair: pair[0]) for sample in samples]
+    means = [[float(of([number for _, number in one])) for one in each] for each in windows]
     evidence = two_samples(means[0], means[1]) if all(means) else Evidence(certain=True)
     a_of, b_of = (_of([number for _, number in sample], of) for sample in samples)
     if statistic != "mean" and all(means):
         a_of, b_of = fmean(means[0]), fmean(means[1])
     return _fields(statistic, (a_of, b_of), min(map(len, samples)), evidence), evidence, _lost([(a, b)])
-
-
-def _window_means(sample: Sequence[tuple[Any, float]], statistic: Statistic) -> list[float]:
-    windows: dict[Any, list[float]] = {}
-    for window, number in sample:
-        windows.setdefault(window, []).append(number)
-    return [float(statistic(numbers)) for numbers in windows.values()]
 
 
 def _values(cells: Iterable[Fields], metric: Metric) -> list[_Value]:

@@ -106,24 +106,21 @@ def judgements(drafts: Sequence[Draft], tolerance: float, level: float) -> list[
     adjusted: dict[int, float] = {}
     for values in tables.values():
         adjusted |= zip(values, holm(values.values()), strict=True)
-    return [
-        _judgement(draft, adjusted.get(place), counts[draft.table], tolerance, level)
-        for place, draft in enumerate(drafts)
-    ]
-
-
-def _judgement(draft: Draft, p: float | None, count: int, tolerance: float, level: float) -> Judgement:
-    """The verdict on a draft, with its p-value corrected for the ``count`` rows of its table that have one."""
-    verdict, reason = _judged(draft, p, count, tolerance, level)
-    if draft.metric.rounds and verdict != "same" and max(draft.row["a"], draft.row["b"]) <= ROUNDING:
-        verdict, reason = "same", EXACT
-    if draft.worse:
-        verdict, reason = "worse", draft.worse
-    elif draft.better and verdict != "worse":
-        verdict, reason = "better", draft.better
-    if verdict == WON_BY.get(draft.marked) and not draft.worse:
-        verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
-    return Judgement(draft, p, verdict, reason, count, p is not None and draft.evidence.least * count <= level)
+    judged = []
+    for place, draft in enumerate(drafts):
+        p, count = adjusted.get(place), counts[draft.table]
+        verdict, reason = _judged(draft, p, count, tolerance, level)
+        if draft.metric.rounds and verdict != "same" and max(draft.row["a"], draft.row["b"]) <= ROUNDING:
+            verdict, reason = "same", EXACT
+        if draft.worse:
+            verdict, reason = "worse", draft.worse
+        elif draft.better and verdict != "worse":
+            verdict, reason = "better", draft.better
+        if verdict == WON_BY.get(draft.marked) and not draft.worse:
+            verdict, reason = "undecided", f"{draft.marked} {ROUNDED}"
+        decisive = p is not None and draft.evidence.least * count <= level
+        judged.append(Judgement(draft, p, verdict, reason, count, decisive))
+    return judged
 
 
 def _may_exceed(draft: Draft, tolerated: float, level: float) -> bool:
@@ -250,15 +247,10 @@ def refuse_other_machines(a: Sequence[Fields], b: Sequence[Fields]) -> None:
 
 def other_versions(a: Sequence[Fields], b: Sequence[Fields]) -> list[str]:
     """Notes on versions that differ. They may be what is compared, so they are not refused."""
-    ours, others = (_versions(records) for records in (a, b))
-    names = [name for name in {**ours, **others} if ours.get(name) != others.get(name)]
-    return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in names]
 
+    def version(records: Sequence[Fields], name: str) -> str | None:
+        return " and ".join(dict.fromkeys(one["versions"][name] for one in records if name in one["versions"])) or None
 
-def _versions(records: Sequence[Fields]) -> dict[str, str]:
-    """The versions with which a run was measured, by name."""
-    every: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, version in record["versions"].items():
-            every.setdefault(name, {})[version] = None
-    return {name: " and ".join(versions) for name, versions in every.items()}
+    names = dict.fromkeys(name for record in (*a, *b) for name in record["versions"])
+    pairs = {name: (version(a, name), version(b, name)) for name in names}
+    return [f"{name} {ours} in A, {others} in B" for name, (ours, others) in pairs.items() if ours != others]

@@ -47,12 +47,9 @@ def comparison_view(
     what = " of ".join(filter(None, [TITLE, of_runs])) if pairs else f"Comparison of {of_runs or 'runs'}"
     title = ", ".join(filter(None, [what, sources_words(sources)]))
     stem = "-".join(dict.fromkeys([*(Path(run).name for run in runs), *pairs]))
-    tables, legend = comparison_tables(rows), comparison_legend(rows, **_limits(header))
+    limits = {name: header.source[name] for name in ("tolerance", "level") if name in header.source}
+    tables, legend = comparison_tables(rows), comparison_legend(rows, **limits)
     return View("compare", header, rows, tables, legend, COMPARED, FIELDS, title=title, stem=stem)
-
-
-def _limits(header: Header) -> dict[str, float]:
-    return {name: header.source[name] for name in ("tolerance", "level") if name in header.source}
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
@@ -125,8 +122,11 @@ def comparison_legend(rows: Sequence[Row], tolerance: float = TOLERANCE, level: 
         )
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
     if tests:
-        if lacking := _without_interval(compared):
-            parts.append(f"No interval: {' or '.join(lacking)}.")
+        lacking = [row for row in compared if row["test"] is not None and row["low"] is None]
+        medians = [row for row in lacking if row["statistic"] == "median"]
+        why = ["a median is judged"] * bool(medians)
+        why += ["the heads are too few for one"] * (len(lacking) > len(medians))
+        parts += [f"No interval: {' or '.join(why)}."] if why else []
         parts.append("p: two-sided, by Holm's method over the rows of the table.")
         if any(row["low"] is not None for row in compared):
             parts.append(f"interval: {100 * (1 - level):g} %, of this row alone, not corrected.")
@@ -135,16 +135,6 @@ def comparison_legend(rows: Sequence[Row], tolerance: float = TOLERANCE, level: 
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: equal inputs and draws, or equal values, so nothing differs by chance.")
     return parts
-
-
-def _without_interval(rows: Sequence[Row]) -> list[str]:
-    """Why tested rows have no interval, in words."""
-    lacking = [row for row in rows if row["test"] is not None and row["low"] is None]
-    medians = [row for row in lacking if row["statistic"] == "median"]
-    return [
-        *(["a median is judged"] if medians else []),
-        *(["the heads are too few for one"] if len(lacking) > len(medians) else []),
-    ]
 
 
 def missing_lines(rows: Iterable[Row]) -> list[str]:
