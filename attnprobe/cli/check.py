@@ -67,6 +67,8 @@ def check(
 
     check_format(format_)
     check_methods((method,))
+    from ..errors import unknown
+    from ..qkv import DTYPES
     from ..testing import examine
     from ..testing.examine import conformance_table
     from .progress import progress_bar
@@ -74,7 +76,10 @@ def check(
 
     fixed = {name: value for name, value in sizes.items() if value is not None}
     if dtype is not None:
-        fixed["dtype"] = _dtype(dtype)
+        dtypes = {str(one)[6:]: one for one in DTYPES}
+        if dtype not in dtypes:
+            raise unknown("dtype", dtype, dtypes)
+        fixed["dtype"] = dtypes[dtype]
     names = [name.strip() for text in only for name in text.split(",")]
     with progress_bar() as (progress, _):
         rows = [asdict(one) for one in examine(method, only=names, target=target, fixed=fixed, progress=progress)]
@@ -83,13 +88,3 @@ def check(
     else:
         answer(flat_view("check", rows).text(format_))
     raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)
-
-
-def _dtype(name: str) -> Any:
-    from ..errors import unknown
-    from ..qkv import DTYPES
-
-    names = {str(dtype)[6:]: dtype for dtype in DTYPES}
-    if name not in names:
-        raise unknown("dtype", name, names)
-    return names[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import cleandoc
@@ -28,7 +28,6 @@ from .options import check_shown, click_settings, kinds_from, request_and_output
 from .output import (
     columns_of,
     draw,
-    drawn_kinds,
     exit_of,
     figure_files,
     gates_of,
@@ -63,7 +62,10 @@ def measuring_command(experiment: Experiment) -> click.Command:
         params=[
             names,
             *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)),
-            *_turning_options(experiment),
+            *(
+                click.Option([flag], metavar=metavar, help=text)  # asks the question of another command
+                for flag, (_, _, metavar, text) in (experiment.turn.options.items() if experiment.turn else ())
+            ),
             *([_quick_option(experiment)] if experiment.quick else []),
             _help_all_option(),
         ],
@@ -76,16 +78,6 @@ def measuring_command(experiment: Experiment) -> click.Command:
 def options_in(experiment: Experiment) -> tuple[Option, ...]:
     """The options of an experiment's command: first those of the request, then those of the output."""
     return (*options_of(experiment.request), *options_of(experiment.output))
-
-
-def _turning_options(experiment: Experiment) -> list[click.Option]:
-    """The options with which a command asks the question of another one."""
-    if experiment.turn is None:
-        return []
-    return [
-        click.Option([flag], metavar=metavar, help=text)
-        for flag, (_, _, metavar, text) in experiment.turn.options.items()
-    ]
 
 
 def _help_all_option() -> click.Option:
@@ -174,21 +166,18 @@ class MeasuringCommand(click.Command):
                     formatter.write("".join(f"  {'  ' * (line != lines[0])}{line}\n" for line in lines))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, lines in _epilog(self.experiment, HELP_ALL in ctx.meta):
+        one = self.experiment
+        sections = {"Examples": [f"attnprobe {one.name} {line}" for line in one.examples], "In Python": one.python}
+        if one.gated is not None and HELP_ALL in ctx.meta:
+            from ..gates.check import STATISTICS
+
+            metrics = f"{', '.join(one.gated.names)}; each with {', '.join(STATISTICS)};"
+            rows = "behind VALUE, 'for METHOD d=64,128' selects rows"
+            sections["--fail-above takes"] = [*textwrap.wrap(metrics, 76), rows]
+        for title, lines in sections.items():
             with formatter.section(title):
                 for line in lines:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")  # in one line, to be copied
-
-
-def _epilog(experiment: Experiment, whole: bool) -> Iterator[tuple[str, Sequence[str]]]:
-    yield "Examples", [f"attnprobe {experiment.name} {line}" for line in experiment.examples]
-    yield "In Python", experiment.python
-    if experiment.gated is not None and whole:
-        from ..gates.check import STATISTICS
-
-        metrics = f"{', '.join(experiment.gated.names)}; each with {', '.join(STATISTICS)};"
-        rows = "behind VALUE, 'for METHOD d=64,128' selects rows"
-        yield "--fail-above takes", [*textwrap.wrap(metrics, 76), rows]
 
 
 def _run(experiment: Experiment, **_: Any) -> None:
@@ -248,7 +237,8 @@ def measure_and_show(
     with tolerate_write_errors(session.path) as lost:
         show(view, output, announced, gates_markdown(results))
         keep_files(view, session.path, columns_of(output))
-        draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
+        older = [kind for kind, figure in view.figures.items() if figure_files(session.path, figure.stem)]
+        draw(view, session.path, [*kinds, *older])  # which show an earlier run
     if getattr(output, "show_timings", False):
         from ..tables.terminal import timings_table
 

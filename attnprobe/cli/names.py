@@ -136,7 +136,11 @@ def check_methods(texts: Iterable[str], what: str = "method", beside: Sequence[s
                 raise unknown_method(what, name, [*beside, *sorted([*NAMES, *installed])])
         option, equals, value = (options or "").partition("=")
         if option and equals and method in NAMES:
-            _refuse_option(method, option, value)
+            taken = options_of_method(method)
+            if option not in taken:
+                raise unknown_option(method, option, taken)
+            if taken[option] and value not in taken[option]:
+                raise unknown(f"value of {method}:{option}", value, taken[option])
 
 
 def check_given(request: RunRequest) -> None:
@@ -174,15 +178,6 @@ def theorem_names() -> list[str]:
     return [name for file in files for name in re.findall(r'^@theorem\(\s*"([^"]+)"', file.read_text("utf-8"), re.M)]
 
 
-def _refuse_option(method: str, option: str, value: str) -> None:
-    """Refuse an option that a built-in method does not take, and a word that is none of the option's."""
-    taken = options_of_method(method)
-    if option not in taken:
-        raise unknown_option(method, option, taken)
-    if taken[option] and value not in taken[option]:
-        raise unknown(f"value of {method}:{option}", value, taken[option])
-
-
 def _registered(module: str, table: str) -> Collection[str]:
     """The methods or theorems that this process has registered, if it has imported their module."""
     return getattr(sys.modules.get(f"attnprobe.{module}"), table, ())
@@ -197,7 +192,7 @@ def options_of_method(method: str) -> dict[str, tuple[str, ...]]:
         if f'name="{method}"' in text:
             body = ast.parse(text).body
             functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-            [found] = [one for one in functions if any(_registers(call, method) for call in one.decorator_list)]
+            [found] = [one for one in functions if f"(name='{method}'" in "".join(map(ast.unparse, one.decorator_list))]
             kinds = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
             taken = [argument for argument in found.args.kwonlyargs if argument.arg not in ("streams", "target")]
             return {argument.arg: _words(argument.annotation, kinds) for argument in taken}
@@ -212,11 +207,6 @@ def _words(hint: ast.expr | None, kinds: Mapping[str, ast.expr]) -> tuple[str, .
         return ()
     words = ast.literal_eval(hint.slice)
     return words if isinstance(words, tuple) else (words,)
-
-
-def _registers(decorator: ast.expr, method: str) -> bool:
-    """Whether a decorator has the argument ``name`` with this value, as its first one."""
-    return f"(name='{method}'" in ast.unparse(decorator)
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -125,11 +125,6 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
     return paths
 
 
-def drawn_kinds(view: View, folder: Path) -> list[str]:
-    """The kinds of figures that a folder already has."""
-    return [kind for kind, figure in view.figures.items() if figure_files(folder, figure.stem)]
-
-
 def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure. If there are none and the kind was ``named``, stderr has the reason."""
     from ..figures.files import FILES

@@ -65,7 +65,14 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
         show_overlaps(figure)
         for finish in sheet.finish:
             finish()
-        for kind, metadata in _metadata(title, [words, *facts]).items():
+        described = {"Title": title, "Description": "\n".join(filter(None, [words, *facts]))}
+        keywords = {"Keywords": "attention approximation", "Creator": "attnprobe"}
+        in_pdf = {"Title": title, "Subject": described["Description"], **keywords}
+        for kind, metadata in {
+            "svg": {**described, "Creator": "attnprobe", "Date": None},
+            "png": {**described, "Software": None},
+            "pdf": {**in_pdf, "CreationDate": None, "Producer": None},
+        }.items():
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=metadata)
             files[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
@@ -74,16 +81,6 @@ def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
     text = stem.with_name(f"{stem.name}{FILES[-1]}")
     write_bytes(text, "\n\n".join([title, words, "\n".join(facts)]).strip().encode() + b"\n")
     return [*files, text]
-
-
-def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    text = "\n".join(filter(None, lines))
-    return {
-        "svg": {"Title": title, "Description": text, "Creator": "attnprobe", "Date": None},
-        "png": {"Title": title, "Description": text, "Software": None},
-        "pdf": {"Title": title, "Subject": text, "Keywords": "attention approximation", "CreationDate": None}
-        | {"Creator": "attnprobe", "Producer": None},
-    }
 
 
 @contextmanager
@@ -140,7 +137,9 @@ def show_overlaps(figure: Any) -> None:
     Its markers are larger only where the curves above have markers at the same points.
     """
     for axis in figure.axes:
-        lines = sorted((line for line in axis.lines if _is_curve(line, axis)), key=lambda line: line.get_zorder())
+        lines = [line for line in axis.lines if line.get_linestyle() not in ("None", "", " ")]
+        lines = [line for line in lines if line.get_alpha() is None and line.get_transform() == axis.transData]
+        lines.sort(key=lambda line: line.get_zorder())  # without edges of bands and guides, which are translucent
         curves = [(line, _points(line, 72 / figure.dpi)) for line in lines]
         for place, (line, points) in enumerate(curves):
             above = [other for other, later in curves[place + 1 :] if _coincide(points, later)]
@@ -149,12 +148,6 @@ def show_overlaps(figure: Any) -> None:
                 line.set_linewidth(line.get_linewidth() + len(above) * WIDER)
                 line.set_markersize(line.get_markersize() + covered * LARGER)
                 line.set_alpha(PALE)
-
-
-def _is_curve(line: Any, axis: Any) -> bool:
-    """Whether a line joins points of data. Edges of bands and guides are translucent; they do not count."""
-    has_style = line.get_linestyle() not in ("None", "", " ")
-    return has_style and line.get_alpha() is None and line.get_transform() == axis.transData
 
 
 def _marked(line: Any) -> set[float]:

@@ -84,11 +84,6 @@ def panel_name(name: str, wide: float, size: float) -> str:
     return "\n".join(line for one in lines for line in one)
 
 
-def title_inches(lines: Sequence[str], size: float) -> float:
-    """The height of a title's lines."""
-    return len(lines) * size * LEADING / 72
-
-
 def canvas(
     drawing: Drawing,
     title: str,
@@ -112,7 +107,7 @@ def canvas(
     style, letter = drawing.sizes, type_size("figure.titlesize")
     inches, tall = size
     lines = title_lines(heading, inches, letter)
-    height = style.tall if style.fixed else tall + title_inches(lines, letter)
+    height = style.tall if style.fixed else tall + len(lines) * letter * LEADING / 72
     figure = Figure(figsize=(inches, height), layout="constrained")
     axes = list(figure.subplots(*shape, squeeze=False, **sharing).flat)
     used = len(axes) if panels is None else panels
@@ -177,18 +172,13 @@ def legend_columns(labels: Sequence[str], inches: float, size: float) -> int:
 
 
 def _entry_inches(label: str, size: float) -> float:
-    """The width of an entry of a legend, with its line and the space behind it."""
-    return size * (0.078 + 0.0075 * len(plain_math(label)))
+    """The width of an entry of a legend, with its line and the space behind it; commands of mathematics take none."""
+    return size * (0.078 + 0.0075 * len(re.sub(r"\\[a-z]+|[${}\\]", "", label)))
 
 
 def legend_inches(labels: Sequence[str], inches: float, size: float) -> float:
     """The height of a legend below the panels."""
     return math.ceil(len(labels) / legend_columns(labels, inches, size)) * 1.66 * size / 72 if labels else 0.0
-
-
-def plain_math(label: str) -> str:
-    """A label without the commands of mathematics, about as long as it is drawn."""
-    return re.sub(r"\\[a-z]+|[${}\\]", "", label)
 
 
 # --- axes

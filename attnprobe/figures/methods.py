@@ -58,15 +58,12 @@ def styles_of(run: Sequence[Fields], rows: Sequence[Fields] | None = None) -> di
     looks = {**YARDSTICKS, **looks_of(*panels)}
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
-        styles.setdefault(text_label(row), _style(row, looks.get(method_label(row), YARDSTICKS["vmean"])))
+        look = looks.get(method_label(row), YARDSTICKS["vmean"])
+        flat = row["d"] is None and method_label(row) not in YARDSTICKS
+        own = {"linestyle": DASHES[2] if flat else look["linestyle"], "linewidth": CURVE, "markersize": POINT}
+        own = {"marker": None, "linewidth": 1.3} if row.get("reference") else own
+        styles.setdefault(text_label(row), {**look, **own})
     return styles
-
-
-def _style(row: Fields, look: Mapping[str, Any]) -> dict[str, Any]:
-    if row.get("reference"):
-        return {**look, "marker": None, "linewidth": 1.3}
-    line = DASHES[2] if row["d"] is None and method_label(row) not in YARDSTICKS else look["linestyle"]
-    return {**look, "linestyle": line, "linewidth": CURVE, "markersize": POINT}
 
 
 def text_label(row: Fields) -> str:

@@ -153,8 +153,13 @@ class Panels:
             if self.y and place % across == 0:
                 axis.set_ylabel(self.y)
             owns = [*owns, own]
-        if words.rows:
-            self._name_rows(axes[::across], words.rows)
+        if (
+            words.rows
+        ):  # what panels have in common stands left of their first axes, upright where these are high enough
+            upright = max(map(len, words.rows)) <= letters(self.height - ROOM, type_size("axes.labelsize"))
+            look = {} if upright else {"rotation": 0, "ha": "right", "va": "center"}
+            for axis, name in zip(axes[::across], words.rows, strict=True):
+                axis.set_ylabel("\n".join(filter(None, [name, axis.get_ylabel()])), **look)
         handles = {label: Line2D([], [], **look) for label, look in words.looks.items()}
         every = [*handles.values(), *(handle for own in owns for handle in own.values())]
         yielded(axes, every, drawing.theirs)
@@ -188,13 +193,6 @@ class Panels:
     def _ticks_once(self, rows: Sequence[str]) -> bool:
         """Whether only the lowest panels have numbers below them: rows have names, and panels have one x axis."""
         return bool(rows) and bool(self.sharing.get("sharex"))
-
-    def _name_rows(self, axes: Sequence[Any], names: Sequence[str]) -> None:
-        """Write what rows of panels have in common left of their first axes, upright where these are high enough."""
-        upright = max(map(len, names)) <= letters(self.height - ROOM, type_size("axes.labelsize"))
-        look = {} if upright else {"rotation": 0, "ha": "right", "va": "center"}
-        for axis, name in zip(axes, names, strict=True):
-            axis.set_ylabel("\n".join(filter(None, [name, axis.get_ylabel()])), **look)
 
     def on(self, axis: Any, title: str, rows: Any, with_legend: bool) -> None:
         """Draw one panel on an axis of the caller, with its labels, and all that the legends name in one below it.
