@@ -123,10 +123,10 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
             none,
             repeated,
         ),
-        Core("N0", _scaled(kernel), False, z0, none, repeated, True),
+        Core("N0", lemma3_scaled(kernel), False, z0, none, repeated, True),
         Core(
             "N",
-            approx.cores.get("scaled", _scaled(kernel + gamma * eye)),
+            approx.cores.get("scaled", lemma3_scaled(kernel + gamma * eye)),
             "scaled" in approx.cores,
             z0,
             none,
@@ -294,8 +294,8 @@ def _landmarks(qkv: QKV, draws: Mapping[str, Tensor], center_keys: bool) -> Tens
     return torch.gather(x, 1, indices[..., None].expand(-1, -1, x.shape[2]))
 
 
-def _scaled(kernel: Tensor) -> Tensor:
-    """``D^-½ G D^-½`` with ``D = diag(G 1)``."""
+def lemma3_scaled(kernel: Tensor) -> Tensor:
+    """``D^-½ G D^-½`` of G (h, d, d) with ``D = diag(G 1)``."""
     r = kernel.sum(-1).rsqrt()
     return r[:, :, None] * kernel * r[:, None, :]
 

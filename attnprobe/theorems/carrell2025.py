@@ -75,13 +75,11 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int, dtype: torch.dtype)
         log_u = log_discrepancies(k * (qkv.scale / squared) ** 0.5, u)  # (c,)
         return Bound(qkv.scale * squared * q.square().sum(-1) / 2, log_u, squared)
 
+    def of_block(block: Entries) -> tuple[Tensor, Tensor]:  # ln |N| and ln |N~ - N|, (b, p_v) each
+        exact = block.exact @ v
+        error = (block.approximate @ v - exact).abs()
+        error -= ROUNDING * torch.finfo(dtype).eps * block.approximate @ v.abs()
+        return exact.abs().log() + block.top, error.clamp(min=0).log() + block.top
+
     blocks = entry_blocks(q, k, qkv.scale, matrix, log_sums)
-    return entry_errors((_product_errors(block, v, dtype) for block in blocks), [at(1.0), least_bound(at, 1.0)])
-
-
-def _product_errors(block: Entries, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """``ln |N|`` and ``ln |N~ - N|`` of a block of rows, (b, p_v) each; the error is less its rounding."""
-    exact = block.exact @ v
-    rounding = ROUNDING * torch.finfo(dtype).eps * block.approximate @ v.abs()
-    error = (block.approximate @ v - exact).abs() - rounding
-    return exact.abs().log() + block.top, error.clamp(min=0).log() + block.top
+    return entry_errors(map(of_block, blocks), [at(1.0), least_bound(at, 1.0)])

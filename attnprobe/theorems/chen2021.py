@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import Unsupported, UsageError
 from ..kept import Kept
 from ..linalg.exceedance import clopper_pearson
-from ..metrics.condition import RIDGE, lemma3_interval
+from ..metrics.condition import RIDGE, lemma3_interval, lemma3_scaled
 from ..operators import GaussianAttention, UnnormalisedAttention
 from ..qkv import QKV
 from .finding import Finding, Setting, frequency, theorem
@@ -310,7 +310,10 @@ def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         ends = []
         for seed in setting.seeds:
             picked = [one.x[:, landmarks(qkv, row, setting.streams, seed, d)] for row, one in enumerate(heads)]
-            ends.append(lemma3_interval(_scaled_core(torch.cat(picked).double(), heads[0].scale))[:2])
+            x = torch.cat(picked).double()  # (h, d, p)
+            core = GaussianAttention(x, x, heads[0].scale).dense()
+            core.diagonal(dim1=1, dim2=2).add_(RIDGE)
+            ends.append(lemma3_interval(lemma3_scaled(core))[:2])
         low, high = (torch.stack(end) for end in zip(*ends, strict=True))
         rounding = 16 * d * torch.finfo(torch.float64).eps
         for name, measured, bound, sense, printed in (
@@ -330,11 +333,3 @@ def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 sense=sense,
                 vacuous=never,
             )
-
-
-def _scaled_core(landmarks: Tensor, scale: float) -> Tensor:
-    """Lemma 3's matrix over landmarks (h, d, p), (h, d, d)."""
-    core = GaussianAttention(landmarks, landmarks, scale).dense()
-    core.diagonal(dim1=1, dim2=2).add_(RIDGE)
-    r = core.sum(-1).rsqrt()
-    return r[:, :, None] * core * r[:, None, :]

@@ -274,8 +274,7 @@ def _rank_correlation(x: Tensor, y: Tensor) -> float:
     """Spearman's ρ of two (n,) tensors; NaN if one of them is constant."""
     from scipy.stats import spearmanr
 
-    constant = bool((x == x[0]).all() or (y == y[0]).all())
-    if constant:
+    if (x == x[0]).all() or (y == y[0]).all():
         return math.nan
     correlation, _ = spearmanr(x.cpu().numpy(), y.cpu().numpy())
     return float(correlation)  # type: ignore[arg-type]  # scipy's result is a tuple of numbers that has no type
@@ -338,7 +337,6 @@ def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 )
                 for epsilon in setting.epsilons:
                     failure = torch.full((qkv.h,), chen2022_vector_failure(d, epsilon), dtype=torch.float64)
-                    failures = frequency((errors > epsilon).T)
                     yield Finding(
                         "skeinformer-jl-vector",
                         d=d,
@@ -347,10 +345,7 @@ def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                         met=failure <= setting.delta,
                         promise="P(|‖Sᵀx‖² - ‖x‖²| > ε‖x‖²) ≤ δ",
                         vacuous=torch.full((qkv.h,), epsilon >= 1),
-                        bound=torch.full_like(failure, setting.delta),
-                        measured=failures.value,
-                        lower=failures.lower,
-                        upper=failures.upper,
+                        **_frequency(errors > epsilon, setting.delta),
                         details={
                             "failure": failure,
                             "error_mean": errors.mean(1),

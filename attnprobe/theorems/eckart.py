@@ -8,12 +8,10 @@ The rank of a method's operator is bounded by its structure; its entries are not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..approximation import Approximation
 from ..linalg.norms import output_norms, tail_singular_values
 from ..metrics.matrix import shared_matrix_errors
 from ..metrics.output import lower_bound
@@ -120,37 +118,21 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)},
                     **shared,
                 )
-            yield _output_finding(method, approx, wide, output, output_values, rank, shared, name)
-
-
-def _output_finding(
-    method: str,
-    approx: Approximation,
-    qkv: QKV,
-    exact_bv: Tensor,
-    values: Tensor,
-    rank: Tensor,
-    shared: dict[str, Any],
-    name: str,
-) -> Finding:
-    """The finding about ``(B - B~) V`` in float64, from the operator if there is one."""
-    if approx.operator is None:
-        output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
-    else:
-        output, eps = approx.operator.to(torch.float64) @ qkv.v, EPS
-    bound = lower_bound(exact_bv.cpu(), shared["d"], values)["output_spectral"]
-    rounding = 8 * eps * qkv.n_k * values[:, 0]
-    return Finding(
-        "eckart-young",
-        at={"method": method, "of": "output"},
-        promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
-        bound=bound,
-        measured=output_norms(exact_bv - output)[0].cpu(),
-        rounding=rounding,
-        vacuous=bound <= rounding,
-        details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)},
-        **shared,
-    )
+            eps = EPS if approx.operator is not None else torch.finfo(approx.output.dtype).eps
+            of_v = approx.output.double() if approx.operator is None else approx.operator.to(torch.float64) @ wide.v
+            bound = lower_bound(output.cpu(), d, output_values)["output_spectral"]
+            rounding = 8 * eps * qkv.n_k * output_values[:, 0]
+            yield Finding(
+                "eckart-young",
+                at={"method": method, "of": "output"},
+                promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
+                bound=bound,
+                measured=output_norms(output - of_v)[0].cpu(),
+                rounding=rounding,
+                vacuous=bound <= rounding,
+                details={"rank": rank.double(), "at_rank": eckart1936_distance(output_values, rank)},
+                **shared,
+            )
 
 
 def _at_rank(values: Tensor, rank: Tensor, size: int) -> Tensor:

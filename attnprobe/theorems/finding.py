@@ -74,17 +74,17 @@ class Finding:
     @property
     def contradicted(self) -> Tensor:
         """Whether the entire measured interval, rounding included, is beyond the bound, (h,) bool."""
-        return self._beyond(self._nearest)
+        return self._beyond(self._end(nearest=True))
 
     @property
     def undecided(self) -> Tensor:
         """Whether the interval of chance is beyond the bound in part, (h,) bool."""
-        return self._beyond(self._farthest) & ~self.contradicted & (not self.certified)
+        return self._beyond(self._end(nearest=False)) & ~self.contradicted & (not self.certified)
 
     @property
     def lost(self) -> Tensor:
         """Whether nothing can be compared: the measurement, its interval or its bound is NaN, (h,) bool."""
-        return self._nearest.isnan() | self.measured.isnan() | self.bound.isnan()
+        return self._end(nearest=True).isnan() | self.measured.isnan() | self.bound.isnan()
 
     def verdicts(self) -> list[str | None]:
         """One of `VERDICTS` for each head, the first of these that applies:
@@ -102,18 +102,9 @@ class Finding:
         flags = zip(*(x.tolist() for x in words.values()), strict=True)
         return [next((word for word, flag in zip(words, head, strict=True) if flag), HOLDS) for head in flags]
 
-    @property
-    def _nearest(self) -> Tensor:
-        """The end of the measured interval that is nearest to the promise, with its rounding, (h,)."""
-        return self._end(self.lower if self.sense == "at most" else self.upper)
-
-    @property
-    def _farthest(self) -> Tensor:
-        """The other end, (h,)."""
-        return self._end(self.upper if self.sense == "at most" else self.lower)
-
-    def _end(self, end: Tensor | None) -> Tensor:
-        """An end of the measured interval (h,), moved towards the promise by its rounding."""
+    def _end(self, nearest: bool) -> Tensor:
+        """The end of the measured interval nearest to the promise, or the other end, moved to it by rounding, (h,)."""
+        end = self.lower if nearest == (self.sense == "at most") else self.upper
         value = self.measured if end is None else end
         return value - self.rounding if self.sense == "at most" else value + self.rounding
 

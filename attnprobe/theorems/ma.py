@@ -13,7 +13,7 @@ from ..metrics.matrix import shared_matrix_errors
 from ..metrics.output import ExactOutput, output_errors
 from ..qkv import QKV
 from ..reference import exact, exact_output
-from .finding import Finding, Frequency, Setting, frequency, theorem
+from .finding import Finding, Setting, frequency, theorem
 
 AT_ONCE = 4  # the number of operators of different seeds that share a pass
 TOL = 1e-3
@@ -96,7 +96,7 @@ def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, d
         known = part in errors
         value, lower, upper = errors.get(part, (torch.full((1, h), float("nan"), dtype=torch.float64),) * 3)
         for epsilon in setting.epsilons:
-            exceeded = _exceeded(value, lower, upper, epsilon, drawn)
+            exceeded = frequency(value > epsilon, lower > epsilon, upper > epsilon)
             yield Finding(
                 theorem="ma-property",
                 d=d,
@@ -111,10 +111,3 @@ def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, d
                 vacuous=torch.full((h,), setting.delta >= 1),
                 details={"errors": value.mT},
             )
-
-
-def _exceeded(value: Tensor, lower: Tensor, upper: Tensor, epsilon: float, drawn: bool) -> Frequency:
-    if drawn:
-        return frequency(value > epsilon, lower > epsilon, upper > epsilon)
-    once = (value > epsilon).double().mean(0)
-    return Frequency(once, once, once)

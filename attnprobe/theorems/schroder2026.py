@@ -99,9 +99,14 @@ def _entry_errors(qkv: QKV, approx: Approximation, row: int) -> tuple[list[Entry
 
     amplified = min(float(torch.linalg.cond(core)), 1 / torch.finfo(core.dtype).eps) ** 0.5  # by the inverse's root
     noise = ROUNDING * torch.finfo(torch.float64).eps * amplified
+
+    def of_block(block: Entries) -> tuple[Tensor, Tensor]:  # ln |A|, and ln |A - L W| less its rounding, (b, n_k) each
+        error = (block.exact - block.approximate).abs()
+        return block.scores, (error - noise).clamp(min=0).log() + block.top
+
     blocks = entry_blocks(q, k, qkv.scale, approx.matrix().heads(slice(row, row + 1)), log_sums)
     bounds = [at(SQUARED_TEMPERATURE), least_bound(at, SQUARED_TEMPERATURE)]
-    return entry_errors(((block.scores, _log_errors(block, noise)) for block in blocks), bounds), amplified
+    return entry_errors(map(of_block, blocks), bounds), amplified
 
 
 def gaussian(x: Tensor, y: Tensor) -> Tensor:
@@ -134,12 +139,6 @@ def log_remainders(x: Tensor, pivots: Tensor, weights: Tensor, squared: float) -
     rounding = ROUNDING * torch.finfo(x.dtype).eps * size
     norm = 0.5 * (square.clamp(min=0) + rounding).log() + half / squared
     return norm.nan_to_num(torch.inf, torch.inf)  # where W overflows
-
-
-def _log_errors(block: Entries, noise: float) -> Tensor:
-    """``ln |A - L W|`` of a block of rows, (b, n_k), each error less ``noise`` times the row's ``exp(top)``."""
-    error = (block.exact - block.approximate).abs()
-    return (error - noise).clamp(min=0).log() + block.top
 
 
 @theorem(

@@ -108,7 +108,7 @@ def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             met=torch.ones(qkv.h, dtype=torch.bool),
             promise="‖A A⁺ - A Z_0‖ < 1",
             bound=torch.ones_like(gap),
-            measured=_residual(core, start(core, "norms")),
+            measured=torch.linalg.matrix_norm(_range_projector(core) - core @ start(core, "norms"), 2),
             rounding=4 * d * EPS,
             vacuous=gap <= d * EPS,
             details={"gap": gap, "steps": xiong2021_steps(gap), "after_6": xiong2021_residual_after(gap, PAPER_STEPS)},
@@ -202,12 +202,8 @@ def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     )
 
 
-def _residual(core: Tensor, z: Tensor) -> Tensor:
-    """``‖A A⁺ - A Z‖₂``, (h,). A A⁺ is the projector on the range of A, the identity if A has full rank."""
-    return torch.linalg.matrix_norm(_range_projector(core) - core @ z, 2)
-
-
 def _range_projector(core: Tensor) -> Tensor:
+    """``A A⁺``, the projector on the range of A, the identity if A has full rank."""
     d = core.shape[-1]
     u, s, _ = torch.linalg.svd(core)
     nonzero = s > d * EPS * s[:, :1]

@@ -232,6 +232,6 @@ def test_the_interval_of_a_probability_counts_what_is_certain_and_what_is_possib
     """Of ten seeds two exceed ε for certain, three more by their value, and five by the upper end alone."""
     value = torch.tensor([[0.9]] * 2 + [[0.6]] * 3 + [[0.4]] * 5)
     lower = torch.tensor([[0.8]] * 2 + [[0.4]] * 3 + [[0.3]] * 5)
-    actual = ma._exceeded(value, lower, torch.full_like(value, 0.95), 0.5, drawn=True)
+    actual = frequency(value > 0.5, lower > 0.5, torch.full_like(value, 0.95) > 0.5)
     assert float(actual.value) == 0.5
     assert (float(actual.lower), float(actual.upper)) == (clopper_pearson(2, 10)[0], clopper_pearson(10, 10)[1])
