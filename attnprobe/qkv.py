@@ -136,9 +136,13 @@ class QKV:
         own["positions"] = None if placed is None else placed.to(self.device)
         if mask is not None:
             own |= {"mask": self._checked_mask(mask), "positions": None}
-        own["sink_logits"] = self._checked_sinks(sink_logits)
-        own["kv_groups"] = self._checked_groups(kv_groups)
-        own["all_queries"] = self._checked_queries(all_queries)
+        own["sink_logits"] = None if sink_logits is None else self._checked_sinks(sink_logits)
+        starts = range(0, self.h, self.group)
+        shared = [self.heads[start : start + self.group] for start in starts] if kv_groups is None else kv_groups
+        own["kv_groups"] = tuple(map(tuple, shared))
+        if absent := set(self.heads).difference(*self.kv_groups):
+            raise UsageError(f"kv_groups: head {min(absent)} is in none of them")
+        own["all_queries"] = None if all_queries is None else self._checked_queries(all_queries)
         if block is not None and tuple(block.size.shape) != (self.n_q,):
             raise UsageError(f"block: its sizes have shape {tuple(block.size.shape)}, not ({self.n_q},)")
         own["block"] = block
@@ -158,9 +162,7 @@ class QKV:
             raise UsageError("mask: the queries are not the tokens in their order; drop the padded keys instead")
         return mask.to(self.device)
 
-    def _checked_sinks(self, logits: Tensor | None) -> Tensor | None:
-        if logits is None:
-            return None
+    def _checked_sinks(self, logits: Tensor) -> Tensor:
         _check_tensor("sink_logits", logits)
         if logits.shape != (self.h,) or logits.dtype not in DTYPES:
             raise UsageError(
@@ -172,19 +174,7 @@ class QKV:
             raise NotFinite(f"sink_logits: a number is not finite in {self.dtype}")
         return logits
 
-    def _checked_groups(self, groups: Iterable[Iterable[int]] | None) -> tuple[tuple[int, ...], ...]:
-        if groups is None:
-            starts = range(0, self.h, self.group)
-            return tuple(self.heads[start : start + self.group] for start in starts)
-        checked = tuple(tuple(numbers) for numbers in groups)
-        absent = set(self.heads).difference(*checked)
-        if absent:
-            raise UsageError(f"kv_groups: head {min(absent)} is in none of them")
-        return checked
-
-    def _checked_queries(self, queries: Tensor | None) -> Tensor | None:
-        if queries is None:
-            return None
+    def _checked_queries(self, queries: Tensor) -> Tensor:
         queries = _three_axes("all_queries", queries)
         shape = (self.h, self.n_k, self.p)
         if queries.shape != shape or queries.dtype != self.dtype or queries.device != self.device:

@@ -129,22 +129,17 @@ class MeasuringCommand(click.Command):
         for flag in self.turning:
             if ctx.params.pop(flag.removeprefix("--")) is not None:  # else another command would run
                 raise click.UsageError(f"{flag} needs {self.turning[0]} on the command line", ctx)
-        if ctx.params.pop("quick", False):
-            self._be_quick(ctx)
+        for param in self.params if ctx.params.pop("quick", False) else ():  # for options that nobody gave
+            name, text = param.name or "", self.experiment.quick.get(param.name or "")
+            if text is not None and ctx.get_parameter_source(name) == ParameterSource.DEFAULT:
+                ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
+                ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
         if names := ctx.params.pop(NAMES):
             field = next(option.name for option in options_in(self.experiment) if option.complete)
             is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
             ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
             ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
         return rest
-
-    def _be_quick(self, ctx: click.Context) -> None:
-        """Give the options that nobody gave the values of a first look."""
-        for param in self.params:
-            name, text = param.name or "", self.experiment.quick.get(param.name or "")
-            if text is not None and ctx.get_parameter_source(name) == ParameterSource.DEFAULT:
-                ctx.params[name] = param.type_cast_value(ctx, (text,) if param.multiple else text)
-                ctx.set_parameter_source(name, ParameterSource.COMMANDLINE)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str | None, str] = {option.name: option.group for option in options_in(self.experiment)}

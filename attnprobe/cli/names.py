@@ -149,7 +149,12 @@ def check_given(request: RunRequest) -> None:
     """
     check_methods(getattr(request, "methods", None) or ())
     check_methods(getattr(request, "of", ()), "matrix or method", MATRICES)
-    _check_theorems(getattr(request, "theorems", ()))
+    texts = getattr(request, "theorems", ())
+    names = [name for text in texts for name in map(str.strip, text.split(",")) if name not in ("", "all")]
+    known = [*dict.fromkeys([*theorem_names(), *_registered("theorems.finding", "THEOREMS")])] if names else []
+    for name in names:
+        if name not in known:
+            raise unknown("theorem", name, known)
     if isinstance(request, Tensors) and request.qkv is not None:
         qkv_file(request.qkv)
     if isinstance(request, Reading) and request.text is not None and is_file_of_text(request.text):
@@ -160,16 +165,6 @@ def check_given(request: RunRequest) -> None:
             chosen = getattr(request, what, None)
             if isinstance(chosen, tuple):
                 available_ones(chosen, what, range(count))
-
-
-def _check_theorems(texts: Iterable[str]) -> None:
-    """Refuse an unknown theorem as `attnprobe.theorems.get_theorem` does, but at once."""
-    names = [name for text in texts for name in map(str.strip, text.split(",")) if name not in ("", "all")]
-    if names:
-        known = [*dict.fromkeys([*theorem_names(), *_registered("theorems.finding", "THEOREMS")])]
-        for name in names:
-            if name not in known:
-                raise unknown("theorem", name, known)
 
 
 def theorem_names() -> list[str]:

@@ -176,13 +176,7 @@ def unknown_variables(commands: Iterable[click.Command]) -> list[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in OWN]
     if not given:
         return []
-    written = _written(commands)
-    return [_line(name, written) for name in given if written.get(name) != name]
-
-
-def _written(commands: Iterable[click.Command]) -> dict[str, str]:
-    """The right variable for one that users may try: ``ATTNPROBE_MATRIX=0`` for ``ATTNPROBE_NO_MATRIX``."""
-    written = {name: name for name in OWN}
+    written = {name: name for name in OWN}  # and for one that users may try, ATTNPROBE_NO_MATRIX, ATTNPROBE_MATRIX=0
     params = [param for command in commands for param in command.params]
     for option in params:
         if not isinstance(option, click.Option):
@@ -190,11 +184,11 @@ def _written(commands: Iterable[click.Command]) -> dict[str, str]:
         name = str(option.envvar)
         written |= {variable(flag): f"{name}=0" for flag in option.secondary_opts}
         written[name] = name
-    return written
-
-
-def _line(name: str, written: dict[str, str]) -> str:
     tails = {tried.removeprefix(PREFIX): right for tried, right in written.items()}
-    tail = near(name.removeprefix(PREFIX), tails)
-    way_out = f"; did you mean {tails[tail]}?" if tail is not None else ""
-    return f"{name} is not an option of any command{way_out}"
+    lines = []
+    for name in given:
+        if written.get(name) != name:
+            tail = near(name.removeprefix(PREFIX), tails)
+            way_out = f"; did you mean {tails[tail]}?" if tail is not None else ""
+            lines.append(f"{name} is not an option of any command{way_out}")
+    return lines

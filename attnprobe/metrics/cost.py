@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -84,24 +84,16 @@ def counted_flops(once: Call) -> int:
     """
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     unknown: dict[Any, Any] = {fused: _attention_flops}
-    if ONEDNN is not None:
-        unknown[ONEDNN] = _product_flops
+    if ONEDNN is not None:  # from the shapes (m, k) and (n, k)
+        unknown[ONEDNN] = lambda a, b, *_, **__: 2 * a[0] * a[1] * b[0]
     with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
         once()
     return counter.get_total_flops()
 
 
-def _product_flops(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-    """The operations of a product by oneDNN, which torch's counter does not know, from the shapes (m, k) and (n, k)."""
-    return 2 * a[0] * a[1] * b[0]
-
-
 def _attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
     """The operations of the fused CPU kernel, which torch's counter does not know, from the shapes (…, n, p)."""
-    batch = 1
-    for size in q[:-2]:
-        batch *= size
-    return 2 * batch * q[-2] * k[-2] * (q[-1] + v[-1])
+    return 2 * prod(q[:-2]) * q[-2] * k[-2] * (q[-1] + v[-1])
 
 
 def leading_products(cost: str, n: int, d: int | None, p: int) -> float | None:

@@ -139,9 +139,11 @@ class ExactRows:
         p = log_p.exp()
         ordered = _sorted(log_p)
         held = ordered.exp().flip(-1).cumsum_(-1)
+        position, key = qkv.query_positions[rows, None], torch.arange(keys, device=qkv.device)
+        distant = (key >= SINKS) & ((key <= position - NEAR) | (key >= position + NEAR))  # (r, keys)
         values = {
             "support": (-linalg.vecdot(p, log_p.clamp(min=LEAST))).exp(),
-            "distant_mass": (p[:, :keys].unflatten(0, (len(q), -1)) * self._distant(rows, keys)).sum(-1).flatten(),
+            "distant_mass": (p[:, :keys].unflatten(0, (len(q), -1)) * distant).sum(-1).flatten(),
         }
         for name, epsilon in EPSILONS.items():
             values[name] = (held < (1 - epsilon) * held[:, -1:]).sum(-1).double() + 1
@@ -158,12 +160,6 @@ class ExactRows:
             k, v = (repeated(x, heads.stop - heads.start) for x in shared)
             self._wide = heads, k, v
         return self._wide[1:]
-
-    def _distant(self, rows: slice, keys: int) -> Tensor:
-        """Whether keys are distant from each query of a block, (b, keys)."""
-        position = self.qkv.query_positions[rows, None]
-        key = torch.arange(keys, device=position.device)
-        return (key >= SINKS) & ((key <= position - NEAR) | (key >= position + NEAR))
 
 
 def product_of_heads(x: Tensor, y: Tensor) -> Tensor:

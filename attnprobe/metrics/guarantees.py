@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from torch import Tensor, linalg
 from ..approximation import CACHED_ENTRIES, Approximation
 from ..errors import Unsupported
 from ..linalg.norms import row_norms
-from ..operators import Operator, SoftmaxAttention
+from ..operators import SoftmaxAttention
 from ..operators.blocks import row_blocks
 from ..operators.precision import full_precision
 from ..qkv import QKV
@@ -124,19 +125,14 @@ class GuaranteeReference:
             errors["normaliser"] = (ratio - 1).abs()
             errors["numerator"] = _relative(ratio[..., None] * output - self.output, self.sizes)
         if self.matrix and approx.operator is not None:
-            errors["matrix"] = self._matrix_error(approx.operator, enough)
+            h, n_q, n_k = approx.operator.shape  # on a CPU as many heads at once as stay in the cache
+            together = max(1, CACHED_ENTRIES // (n_q * n_k)) if approx.operator.device.type == "cpu" else h
+            norms = []
+            for heads in itertools.starmap(slice, row_blocks(h, together)):
+                difference = self.dense[heads] - approx.operator.heads(heads).dense()
+                norms.append(_spectral_norm(difference, enough * self.norm[heads]))
+            errors["matrix"] = torch.cat(norms) / self.norm
         return {name: errors[name] for name in QUANTITIES if name in errors}
-
-    def _matrix_error(self, operator: Operator, enough: float) -> Tensor:
-        """``‖B - B~‖₂/‖B‖₂``, (h,), of as many heads at once as stay in the cache of a CPU."""
-        h, n_q, n_k = operator.shape
-        together = max(1, CACHED_ENTRIES // (n_q * n_k)) if operator.device.type == "cpu" else h
-        norms = []
-        for start, stop in row_blocks(h, together):
-            heads = slice(start, stop)
-            difference = self.dense[heads] - operator.heads(heads).dense()
-            norms.append(_spectral_norm(difference, enough * self.norm[heads]))
-        return torch.cat(norms) / self.norm
 
 
 def normaliser_ratio(approx: Approximation, log_normaliser: Tensor | None) -> Tensor | None:

@@ -145,16 +145,11 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
     if visible is not None:
         mean, square = moments / visible.counts().sum()
         return values | {"score_std": (square - mean**2).clamp(min=0).sqrt()}
-    return values | {"score_std": _score_std(q, k, scale)}
-
-
-def _score_std(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """The standard deviation of all scores of each head, (g,), from p x p matrices."""
-    q_mean, k_mean = q.mean(1, keepdim=True), k.mean(1, keepdim=True)
+    q_mean, k_mean = q.mean(1, keepdim=True), k.mean(1, keepdim=True)  # the rest is from p x p matrices
     a, b = q - q_mean, k - k_mean
     mixed = ((a.mT @ a) * (b.mT @ b)).sum((1, 2)) / (q.shape[1] * k.shape[1])
     of_a, of_b = ((x @ mean.mT).square().mean((1, 2)) for x, mean in ((a, k_mean), (b, q_mean)))
-    return scale * (of_a + of_b + mixed).clamp(min=0).sqrt()
+    return values | {"score_std": scale * (of_a + of_b + mixed).clamp(min=0).sqrt()}
 
 
 def repeated_rows(qkv: QKV) -> int:

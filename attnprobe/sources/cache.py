@@ -89,9 +89,7 @@ class Cache:
         from safetensors.torch import load
 
         data = self._bytes(key, ".safetensors")
-        if data is None:
-            return None
-        return load(data), _stored_facts(BytesIO(data))
+        return None if data is None else (load(data), _stored_facts(BytesIO(data)))
 
     def holds_tensors(self, key: str) -> bool:
         """Whether tensors are stored under a key; they are not read."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 MOST_UNKNOWN = 0.3
+#: settings of a configuration that its hash leaves out: its version, its path, and those of the run
+UNHASHED = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation")
 WITH_SINKS = ("gpt_oss",)  # model types with sinks that their configuration does not state
 
 
@@ -52,11 +54,12 @@ def described(
         )
     limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
     trained = folder is not None and weights != "initialized"
+    settings = {setting: value for setting, value in config.to_dict().items() if setting not in UNHASHED}
     facts = {
         "model": name,
         "revision": None if folder is None else folder.revision,
         "model_sha256": folder.weights_sha256 if folder is not None and trained else None,
-        "config_sha256": _config_sha256(config),
+        "config_sha256": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
         "weights": weights,
         "weights_seed": None if weights == "pretrained" else spec.weights_seed,
         "text": text.name,
@@ -77,14 +80,6 @@ def described(
     around = {"before": vocabulary.before, "after": vocabulary.after}
     local = _local_layers(config, layers) if "sliding_window" in facts else []
     return {"facts": facts, "layers": layers, "local": local, "lengths": {}, "needles": {}, **around}
-
-
-def _config_sha256(config: PreTrainedConfig) -> str:
-    """The hash of a configuration without its version, its path and its runtime settings."""
-    settings = config.to_dict()
-    for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
-        settings.pop(name, None)
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _attention(config: PreTrainedConfig) -> dict[str, Any]:
